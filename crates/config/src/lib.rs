@@ -1,0 +1,1 @@
+//! nodepool.yaml, read in two stages.

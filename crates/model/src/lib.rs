@@ -1,0 +1,1 @@
+//! Records, states and ids shared by every part; see the crate description.

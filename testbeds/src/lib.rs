@@ -1,0 +1,1 @@
+//! Starts the real counterparts for tests.
