@@ -1,0 +1,5 @@
+//! `nodeyard up`: everything in one process.
+
+use std::path::PathBuf;
+
+use clap::Args;
