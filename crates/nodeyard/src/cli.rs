@@ -8,9 +8,6 @@ use crate::commands;
 use crate::exit::EXIT_CODES_HELP;
 use crate::output::{Color, Format};
 
-/// Where daemons and commands look for their configuration unless told otherwise.
-pub const DEFAULT_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
-
 /// Builds the images that CI machines boot from, and hands out those machines
 ///
 /// Nodeyard reads Nodepool's configuration, speaks its contracts in ZooKeeper and gearman, and also runs

@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+mod context;
 mod exit;
 mod logging;
 mod output;
@@ -14,8 +15,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{
-    Context, Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
+    Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
 };
+use crate::context::Context;
 use crate::exit::Outcome;
 use crate::program::Program;
 

@@ -2,6 +2,7 @@
 
 pub mod completions;
 pub mod config;
+pub mod daemon;
 pub mod install_links;
 pub mod man;
 pub mod store;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use nodeyard_store::TreePath;
 
-use crate::cli::Context;
+use crate::context::Context;
 use crate::store_access;
 
 #[derive(Debug, Args)]
