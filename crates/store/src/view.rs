@@ -28,9 +28,9 @@ mod state;
 mod walk;
 
 use std::fmt;
+use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
@@ -39,32 +39,34 @@ pub use changes::{Change, Changes};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
-use crate::tree::{Record, Stat, Tree};
+use crate::tree::{Stat, Tree};
 use state::State;
-
-/// A record's path below the root of its view. For a flat directory that is the record's id.
-pub type Key = Arc<str>;
 
 type ParseError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Which records below the root a view holds, and what they are.
+/// Which records a view holds, and what they are.
 pub trait Shape: Send + Sync + 'static {
+    type Id: Clone + Ord + Hash + fmt::Debug + Send + Sync + 'static;
     type Value: Send + Sync + 'static;
 
-    fn kind(&self, key: &str) -> Kind;
+    /// What stands at a path below the root.
+    fn kind(&self, path: &TreePath) -> Kind<Self::Id>;
 
-    fn parse(&self, key: &str, data: &[u8]) -> Result<Self::Value, ParseError>;
+    fn parse(&self, id: &Self::Id, data: &[u8]) -> Result<Self::Value, ParseError>;
 }
 
-/// What stands at a path below a view's root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+/// What a path below a view's root stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind<I> {
     Record {
+        id: I,
         /// There may be more records below it.
         branch: bool,
         /// It has a lock in its child `lock`, whose contenders are followed.
         lock: bool,
     },
+    /// In the lock of this record, which has `lock` set.
+    Contender(I),
     /// Not a record itself, but there may be some below it.
     Directory,
     /// Neither it nor anything below it belongs to the view.
@@ -73,9 +75,9 @@ pub enum Kind {
 
 /// A value of a view. Its stat is that of the moment when the data was last changed; the numbers about
 /// children may be older than the children.
-pub struct Item<T> {
-    pub key: Key,
-    pub value: Arc<T>,
+pub struct Item<S: Shape> {
+    pub id: S::Id,
+    pub value: Arc<S::Value>,
     pub stat: Stat,
     /// Somebody holds the record's lock or waits for it. A hint that may be old; to decide anything, take
     /// the lock.
@@ -84,8 +86,9 @@ pub struct Item<T> {
 
 /// A record that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flaw {
-    pub key: Key,
+pub struct Flaw<I> {
+    pub id: I,
+    pub path: TreePath,
     pub reason: String,
     pub stat: Stat,
 }
@@ -107,7 +110,7 @@ struct Shared<S: Shape> {
     tree: Arc<dyn Tree>,
     root: TreePath,
     shape: S,
-    state: RwLock<State<S::Value>>,
+    state: RwLock<State<S>>,
 }
 
 impl<S: Shape> View<S> {
@@ -131,18 +134,18 @@ impl<S: Shape> View<S> {
         &self.shared.root
     }
 
-    pub fn get(&self, key: &str) -> Option<Item<S::Value>> {
-        self.shared.read().item(key)
+    pub fn get(&self, id: &S::Id) -> Option<Item<S>> {
+        self.shared.read().item(id)
     }
 
-    /// All values, in ascending order of their keys.
-    pub fn items(&self) -> Vec<Item<S::Value>> {
+    /// All values, in ascending order of their ids.
+    pub fn items(&self) -> Vec<Item<S>> {
         self.shared.read().items().collect()
     }
 
-    /// Looks at every value in ascending order of keys, without a copy of the list. Changes wait
+    /// Looks at every value in ascending order of ids, without a copy of the list. Changes wait
     /// meanwhile, so `look` should be brief.
-    pub fn for_each(&self, look: impl FnMut(Item<S::Value>)) {
+    pub fn for_each(&self, look: impl FnMut(Item<S>)) {
         self.shared.read().items().for_each(look);
     }
 
@@ -155,17 +158,17 @@ impl<S: Shape> View<S> {
     }
 
     /// Records that could not be parsed.
-    pub fn flaws(&self) -> Vec<Flaw> {
+    pub fn flaws(&self) -> Vec<Flaw<S::Id>> {
         self.shared.read().flaws()
     }
 
     /// Records without data.
-    pub fn empty(&self) -> Vec<(Key, Stat)> {
+    pub fn empty(&self) -> Vec<(S::Id, Stat)> {
         self.shared.read().empty()
     }
 
-    /// Tells which keys change from now on.
-    pub fn changes(&self) -> Changes {
+    /// Tells which records change from now on.
+    pub fn changes(&self) -> Changes<S::Id> {
         self.shared.write().subscribe()
     }
 
@@ -183,28 +186,25 @@ impl<S: Shape> View<S> {
         barrier.await.map_err(|_| Error::Closed)
     }
 
-    /// Puts the result of our own create or set into the view, unless it already shows a newer one.
-    pub fn wrote(&self, key: &str, data: Bytes, stat: Stat) {
-        let record = Record { data, stat };
-        let key = Key::from(key);
-        let content = state::Content::parse(&self.shared.shape, &key, &record);
-        let mut state = self.shared.write();
-        state.put_own(&self.shared.root, key, content, record.stat);
+    /// Puts our own create or set into the view, unless it already shows a newer one. The stat is
+    /// that which the store has answered.
+    pub fn wrote(&self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
+        self.shared.write().put_own(id, value, stat);
     }
 
     /// Takes a record that we have deleted out of the view.
-    pub fn deleted(&self, key: &str) {
-        self.shared.write().forget(key);
+    pub fn deleted(&self, id: &S::Id) {
+        self.shared.write().forget(id);
     }
 }
 
 impl<S: Shape> Shared<S> {
     /// Nothing panics while it holds the lock, so poison is ignored.
-    fn read(&self) -> RwLockReadGuard<'_, State<S::Value>> {
+    fn read(&self) -> RwLockReadGuard<'_, State<S>> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State<S::Value>> {
+    fn write(&self) -> RwLockWriteGuard<'_, State<S>> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -224,10 +224,10 @@ impl<S: Shape> Clone for View<S> {
     }
 }
 
-impl<T> Clone for Item<T> {
+impl<S: Shape> Clone for Item<S> {
     fn clone(&self) -> Self {
         Self {
-            key: Arc::clone(&self.key),
+            id: self.id.clone(),
             value: Arc::clone(&self.value),
             stat: self.stat,
             locked: self.locked,
@@ -235,10 +235,13 @@ impl<T> Clone for Item<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Item<T> {
+impl<S: Shape> fmt::Debug for Item<S>
+where
+    S::Value: fmt::Debug,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Item")
-            .field("key", &self.key)
+            .field("id", &self.id)
             .field("value", &self.value)
             .field("version", &self.stat.version)
             .field("locked", &self.locked)

@@ -5,52 +5,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use super::Key;
-
-/// Keys a subscriber may fall behind before it is told to look at everything.
+/// Ids a subscriber may fall behind before it is told to look at everything.
 const BACKLOG: usize = 16_384;
 
 /// What changed since the last time a subscriber asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum Change<I> {
     /// These appeared, changed, vanished, or were locked or unlocked.
-    Keys(BTreeSet<Key>),
+    Ids(BTreeSet<I>),
     /// Too many to name.
     Everything,
 }
 
 /// The changes of a view, since it was made or since the last [`Changes::next`].
 #[derive(Debug)]
-pub struct Changes {
-    mailbox: Arc<Mailbox>,
+pub struct Changes<I> {
+    mailbox: Arc<Mailbox<I>>,
 }
 
-#[derive(Debug, Default)]
-struct Mailbox {
-    state: Mutex<Pending>,
+#[derive(Debug)]
+struct Mailbox<I> {
+    state: Mutex<Pending<I>>,
     wake: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Pending {
-    keys: BTreeSet<Key>,
+#[derive(Debug)]
+struct Pending<I> {
+    ids: BTreeSet<I>,
     everything: bool,
     closed: bool,
 }
 
 /// The view's side of all its [`Changes`].
-#[derive(Debug, Default)]
-pub(super) struct Subscribers(Vec<Weak<Mailbox>>);
+#[derive(Debug)]
+pub(super) struct Subscribers<I>(Vec<Weak<Mailbox<I>>>);
 
-impl Mailbox {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+impl<I> Mailbox<I> {
+    fn lock(&self) -> MutexGuard<'_, Pending<I>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Changes {
+impl<I: Clone + Ord> Changes<I> {
     /// Waits for the next change; none when the store has been closed.
-    pub async fn next(&mut self) -> Option<Change> {
+    pub async fn next(&mut self) -> Option<Change<I>> {
         loop {
             {
                 let mut pending = self.mailbox.lock();
@@ -58,8 +56,8 @@ impl Changes {
                     pending.everything = false;
                     return Some(Change::Everything);
                 }
-                if !pending.keys.is_empty() {
-                    return Some(Change::Keys(std::mem::take(&mut pending.keys)));
+                if !pending.ids.is_empty() {
+                    return Some(Change::Ids(std::mem::take(&mut pending.ids)));
                 }
                 if pending.closed {
                     return None;
@@ -71,21 +69,34 @@ impl Changes {
     }
 }
 
-impl Subscribers {
-    pub(super) fn subscribe(&mut self) -> Changes {
-        let mailbox = Arc::new(Mailbox::default());
+impl<I> Default for Subscribers<I> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<I: Clone + Ord> Subscribers<I> {
+    pub(super) fn subscribe(&mut self) -> Changes<I> {
+        let mailbox = Arc::new(Mailbox {
+            state: Mutex::new(Pending {
+                ids: BTreeSet::new(),
+                everything: false,
+                closed: false,
+            }),
+            wake: Notify::new(),
+        });
         self.0.push(Arc::downgrade(&mailbox));
         Changes { mailbox }
     }
 
-    pub(super) fn changed(&mut self, key: &Key) {
+    pub(super) fn changed(&mut self, id: &I) {
         self.each(|pending| {
             if pending.everything {
                 return;
             }
-            pending.keys.insert(Arc::clone(key));
-            if pending.keys.len() > BACKLOG {
-                pending.keys.clear();
+            pending.ids.insert(id.clone());
+            if pending.ids.len() > BACKLOG {
+                pending.ids.clear();
                 pending.everything = true;
             }
         });
@@ -95,7 +106,7 @@ impl Subscribers {
         self.each(|pending| pending.closed = true);
     }
 
-    fn each(&mut self, mut tell: impl FnMut(&mut Pending)) {
+    fn each(&mut self, mut tell: impl FnMut(&mut Pending<I>)) {
         self.0.retain(|mailbox| {
             let Some(mailbox) = mailbox.upgrade() else {
                 return false;
@@ -112,14 +123,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn many_changes_of_one_key_are_told_once() {
+    async fn many_changes_of_one_record_are_told_once() {
         let mut subscribers = Subscribers::default();
         let mut changes = subscribers.subscribe();
-        for key in ["b", "a", "b"] {
-            subscribers.changed(&Key::from(key));
+        for id in ["b", "a", "b"] {
+            subscribers.changed(&id);
         }
-        let keys = ["a", "b"].map(Key::from).into();
-        assert_eq!(changes.next().await, Some(Change::Keys(keys)));
+        assert_eq!(changes.next().await, Some(Change::Ids(["a", "b"].into())));
         subscribers.close();
         assert_eq!(changes.next().await, None);
     }
@@ -128,12 +138,11 @@ mod tests {
     async fn a_slow_subscriber_is_told_to_look_at_everything() {
         let mut subscribers = Subscribers::default();
         let mut changes = subscribers.subscribe();
-        for number in 0..=BACKLOG + 10 {
-            subscribers.changed(&Key::from(number.to_string()));
+        for id in 0..=BACKLOG + 10 {
+            subscribers.changed(&id);
         }
         assert_eq!(changes.next().await, Some(Change::Everything));
-        subscribers.changed(&Key::from("later"));
-        let keys = [Key::from("later")].into();
-        assert_eq!(changes.next().await, Some(Change::Keys(keys)));
+        subscribers.changed(&7);
+        assert_eq!(changes.next().await, Some(Change::Ids([7].into())));
     }
 }

@@ -10,28 +10,28 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
-use super::walk::{self, LOCK};
-use super::{Key, Kind, Shape, Shared};
+use super::walk::{self, WINDOW};
+use super::{Kind, Shape, Shared};
 use crate::error::{Error, Result};
 use crate::ext;
+use crate::path::TreePath;
 use crate::tree::Record;
 use crate::watch::{WatchEvent, Watcher};
 
-/// Reads under way at a time.
-const WINDOW: usize = 512;
-
 type Barriers = mpsc::UnboundedReceiver<oneshot::Sender<()>>;
+
+type Read<I> = (I, TreePath, Result<Option<Record>>);
 
 struct Feed<S: Shape> {
     shared: Arc<Shared<S>>,
     /// Everything must be listed again.
     stale: bool,
     /// What each record with a read to come still needs.
-    reads: HashMap<Key, Need>,
-    /// The keys of `reads` whose read has not begun.
-    queue: VecDeque<Key>,
-    running: FuturesUnordered<BoxFuture<'static, (Key, Result<Option<Record>>)>>,
-    barriers: Vec<Barrier>,
+    reads: HashMap<S::Id, Need>,
+    /// Those of `reads` whose read has not begun.
+    queue: VecDeque<(S::Id, TreePath)>,
+    running: FuturesUnordered<BoxFuture<'static, Read<S::Id>>>,
+    barriers: Vec<Barrier<S::Id>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,9 +43,9 @@ enum Need {
 }
 
 /// Somebody who waits until the reads that were outstanding when they asked are done.
-struct Barrier {
-    /// How many reads of each key.
-    outstanding: HashMap<Key, u8>,
+struct Barrier<I> {
+    /// How many reads of each record.
+    outstanding: HashMap<I, u8>,
     done: oneshot::Sender<()>,
 }
 
@@ -86,8 +86,8 @@ impl<S: Shape> Feed<S> {
                     Some(event) => self.event(&event),
                     None => return,
                 },
-                Some((key, result)) = self.running.next(), if !self.running.is_empty() => {
-                    self.read(&key, result);
+                Some(read) = self.running.next(), if !self.running.is_empty() => {
+                    self.finish_read(read);
                 }
                 Some(done) = barriers.recv() => {
                     while let Some(event) = watcher.try_next() {
@@ -133,110 +133,81 @@ impl<S: Shape> Feed<S> {
             WatchEvent::Created(path) | WatchEvent::Changed(path) => (path, true),
             WatchEvent::Deleted(path) => (path, false),
         };
-        let Some(key) = self.shared.root.relative(path) else {
-            return;
-        };
-        if let Some((record, name)) = self.contender(key) {
-            let mut state = self.shared.write();
-            if exists {
-                state.contender_came(record, name);
-            } else {
-                state.contender_went(record, name);
+        match self.shared.shape.kind(path) {
+            Kind::Contender(id) => {
+                let mut state = self.shared.write();
+                if exists {
+                    state.contender_came(&id, path.name());
+                } else {
+                    state.contender_went(&id, path.name());
+                }
             }
-            return;
-        }
-        if !matches!(self.shared.shape.kind(key), Kind::Record { .. }) {
-            return;
-        }
-        if exists {
-            self.want(key);
-        } else if self.reads.contains_key(key) {
-            // The read under way may still bring the record back, so it is not the last.
-            self.want(key);
-            self.shared.write().forget(key);
-        } else {
-            self.shared.write().remove(key);
+            Kind::Record { id, .. } if exists => self.want(id, path),
+            Kind::Record { id, .. } if self.reads.contains_key(&id) => {
+                // The read under way may still bring the record back, so it is not the last.
+                self.shared.write().forget(&id);
+                self.want(id, path);
+            }
+            Kind::Record { id, .. } => self.shared.write().remove(&id),
+            Kind::Directory | Kind::Nothing => {}
         }
     }
 
-    /// Splits `<record>/lock/<contender>`.
-    fn contender<'k>(&self, key: &'k str) -> Option<(&'k str, &'k str)> {
-        let (dir, name) = key.rsplit_once('/')?;
-        let record = dir.strip_suffix(LOCK)?.strip_suffix('/')?;
-        match self.shared.shape.kind(record) {
-            Kind::Record { lock: true, .. } => Some((record, name)),
-            _ => None,
-        }
-    }
-
-    fn want(&mut self, key: &str) {
-        match self.reads.get_mut(key) {
+    fn want(&mut self, id: S::Id, path: &TreePath) {
+        match self.reads.get_mut(&id) {
             Some(Need::Queued | Need::RunningAndAgain) => {}
             Some(need) => *need = Need::RunningAndAgain,
             None => {
-                let key = Key::from(key);
-                self.reads.insert(Arc::clone(&key), Need::Queued);
-                self.queue.push_back(key);
+                self.reads.insert(id.clone(), Need::Queued);
+                self.queue.push_back((id, path.clone()));
             }
         }
     }
 
     fn begin_reads(&mut self) {
         while self.running.len() < WINDOW
-            && let Some(key) = self.queue.pop_front()
+            && let Some((id, path)) = self.queue.pop_front()
         {
-            self.reads.insert(Arc::clone(&key), Need::Running);
-            self.shared.write().read_begins(&key);
-            let shared = Arc::clone(&self.shared);
+            self.reads.insert(id.clone(), Need::Running);
+            self.shared.write().read_begins(&id);
+            let tree = Arc::clone(&self.shared.tree);
             self.running.push(Box::pin(async move {
-                let result = match shared.root.join(&key) {
-                    Ok(path) => ext::get_opt(&*shared.tree, &path).await,
-                    Err(error) => Err(error.into()),
-                };
-                (key, result)
+                let result = ext::get_opt(&*tree, &path).await;
+                (id, path, result)
             }));
         }
     }
 
-    fn read(&mut self, key: &Key, result: Result<Option<Record>>) {
+    fn finish_read(&mut self, (id, path, result): Read<S::Id>) {
         match result {
-            Ok(Some(record)) => walk::store(&self.shared, key, &record),
-            Ok(None) => self.shared.write().remove(key),
+            Ok(Some(record)) => walk::store(&self.shared, &id, &path, &record),
+            Ok(None) => self.shared.write().remove(&id),
             Err(error) if error.is_connection() => self.stale = true,
-            Err(error) => tracing::warn!(
-                root = %self.shared.root,
-                %key,
-                error = &error as &dyn std::error::Error,
-                "cannot read a record"
-            ),
+            Err(error) => walk::unreadable(&path, &error),
         }
-        if self.reads.remove(key) == Some(Need::RunningAndAgain) {
-            self.want(key);
+        self.pass_barriers(&id);
+        if self.reads.remove(&id) == Some(Need::RunningAndAgain) {
+            self.want(id, &path);
         }
-        self.pass_barriers(key);
     }
 
     fn wait_for_reads(&mut self, done: oneshot::Sender<()>) {
-        let outstanding: HashMap<Key, u8> = self
+        let count = |need| if need == Need::RunningAndAgain { 2 } else { 1 };
+        let outstanding = self
             .reads
             .iter()
-            .map(|(key, need)| {
-                (
-                    Arc::clone(key),
-                    if *need == Need::RunningAndAgain { 2 } else { 1 },
-                )
-            })
+            .map(|(id, need)| (id.clone(), count(*need)))
             .collect();
         self.barriers.push(Barrier { outstanding, done });
         self.open_barriers();
     }
 
-    fn pass_barriers(&mut self, key: &Key) {
+    fn pass_barriers(&mut self, id: &S::Id) {
         for barrier in &mut self.barriers {
-            if let Some(count) = barrier.outstanding.get_mut(key) {
+            if let Some(count) = barrier.outstanding.get_mut(id) {
                 *count -= 1;
                 if *count == 0 {
-                    barrier.outstanding.remove(key);
+                    barrier.outstanding.remove(id);
                 }
             }
         }

@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::changes::{Changes, Subscribers};
-use super::{Flaw, Item, Key, Shape};
+use super::{Flaw, Item, Shape};
 use crate::path::TreePath;
 use crate::tree::{Record, Stat};
 
-pub(super) struct State<T> {
-    slots: BTreeMap<Key, Slot<T>>,
+pub(super) struct State<S: Shape> {
+    slots: BTreeMap<S::Id, Slot<S::Value>>,
     /// Names of the contenders of each lock that has some. They are unique for ever, so adding and
     /// removing them by events is exact whatever a listing has shown before.
-    contenders: HashMap<Key, Vec<Box<str>>>,
+    contenders: HashMap<S::Id, Vec<Box<str>>>,
     /// Deleted, but reads that began earlier may still bring it back.
-    forgotten: HashSet<Key>,
+    forgotten: HashSet<S::Id>,
     /// Written by us while a full listing is under way, which may have passed by already.
-    written: HashSet<Key>,
-    subscribers: Subscribers,
+    written: HashSet<S::Id>,
+    subscribers: Subscribers<S::Id>,
     current: bool,
 }
 
@@ -29,17 +29,20 @@ struct Slot<T> {
 pub(super) enum Content<T> {
     Value(Arc<T>),
     Empty,
-    Flaw(String),
+    Flaw(Box<(TreePath, String)>),
 }
 
 impl<T> Content<T> {
-    pub(super) fn parse<S: Shape<Value = T>>(shape: &S, key: &str, record: &Record) -> Self {
+    pub(super) fn parse<S>(shape: &S, id: &S::Id, path: &TreePath, record: &Record) -> Self
+    where
+        S: Shape<Value = T>,
+    {
         if record.data.is_empty() {
             return Content::Empty;
         }
-        match shape.parse(key, &record.data) {
+        match shape.parse(id, &record.data) {
             Ok(value) => Content::Value(Arc::new(value)),
-            Err(error) => Content::Flaw(chain(&*error)),
+            Err(error) => Content::Flaw(Box::new((path.clone(), chain(&*error)))),
         }
     }
 }
@@ -55,7 +58,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-impl<T> Default for State<T> {
+impl<S: Shape> Default for State<S> {
     fn default() -> Self {
         Self {
             slots: BTreeMap::new(),
@@ -68,42 +71,43 @@ impl<T> Default for State<T> {
     }
 }
 
-impl<T> State<T> {
-    pub(super) fn item(&self, key: &str) -> Option<Item<T>> {
-        let (key, slot) = self.slots.get_key_value(key)?;
-        self.to_item(key, slot)
+impl<S: Shape> State<S> {
+    pub(super) fn item(&self, id: &S::Id) -> Option<Item<S>> {
+        self.to_item(id, self.slots.get(id)?)
     }
 
-    pub(super) fn items(&self) -> impl Iterator<Item = Item<T>> {
+    pub(super) fn items(&self) -> impl Iterator<Item = Item<S>> {
         self.slots
             .iter()
-            .filter_map(|(key, slot)| self.to_item(key, slot))
+            .filter_map(|(id, slot)| self.to_item(id, slot))
     }
 
-    fn to_item(&self, key: &Key, slot: &Slot<T>) -> Option<Item<T>> {
+    fn to_item(&self, id: &S::Id, slot: &Slot<S::Value>) -> Option<Item<S>> {
         let Content::Value(value) = &slot.content else {
             return None;
         };
         Some(Item {
-            key: Arc::clone(key),
+            id: id.clone(),
             value: Arc::clone(value),
             stat: slot.stat,
-            locked: self.contenders.contains_key(key),
+            locked: self.contenders.contains_key(id),
         })
     }
 
     pub(super) fn len(&self) -> usize {
-        let is_value = |slot: &&Slot<T>| matches!(slot.content, Content::Value(_));
+        let is_value = |slot: &&Slot<S::Value>| matches!(slot.content, Content::Value(_));
         self.slots.values().filter(is_value).count()
     }
 
-    pub(super) fn flaws(&self) -> Vec<Flaw> {
-        let flaws = self.slots.iter().filter_map(|(key, slot)| {
-            let Content::Flaw(reason) = &slot.content else {
+    pub(super) fn flaws(&self) -> Vec<Flaw<S::Id>> {
+        let flaws = self.slots.iter().filter_map(|(id, slot)| {
+            let Content::Flaw(flaw) = &slot.content else {
                 return None;
             };
+            let (path, reason) = &**flaw;
             Some(Flaw {
-                key: Arc::clone(key),
+                id: id.clone(),
+                path: path.clone(),
                 reason: reason.clone(),
                 stat: slot.stat,
             })
@@ -111,15 +115,15 @@ impl<T> State<T> {
         flaws.collect()
     }
 
-    pub(super) fn empty(&self) -> Vec<(Key, Stat)> {
+    pub(super) fn empty(&self) -> Vec<(S::Id, Stat)> {
         self.slots
             .iter()
             .filter(|(_, slot)| matches!(slot.content, Content::Empty))
-            .map(|(key, slot)| (Arc::clone(key), slot.stat))
+            .map(|(id, slot)| (id.clone(), slot.stat))
             .collect()
     }
 
-    pub(super) fn subscribe(&mut self) -> Changes {
+    pub(super) fn subscribe(&mut self) -> Changes<S::Id> {
         self.subscribers.subscribe()
     }
 
@@ -133,99 +137,99 @@ impl<T> State<T> {
     }
 
     /// True if a record of this transaction would change what we hold.
-    pub(super) fn wants(&self, key: &str, stat: &Stat) -> bool {
-        !self.forgotten.contains(key)
+    pub(super) fn wants(&self, id: &S::Id, stat: &Stat) -> bool {
+        !self.forgotten.contains(id)
             && self
                 .slots
-                .get(key)
+                .get(id)
                 .is_none_or(|slot| slot.stat.mzxid < stat.mzxid)
     }
 
-    pub(super) fn put(&mut self, root: &TreePath, key: Key, content: Content<T>, stat: Stat) {
-        if !self.wants(&key, &stat) {
+    pub(super) fn put(&mut self, id: &S::Id, content: Content<S::Value>, stat: Stat) {
+        if !self.wants(id, &stat) {
             return;
         }
-        if let Content::Flaw(reason) = &content {
+        if let Content::Flaw(flaw) = &content {
             // Once per write, since the same transaction is not taken twice.
-            tracing::warn!(path = %format_args!("{root}/{key}"), reason, "malformed record ignored");
+            let (path, reason) = &**flaw;
+            tracing::warn!(%path, reason, "malformed record ignored");
         }
-        self.subscribers.changed(&key);
-        self.slots.insert(key, Slot { content, stat });
+        self.subscribers.changed(id);
+        self.slots.insert(id.clone(), Slot { content, stat });
     }
 
     /// Our own write, whose event is still to come.
-    pub(super) fn put_own(&mut self, root: &TreePath, key: Key, content: Content<T>, stat: Stat) {
-        self.forgotten.remove(&key);
+    pub(super) fn put_own(&mut self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
+        self.forgotten.remove(&id);
+        self.put(&id, Content::Value(value), stat);
         if !self.current {
-            self.written.insert(Arc::clone(&key));
+            self.written.insert(id);
         }
-        self.put(root, key, content, stat);
     }
 
     /// The store says that the record is gone.
-    pub(super) fn remove(&mut self, key: &str) {
-        self.forgotten.remove(key);
-        self.take_out(key);
+    pub(super) fn remove(&mut self, id: &S::Id) {
+        self.forgotten.remove(id);
+        self.take_out(id);
     }
 
     /// The record is gone, whatever reads that are under way say.
-    pub(super) fn forget(&mut self, key: &str) {
-        self.forgotten.insert(Key::from(key));
-        self.written.remove(key);
-        self.take_out(key);
+    pub(super) fn forget(&mut self, id: &S::Id) {
+        self.forgotten.insert(id.clone());
+        self.written.remove(id);
+        self.take_out(id);
     }
 
     /// This read sees what came before it, deletes included.
-    pub(super) fn read_begins(&mut self, key: &str) {
-        self.forgotten.remove(key);
+    pub(super) fn read_begins(&mut self, id: &S::Id) {
+        self.forgotten.remove(id);
     }
 
-    fn take_out(&mut self, key: &str) {
-        self.contenders.remove(key);
-        if let Some((key, _)) = self.slots.remove_entry(key) {
-            self.subscribers.changed(&key);
+    fn take_out(&mut self, id: &S::Id) {
+        self.contenders.remove(id);
+        if self.slots.remove(id).is_some() {
+            self.subscribers.changed(id);
         }
     }
 
-    pub(super) fn contender_came(&mut self, key: &str, name: &str) {
-        let names = self.contenders.entry(Key::from(key)).or_default();
+    pub(super) fn contender_came(&mut self, id: &S::Id, name: &str) {
+        let names = self.contenders.entry(id.clone()).or_default();
         if names.iter().any(|known| **known == *name) {
             return;
         }
         names.push(name.into());
         if names.len() == 1 {
-            self.lock_changed(key);
+            self.lock_changed(id);
         }
     }
 
-    pub(super) fn contender_went(&mut self, key: &str, name: &str) {
-        let Some(names) = self.contenders.get_mut(key) else {
+    pub(super) fn contender_went(&mut self, id: &S::Id, name: &str) {
+        let Some(names) = self.contenders.get_mut(id) else {
             return;
         };
         names.retain(|known| **known != *name);
         if names.is_empty() {
-            self.contenders.remove(key);
-            self.lock_changed(key);
+            self.contenders.remove(id);
+            self.lock_changed(id);
         }
     }
 
-    pub(super) fn set_contenders(&mut self, key: &str, names: Vec<Box<str>>) {
-        let was_locked = self.contenders.contains_key(key);
+    pub(super) fn set_contenders(&mut self, id: &S::Id, names: Vec<Box<str>>) {
+        let was_locked = self.contenders.contains_key(id);
         let is_locked = !names.is_empty();
         if is_locked {
-            self.contenders.insert(Key::from(key), names);
+            self.contenders.insert(id.clone(), names);
         } else {
-            self.contenders.remove(key);
+            self.contenders.remove(id);
         }
         if was_locked != is_locked {
-            self.lock_changed(key);
+            self.lock_changed(id);
         }
     }
 
-    fn lock_changed(&mut self, key: &str) {
-        if let Some((key, _)) = self.slots.get_key_value(key) {
-            let key = Arc::clone(key);
-            self.subscribers.changed(&key);
+    fn lock_changed(&mut self, id: &S::Id) {
+        if self.slots.contains_key(id) {
+            self.subscribers.changed(id);
         }
     }
 
@@ -237,19 +241,19 @@ impl<T> State<T> {
     }
 
     /// A full listing has ended: what it has not seen is gone.
-    pub(super) fn listing_ended(&mut self, seen: &HashSet<Key>) {
+    pub(super) fn listing_ended(&mut self, seen: &HashSet<S::Id>) {
         let written = std::mem::take(&mut self.written);
-        let gone: Vec<Key> = self
+        let gone: Vec<S::Id> = self
             .slots
             .keys()
-            .filter(|key| !seen.contains(*key) && !written.contains(*key))
+            .filter(|id| !seen.contains(*id) && !written.contains(*id))
             .cloned()
             .collect();
-        for key in gone {
-            self.take_out(&key);
+        for id in gone {
+            self.take_out(&id);
         }
         let slots = &self.slots;
-        self.contenders.retain(|key, _| slots.contains_key(key));
+        self.contenders.retain(|id, _| slots.contains_key(id));
         self.current = true;
     }
 }

@@ -4,32 +4,33 @@
 //! beside the parsed values: a listing of a hundred thousand nodes would double what the view needs.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::state::Content;
-use super::{Key, Kind, Shape, Shared};
+use super::{Kind, Shape, Shared};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
-use crate::tree::Record;
+use crate::tree::{Record, Tree};
 
 /// Reads under way at a time.
-const WINDOW: usize = 512;
+pub(super) const WINDOW: usize = 512;
 
 /// The directory of a record's lock.
-pub(super) const LOCK: &str = "lock";
+const LOCK: &str = "lock";
 
-enum Task {
-    /// Look for records below this key; empty for the root.
-    Children(Key),
+enum Task<I> {
+    /// Look for records below this path.
+    Children(TreePath),
     Record {
-        key: Key,
+        path: TreePath,
+        id: I,
         branch: bool,
         lock: bool,
     },
-    Contenders(Key),
+    /// Look who contends for the lock of this record.
+    Contenders { path: TreePath, id: I },
 }
 
 enum Answer {
@@ -37,16 +38,16 @@ enum Answer {
     Record(Option<Record>),
 }
 
-/// Brings the view up to date with the store and returns the keys that are there.
-pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<Key>> {
+/// Brings the view up to date with the store and returns what is there.
+pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<S::Id>> {
     let mut seen = HashSet::new();
-    let mut tasks = VecDeque::from([Task::Children(Key::from(""))]);
+    let mut tasks = VecDeque::from([Task::Children(shared.root.clone())]);
     let mut running = FuturesUnordered::new();
     loop {
         while running.len() < WINDOW
             && let Some(task) = tasks.pop_front()
         {
-            running.push(run(shared, task));
+            running.push(run(&*shared.tree, task));
         }
         let Some((task, answer)) = running.next().await else {
             return Ok(seen);
@@ -56,40 +57,43 @@ pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<Key>> {
                 if error.is_connection() || matches!(error, Error::Closed) {
                     return Err(error);
                 }
-                let key = match task {
-                    Task::Children(key) | Task::Contenders(key) => key,
-                    Task::Record { key, .. } => {
+                let path = match task {
+                    Task::Children(path) | Task::Contenders { path, .. } => path,
+                    Task::Record { path, id, .. } => {
                         // What we knew of it stays.
-                        seen.insert(Arc::clone(&key));
-                        key
+                        seen.insert(id);
+                        path
                     }
                 };
-                tracing::warn!(
-                    root = %shared.root,
-                    %key,
-                    error = &error as &dyn std::error::Error,
-                    "cannot read a record"
-                );
+                unreadable(&path, &error);
             }
             (Task::Children(parent), Ok(Answer::Names(names))) => {
                 tasks.extend(names.iter().filter_map(|name| child(shared, &parent, name)));
             }
-            (Task::Contenders(key), Ok(Answer::Names(names))) => {
+            (Task::Contenders { id, .. }, Ok(Answer::Names(names))) => {
                 let names = names.into_iter().map(String::into_boxed_str).collect();
-                shared.write().set_contenders(&key, names);
+                shared.write().set_contenders(&id, names);
             }
-            (Task::Record { key, branch, lock }, Ok(Answer::Record(Some(record)))) => {
+            (
+                Task::Record {
+                    path,
+                    id,
+                    branch,
+                    lock,
+                },
+                Ok(Answer::Record(Some(record))),
+            ) => {
+                store(shared, &id, &path, &record);
+                seen.insert(id.clone());
                 let has_children = record.stat.num_children > 0;
                 if branch && has_children {
-                    tasks.push_back(Task::Children(Arc::clone(&key)));
+                    tasks.push_back(Task::Children(path.clone()));
                 }
                 if lock && has_children {
-                    tasks.push_back(Task::Contenders(Arc::clone(&key)));
+                    tasks.push_back(Task::Contenders { path, id });
                 } else {
-                    shared.write().set_contenders(&key, Vec::new());
+                    shared.write().set_contenders(&id, Vec::new());
                 }
-                store(shared, &key, &record);
-                seen.insert(key);
             }
             _ => {}
         }
@@ -98,50 +102,43 @@ pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<Key>> {
 }
 
 /// Takes a record that was read into the view, and parses it only if it is new to it.
-pub(super) fn store<S: Shape>(shared: &Shared<S>, key: &Key, record: &Record) {
-    if !shared.read().wants(key, &record.stat) {
-        return;
-    }
-    let content = Content::parse(&shared.shape, key, record);
-    let mut state = shared.write();
-    state.put(&shared.root, Arc::clone(key), content, record.stat);
-}
-
-fn child<S: Shape>(shared: &Shared<S>, parent: &str, name: &str) -> Option<Task> {
-    let key = if parent.is_empty() {
-        Key::from(name)
-    } else {
-        Key::from(format!("{parent}/{name}"))
-    };
-    match shared.shape.kind(&key) {
-        Kind::Record { branch, lock } => Some(Task::Record { key, branch, lock }),
-        Kind::Directory => Some(Task::Children(key)),
-        Kind::Nothing => None,
+pub(super) fn store<S: Shape>(shared: &Shared<S>, id: &S::Id, path: &TreePath, record: &Record) {
+    if shared.read().wants(id, &record.stat) {
+        let content = Content::parse(&shared.shape, id, path, record);
+        shared.write().put(id, content, record.stat);
     }
 }
 
-async fn run<S: Shape>(shared: &Shared<S>, task: Task) -> (Task, Result<Answer>) {
-    let answer = answer(shared, &task).await;
+pub(super) fn unreadable(path: &TreePath, error: &Error) {
+    tracing::warn!(%path, error = error as &dyn std::error::Error, "cannot read a record");
+}
+
+fn child<S: Shape>(shared: &Shared<S>, parent: &TreePath, name: &str) -> Option<Task<S::Id>> {
+    let path = parent.join(name).ok()?;
+    match shared.shape.kind(&path) {
+        Kind::Record { id, branch, lock } => Some(Task::Record {
+            path,
+            id,
+            branch,
+            lock,
+        }),
+        Kind::Directory => Some(Task::Children(path)),
+        Kind::Contender(_) | Kind::Nothing => None,
+    }
+}
+
+async fn run<I>(tree: &dyn Tree, task: Task<I>) -> (Task<I>, Result<Answer>) {
+    let answer = answer(tree, &task).await;
     (task, answer)
 }
 
-async fn answer<S: Shape>(shared: &Shared<S>, task: &Task) -> Result<Answer> {
-    let tree = &*shared.tree;
+async fn answer<I>(tree: &dyn Tree, task: &Task<I>) -> Result<Answer> {
     match task {
-        Task::Children(key) if key.is_empty() => ext::child_names(tree, &shared.root)
-            .await
-            .map(Answer::Names),
-        Task::Children(key) => {
-            let path = shared.root.join(key)?;
-            ext::child_names(tree, &path).await.map(Answer::Names)
+        Task::Children(path) => ext::child_names(tree, path).await.map(Answer::Names),
+        Task::Contenders { path, .. } => {
+            let dir = path.join(LOCK)?;
+            ext::child_names(tree, &dir).await.map(Answer::Names)
         }
-        Task::Contenders(key) => {
-            let path: TreePath = shared.root.join(key)?.join(LOCK)?;
-            ext::child_names(tree, &path).await.map(Answer::Names)
-        }
-        Task::Record { key, .. } => {
-            let path = shared.root.join(key)?;
-            ext::get_opt(tree, &path).await.map(Answer::Record)
-        }
+        Task::Record { path, .. } => ext::get_opt(tree, path).await.map(Answer::Record),
     }
 }
