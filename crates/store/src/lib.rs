@@ -5,6 +5,7 @@
 //! sessions, recursive watches. [`Tree`] is that contract. What is built on top of it (locks,
 //! elections, typed registries, cached views) is written once and works on every backend.
 
+pub mod embedded;
 pub mod path;
 pub mod tree;
 pub mod watch;
