@@ -6,6 +6,7 @@
 //! elections, typed registries, cached views) is written once and works on every backend.
 
 pub mod election;
+pub mod embedded;
 pub mod ext;
 pub mod lock;
 pub mod path;
