@@ -1,0 +1,105 @@
+//! A committed state of the tree, as readers see it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::{Database, ReadOnlyTable, ReadableDatabase};
+
+use crate::error::{Error, Result};
+use crate::path::TreePath;
+use crate::tree::{Listing, Record, Stat};
+
+use super::fault::{Doing, Fault};
+use super::format::{self, NODES, Node};
+
+pub(super) struct Snapshot {
+    nodes: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    file: Arc<Path>,
+    /// The last transaction that is in it.
+    pub(super) zxid: i64,
+    /// Counts how often the file had to be opened again; see [`super::writer`].
+    pub(super) generation: u64,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("zxid", &self.zxid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    pub(super) fn take(
+        database: &Database,
+        file: &Arc<Path>,
+        zxid: i64,
+        generation: u64,
+    ) -> Result<Self, Fault> {
+        Ok(Self {
+            nodes: database.begin_read()?.open_table(NODES)?,
+            file: file.clone(),
+            zxid,
+            generation,
+        })
+    }
+
+    pub(super) fn node(&self, path: &TreePath) -> Result<Option<Node>, Fault> {
+        match self.nodes.get(&*format::key(path))? {
+            None => Ok(None),
+            Some(value) => Ok(Some(Node::decode(value.value())?)),
+        }
+    }
+
+    pub(super) fn get(&self, path: &TreePath) -> Result<Record> {
+        let node = self.node(path).map_err(|fault| self.unreadable(&fault))?;
+        node.map(Node::into_record)
+            .ok_or_else(|| Error::NoNode { path: path.clone() })
+    }
+
+    pub(super) fn stat(&self, path: &TreePath) -> Result<Option<Stat>> {
+        let node = self.node(path).map_err(|fault| self.unreadable(&fault))?;
+        Ok(node.as_ref().map(Node::stat))
+    }
+
+    pub(super) fn children(&self, path: &TreePath) -> Result<Listing> {
+        let stat = self.get(path)?.stat;
+        let mut names = Vec::with_capacity(usize::try_from(stat.num_children).unwrap_or(0));
+        self.scan(path, |name, _| {
+            names.push(name.to_owned());
+            Ok(())
+        })
+        .map_err(|fault| self.unreadable(&fault))?;
+        Ok(Listing { names, stat })
+    }
+
+    pub(super) fn list(&self, path: &TreePath) -> Result<Vec<(String, Record)>> {
+        let stat = self.get(path)?.stat;
+        let mut records = Vec::with_capacity(usize::try_from(stat.num_children).unwrap_or(0));
+        self.scan(path, |name, value| {
+            records.push((name.to_owned(), Node::decode(value)?.into_record()));
+            Ok(())
+        })
+        .map_err(|fault| self.unreadable(&fault))?;
+        Ok(records)
+    }
+
+    fn scan(
+        &self,
+        parent: &TreePath,
+        mut visit: impl FnMut(&str, &[u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let range = format::children(parent);
+        for entry in self.nodes.range(&*range.start..&*range.end)? {
+            let (key, value) = entry?;
+            if let Some(name) = format::child_name(parent, key.value()) {
+                visit(name, value.value())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unreadable(&self, fault: &Fault) -> Error {
+        fault.while_doing(Doing::Read, &self.file)
+    }
+}
