@@ -209,3 +209,81 @@ macro_rules! timed_state {
     )*};
 }
 pub(crate) use timed_state;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeRequest};
+
+    fn error(data: &[u8]) -> RecordError {
+        NodeRequest::from_json(data).unwrap_err()
+    }
+
+    #[test]
+    fn no_data_is_told_apart_from_bad_data() {
+        assert!(error(b"").is_empty_record());
+        assert!(!error(b" ").is_empty_record());
+        assert!(!error(b"{}").is_empty_record());
+    }
+
+    #[test]
+    fn what_cannot_be_a_record_is_refused() {
+        assert!(matches!(error(b"{\"state\""), RecordError::Syntax { .. }));
+        assert!(matches!(error(b"{} {}"), RecordError::Syntax { .. }));
+        assert!(matches!(error(b"\xff{}"), RecordError::NotUtf8 { .. }));
+        let large = vec![b' '; MAX_RECORD_BYTES + 1];
+        assert!(matches!(error(&large), RecordError::TooLarge { .. }));
+        let deep = format!("{{\"x\": {}", "[".repeat(1_000_000));
+        assert!(matches!(
+            error(deep.as_bytes()),
+            RecordError::TooDeep { .. }
+        ));
+        for (data, found) in [("null", "null"), ("[]", "a list"), ("1", "a number")] {
+            assert_eq!(
+                error(data.as_bytes()).to_string(),
+                format!(
+                    "the node request record cannot be used: expected an object, found {found}"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn the_deepest_value_that_is_read_can_be_decoded() {
+        let nested = json::MAX_DEPTH - 1;
+        let deep = format!("{}{}", "[".repeat(nested), "]".repeat(nested));
+        let record =
+            format!(r#"{{"state": "requested", "state_time": 1, "requestor_data": {deep}}}"#);
+        let request = NodeRequest::from_json(record.as_bytes()).unwrap();
+        request
+            .requestor_data
+            .decode::<serde_json::Value>()
+            .unwrap();
+    }
+
+    #[test]
+    fn a_missing_key_is_named() {
+        assert_eq!(
+            error(br#"{"state": "requested"}"#).to_string(),
+            "the node request record cannot be used: key `state_time`: it is missing"
+        );
+    }
+
+    #[test]
+    fn of_a_repeated_key_the_last_counts() {
+        let data =
+            br#"{"state": "failed", "state_time": 1, "x": 1, "st\u0061te": "pending", "x": 2}"#;
+        let request = NodeRequest::from_json(data).unwrap();
+        assert_eq!(request.state, crate::RequestState::Pending);
+        assert_eq!(request.other().get("x").unwrap().text(), "2");
+    }
+
+    #[test]
+    fn brackets_in_text_are_not_nesting() {
+        let data = format!(
+            r#"{{"state": "init", "state_time": 1, "comment": "\"{}"}}"#,
+            "[".repeat(1000)
+        );
+        Node::from_json(data.as_bytes()).unwrap();
+    }
+}
