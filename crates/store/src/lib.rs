@@ -8,6 +8,7 @@
 pub mod path;
 pub mod tree;
 pub mod watch;
+pub mod zookeeper;
 
 mod error;
 

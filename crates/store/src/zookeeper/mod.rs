@@ -1,0 +1,3 @@
+//! The store on a ZooKeeper ensemble.
+
+pub mod wire;
