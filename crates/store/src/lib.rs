@@ -13,6 +13,7 @@ pub mod path;
 pub mod tree;
 pub mod view;
 pub mod watch;
+pub mod zookeeper;
 
 mod error;
 
