@@ -51,16 +51,6 @@ impl TreePath {
         }
     }
 
-    /// The path to give to a sequential create when the name is to be the number alone: `/nodes/`
-    /// becomes `/nodes/0000000007`. No other operation takes it.
-    pub fn numbered_child(&self) -> Self {
-        if self.is_root() {
-            self.clone()
-        } else {
-            Self(Arc::from(format!("{self}/")))
-        }
-    }
-
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
             return None;
@@ -170,14 +160,6 @@ mod tests {
             Some(TreePath::root())
         );
         assert_eq!(TreePath::root().parent(), None);
-    }
-
-    #[test]
-    fn a_numbered_child_is_below_its_parent_and_has_no_name_yet() {
-        let nodes = TreePath::new("/nodes").unwrap();
-        assert_eq!(nodes.numbered_child().as_str(), "/nodes/");
-        assert_eq!(nodes.numbered_child().parent(), Some(nodes.clone()));
-        assert_eq!(nodes.numbered_child().name(), "");
     }
 
     #[test]
