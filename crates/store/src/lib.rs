@@ -9,6 +9,7 @@ pub mod embedded;
 pub mod path;
 pub mod tree;
 pub mod watch;
+pub mod zookeeper;
 
 mod error;
 

@@ -51,6 +51,16 @@ impl TreePath {
         }
     }
 
+    /// For a sequential create whose name is to be the ten digits and nothing else: it ends with a slash, has
+    /// `self` as its parent (below the root it is the root) and an empty name. Every other operation refuses it.
+    pub fn unnamed_child(&self) -> Self {
+        if self.is_root() {
+            self.clone()
+        } else {
+            Self(Arc::from(format!("{self}/")))
+        }
+    }
+
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
             return None;
@@ -160,6 +170,16 @@ mod tests {
             Some(TreePath::root())
         );
         assert_eq!(TreePath::root().parent(), None);
+    }
+
+    #[test]
+    fn an_unnamed_child_has_a_parent_and_no_name() {
+        let nodes = TreePath::new("/nodepool/nodes").unwrap();
+        let unnamed = nodes.unnamed_child();
+        assert_eq!(unnamed.as_str(), "/nodepool/nodes/");
+        assert_eq!(unnamed.parent(), Some(nodes));
+        assert_eq!(unnamed.name(), "");
+        assert_eq!(TreePath::root().unnamed_child(), TreePath::root());
     }
 
     #[test]

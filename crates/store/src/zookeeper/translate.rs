@@ -1,0 +1,254 @@
+//! From the store's terms to the protocol's and back.
+
+use super::call::Failure;
+use super::wire::{Create, ErrorCode, MAX_REPLY, MAX_REQUEST, MultiOp, MultiResult, WireError};
+use crate::error::{Error, Result};
+use crate::path::{InvalidPath, TreePath};
+use crate::tree::{CreateMode, Created, MAX_DATA, Op, OpOutcome, Version};
+
+/// A refusal that this client has no name for.
+#[derive(Debug, thiserror::Error)]
+#[error("error number {} of ZooKeeper's protocol", .0.number())]
+pub struct ServerError(ErrorCode);
+
+/// What surrounds path and data in a packet, generously.
+const ENVELOPE: usize = 64;
+
+/// Which part of the server's tree a handle sees: a prefix without a trailing slash.
+pub(super) fn absolute(chroot: &str, path: &TreePath) -> String {
+    match (chroot, path.as_str()) {
+        ("", path) => path.to_owned(),
+        (chroot, "/") => chroot.to_owned(),
+        (chroot, path) => format!("{chroot}{path}"),
+    }
+}
+
+/// As [`absolute`], but a sequential create of the root means one below it, with digits for a name.
+pub(super) fn absolute_to_create(chroot: &str, path: &TreePath, mode: CreateMode) -> String {
+    if path.is_root() && mode.is_sequential() {
+        format!("{chroot}/")
+    } else {
+        absolute(chroot, path)
+    }
+}
+
+/// The reverse of [`absolute`], for paths that the server makes.
+pub(super) fn relative(chroot: &str, path: &str) -> Result<TreePath> {
+    let below = match path.strip_prefix(chroot) {
+        Some("") => "/",
+        Some(below) => below,
+        None => {
+            return Err(backend(
+                format!("{path}: the server answered with a path outside of {chroot}"),
+                WireError::Malformed("unexpected path"),
+            ));
+        }
+    };
+    Ok(TreePath::new(below)?)
+}
+
+pub(super) fn number(version: Version) -> i32 {
+    match version {
+        Version::Any => -1,
+        Version::Exactly(version) => version,
+    }
+}
+
+pub(super) fn backend(
+    context: String,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Error {
+    Error::Backend {
+        context,
+        source: Box::new(source),
+    }
+}
+
+pub(super) fn unexpected(path: &TreePath) -> Error {
+    backend(
+        format!("{path}: the server gave an answer of the wrong kind"),
+        WireError::Malformed("unexpected kind of answer"),
+    )
+}
+
+pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
+    let owned = || path.clone();
+    match failure {
+        Failure::Server(code) => match code {
+            ErrorCode::NoNode => Error::NoNode { path: owned() },
+            ErrorCode::NodeExists => Error::NodeExists { path: owned() },
+            ErrorCode::BadVersion => Error::BadVersion { path: owned() },
+            ErrorCode::NotEmpty => Error::NotEmpty { path: owned() },
+            ErrorCode::NoChildrenForEphemerals => Error::NoChildrenForEphemerals { path: owned() },
+            ErrorCode::NoAuth => Error::NoAuth { path: owned() },
+            ErrorCode::BadArguments => Error::InvalidPath(InvalidPath {
+                path: path.to_string(),
+                reason: "the server refuses it for this operation",
+            }),
+            ErrorCode::Unimplemented => backend(
+                format!("{path}: the server is too old for this; use ZooKeeper 3.6 or later"),
+                ServerError(code),
+            ),
+            code => backend(
+                format!("{path}: the server refused the operation"),
+                ServerError(code),
+            ),
+        },
+        Failure::TooLarge(size) => backend(
+            format!("{path}: the answer is too large"),
+            WireError::TooLarge {
+                size,
+                limit: MAX_REPLY,
+            },
+        ),
+        Failure::ConnectionLoss => Error::ConnectionLoss,
+        Failure::SessionExpired => Error::SessionExpired,
+        Failure::Closed => Error::Closed,
+    }
+}
+
+/// A server closes the connection on a packet that is too large, so it must not be sent.
+pub(super) fn check_size(path: &TreePath, data: usize) -> Result<()> {
+    let limit = MAX_DATA.min(MAX_REQUEST.saturating_sub(path.as_str().len() + 2 * ENVELOPE));
+    if data > limit {
+        return Err(Error::TooLarge {
+            path: path.clone(),
+            size: data,
+            limit,
+        });
+    }
+    Ok(())
+}
+
+fn data_length(op: &Op) -> usize {
+    match op {
+        Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
+        Op::Delete { .. } | Op::Check { .. } => 0,
+    }
+}
+
+/// The single operations must fit, and all of them together into one packet.
+pub(super) fn check_multi(chroot: &str, ops: &[Op]) -> Result<()> {
+    let mut total = ENVELOPE;
+    for (index, op) in ops.iter().enumerate() {
+        check_size(op.path(), data_length(op)).map_err(|source| Error::Multi {
+            index,
+            source: Box::new(source),
+        })?;
+        total += chroot.len() + op.path().as_str().len() + data_length(op) + ENVELOPE;
+        if total > MAX_REQUEST {
+            return Err(Error::Multi {
+                index,
+                source: Box::new(Error::TooLarge {
+                    path: op.path().clone(),
+                    size: total,
+                    limit: MAX_REQUEST,
+                }),
+            });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn multi_op(chroot: &str, op: &Op) -> MultiOp {
+    let path = absolute(chroot, op.path());
+    match op {
+        Op::Create { data, mode, .. } => MultiOp::Create2(Create {
+            path: absolute_to_create(chroot, op.path(), *mode),
+            data: data.clone(),
+            mode: *mode,
+        }),
+        Op::Set { data, version, .. } => MultiOp::SetData {
+            path,
+            data: data.clone(),
+            version: number(*version),
+        },
+        Op::Delete { version, .. } => MultiOp::Delete {
+            path,
+            version: number(*version),
+        },
+        Op::Check { version, .. } => MultiOp::Check {
+            path,
+            version: number(*version),
+        },
+    }
+}
+
+pub(super) fn multi_outcomes(
+    chroot: &str,
+    ops: &[Op],
+    results: Vec<MultiResult>,
+) -> Result<Vec<OpOutcome>> {
+    for (index, (op, result)) in ops.iter().zip(&results).enumerate() {
+        match result {
+            // Operations before and after the one that failed.
+            MultiResult::Failed(None | Some(ErrorCode::RuntimeInconsistency)) => {}
+            MultiResult::Failed(Some(code)) => {
+                return Err(Error::Multi {
+                    index,
+                    source: Box::new(error(Failure::Server(*code), op.path())),
+                });
+            }
+            _ => {}
+        }
+    }
+    if results.len() != ops.len() {
+        return Err(unexpected(ops.first().map_or(&TreePath::root(), Op::path)));
+    }
+    ops.iter()
+        .zip(results)
+        .map(|(op, result)| match result {
+            MultiResult::Create2 { path, stat } => Ok(OpOutcome::Created(Created {
+                path: relative(chroot, &path)?,
+                stat,
+            })),
+            MultiResult::SetData(stat) => Ok(OpOutcome::Set(stat)),
+            MultiResult::Deleted => Ok(OpOutcome::Deleted),
+            MultiResult::Checked => Ok(OpOutcome::Checked),
+            MultiResult::Create { .. } | MultiResult::Failed(_) => Err(unexpected(op.path())),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> TreePath {
+        TreePath::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_chroot_is_added_and_taken_off() {
+        for (chroot, below, full) in [
+            ("", "/", "/"),
+            ("", "/a", "/a"),
+            ("/np", "/", "/np"),
+            ("/np", "/a/b", "/np/a/b"),
+        ] {
+            assert_eq!(absolute(chroot, &path(below)), full);
+            assert_eq!(relative(chroot, full).unwrap(), path(below));
+        }
+        assert!(relative("/np", "/other").is_err());
+    }
+
+    #[test]
+    fn the_failing_operation_of_a_multi_is_found() {
+        let ops: Vec<Op> = ["/a", "/b", "/c"]
+            .map(|name| Op::Delete {
+                path: path(name),
+                version: Version::Any,
+            })
+            .into();
+        let results = vec![
+            MultiResult::Failed(None),
+            MultiResult::Failed(Some(ErrorCode::NotEmpty)),
+            MultiResult::Failed(Some(ErrorCode::RuntimeInconsistency)),
+        ];
+        let error = multi_outcomes("", &ops, results).unwrap_err();
+        let Error::Multi { index: 1, source } = error else {
+            panic!("{error:?}");
+        };
+        assert!(matches!(*source, Error::NotEmpty { path } if path.as_str() == "/b"));
+    }
+}

@@ -1,0 +1,75 @@
+//! ZooKeeper's protocol: frames, and what is in them, in both directions.
+//!
+//! The client encodes requests and decodes replies; whoever serves the same protocol (the embedded store
+//! on its socket) does the reverse. Everything here is pure: bytes in, values out. The other side is not
+//! trusted: a wrong length or an unknown number is a [`WireError`], never a panic, and no length that the
+//! other side claims is believed before that many bytes are here.
+//!
+//! A connection begins with a [`ConnectRequest`] and a [`ConnectResponse`]. From then on the client sends
+//! [`Request`]s, each with an `xid`, and the server answers each with a [`Reply`] in the same order. A reply
+//! does not say what it answers, so whoever decodes it must know the [`OpCode`] of the request. In between
+//! come [`Event`]s, which carry the `xid` [`XID_EVENT`].
+//!
+//! Every frame is a length of four bytes and that many bytes of content; [`take_frame`] cuts them out of
+//! a receive buffer, the `encode` functions append complete frames.
+
+mod jute;
+mod reply;
+mod request;
+
+#[cfg(test)]
+mod tests;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+pub use reply::{
+    ConnectResponse, ErrorCode, Event, EventKind, MultiResult, Reply, ReplyHeader, Response,
+};
+pub use request::{AddWatchMode, ConnectRequest, Create, MultiOp, OpCode, Request, WatcherKind};
+
+/// The `xid` of a watch event.
+pub const XID_EVENT: i32 = -1;
+/// The `xid` of a ping and of its answer.
+pub const XID_PING: i32 = -2;
+/// The `xid` of the request that restores watches.
+pub const XID_SET_WATCHES: i32 = -8;
+
+/// What a server takes as one request unless told otherwise (its `jute.maxbuffer`): it closes the
+/// connection on more. The length field is not counted.
+pub const MAX_REQUEST: usize = 0xf_ffff;
+/// What a client takes as one reply. Servers do not limit replies; a list of a million children fits.
+pub const MAX_REPLY: usize = 64 * 1024 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    #[error("malformed packet: {0}")]
+    Malformed(&'static str),
+    #[error("a packet of {size} bytes is larger than the {limit} allowed")]
+    TooLarge { size: usize, limit: usize },
+    /// The request could be answered with [`ErrorCode::Unimplemented`].
+    #[error("request {xid} has the unknown operation code {code}")]
+    UnknownOperation { xid: i32, code: i32 },
+}
+
+pub type WireResult<T> = Result<T, WireError>;
+
+/// Cuts the next complete frame out of what has been received, without its length.
+///
+/// None means that more bytes are needed. Room for them is not reserved by the claimed length, so that
+/// a few bytes cannot make us allocate many.
+pub fn take_frame(received: &mut BytesMut, limit: usize) -> WireResult<Option<Bytes>> {
+    let Some(size) = received.first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let size = usize::try_from(i32::from_be_bytes(*size))
+        .map_err(|_| WireError::Malformed("negative length of a frame"))?;
+    if size > limit {
+        return Err(WireError::TooLarge { size, limit });
+    }
+    if received.len() - 4 < size {
+        return Ok(None);
+    }
+    received.advance(4);
+    Ok(Some(received.split_to(size).freeze()))
+}

@@ -1,0 +1,131 @@
+//! Child processes that leave nothing behind, and directories that go with them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+/// A child in a process group of its own. Dropping it kills the group.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Output goes to the end of the file `log`.
+    pub(crate) fn spawn(program: &str, arguments: &[String], log: &Path) -> Result<Self> {
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        // The kernel kills the child when the thread that started it ends, however that comes about.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", program])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0);
+        let child = spawn_from_lasting_thread(command)
+            .with_context(|| format!("cannot start {program} through setpriv"))?;
+        Ok(Self { child })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // It may have ended by itself.
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub(crate) fn end(mut self, signal: Signal) {
+        self.signal(signal);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+type Order = (Command, mpsc::Sender<io::Result<Child>>);
+
+/// A test's thread may end long before a server that it started for all tests; this one does not.
+fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+    static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
+        let (orders, queue) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, answer) in queue {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (answer, result) = mpsc::channel();
+    let gone = |_| io::Error::other("the thread that starts processes is gone");
+    SPAWNER
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .send((command, answer))
+        .map_err(|_| gone(mpsc::RecvError))?;
+    result.recv().map_err(gone)?
+}
+
+/// A temporary directory. A server kept in a static is never dropped, so each new directory first removes
+/// those of processes that are gone.
+pub(crate) fn temporary_directory() -> Result<TempDir> {
+    let base = std::env::temp_dir().join("nodeyard-testbeds");
+    fs::create_dir_all(&base)?;
+    for entry in fs::read_dir(&base)?.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.split('-').next());
+        if let Some(pid) = owner.filter(|pid| pid.parse::<u32>().is_ok())
+            && !Path::new("/proc").join(pid).exists()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let prefix = format!("{}-", std::process::id());
+    Ok(tempfile::Builder::new().prefix(&prefix).tempdir_in(base)?)
+}
+
+/// Ports that were free a moment ago. All are held until all are known, so they differ.
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let mut held = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+/// The last lines of a log, for a message about a failure.
+pub(crate) fn tail(log: &PathBuf) -> String {
+    const BYTES: u64 = 8 * 1024;
+    let read = || -> io::Result<String> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(BYTES)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    read().unwrap_or_else(|error| format!("(no log: {error})"))
+}
