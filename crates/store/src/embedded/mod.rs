@@ -29,6 +29,9 @@ mod session;
 mod snapshot;
 mod writer;
 
+#[cfg(test)]
+mod fault_tests;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, mpsc};
