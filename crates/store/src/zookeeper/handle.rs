@@ -180,7 +180,7 @@ fn existing(outcome: Outcome, path: &TreePath) -> Result<Option<Stat>> {
 #[async_trait]
 impl Tree for ZooKeeper {
     async fn create(&self, path: &TreePath, data: Bytes, mode: CreateMode) -> Result<Created> {
-        check_size(path, data.len() + self.chroot.len())?;
+        check_size(&self.chroot, path, data.len())?;
         let request = Request::Create2(Create {
             path: absolute_to_create(&self.chroot, path, mode),
             data,
@@ -213,7 +213,7 @@ impl Tree for ZooKeeper {
     }
 
     async fn set(&self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat> {
-        check_size(path, data.len() + self.chroot.len())?;
+        check_size(&self.chroot, path, data.len())?;
         let request = Request::SetData {
             path: self.absolute(path),
             data,
