@@ -168,12 +168,12 @@ fn record(outcome: Outcome, path: &TreePath) -> Result<Record> {
     }
 }
 
-fn existing(outcome: Outcome, path: &TreePath) -> Result<Option<Stat>> {
+fn existing(outcome: &Outcome, path: &TreePath) -> Result<Option<Stat>> {
     match outcome {
-        Ok(Response::Exists(stat)) => Ok(Some(stat)),
+        Ok(Response::Exists(stat)) => Ok(Some(*stat)),
         Ok(_) => Err(unexpected(path)),
         Err(Failure::Server(ErrorCode::NoNode)) => Ok(None),
-        Err(failure) => Err(error(failure, path)),
+        Err(failure) => Err(error(*failure, path)),
     }
 }
 
@@ -209,7 +209,7 @@ impl Tree for ZooKeeper {
             path: self.absolute(path),
             watch: false,
         };
-        existing(self.call(request).await?, path)
+        existing(&self.call(request).await?, path)
     }
 
     async fn set(&self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat> {
@@ -317,7 +317,7 @@ impl Tree for ZooKeeper {
             watch: true,
         };
         let receiver = self.begin(request, self.fence()?, Some(sender));
-        let stat = existing(receiver.await.unwrap_or(Err(Failure::Closed)), path)?;
+        let stat = existing(&receiver.await.unwrap_or(Err(Failure::Closed)), path)?;
         Ok((stat, once))
     }
 
