@@ -7,6 +7,7 @@
 
 pub mod embedded;
 pub mod path;
+pub mod socket;
 pub mod tree;
 pub mod watch;
 pub mod zookeeper;
