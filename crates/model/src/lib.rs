@@ -1,1 +1,34 @@
-//! Records, states and ids shared by every part; see the crate description.
+//! Ids, names, states, quota arithmetic and the records: the words that every part of Nodeyard shares.
+//!
+//! Nothing here reads a clock, draws a random number or touches a file. The records are the contract with
+//! Zuul and Python Nodepool: [`Record::from_json`] accepts everything those write,
+//! [`Record::to_json`] writes what those expect, and what we do not know passes through unchanged.
+
+pub mod component;
+pub mod ids;
+pub mod image;
+pub mod layout;
+pub mod names;
+pub mod node;
+pub mod quota;
+pub mod record;
+pub mod request;
+pub mod state;
+pub mod time;
+
+mod json;
+mod text;
+
+pub use component::{Component, PoolComponent};
+pub use ids::{BuildId, NodeId, RequestId, UploadId};
+pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};
+pub use json::{Flaw, Opaque};
+pub use names::{ImageName, InvalidName, Label, LauncherId, PoolName, ProviderName, TenantName};
+pub use node::{ConnectionPort, Node};
+pub use quota::{Limits, Quantity, ResourceName, Resources};
+pub use record::{OtherKeys, Record, RecordError};
+pub use request::{NodeRequest, RequestOrder};
+pub use state::{
+    BuildState, ComponentKind, ComponentState, NodeState, RequestState, UnknownWord, UploadState,
+};
+pub use time::Timestamp;

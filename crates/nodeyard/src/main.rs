@@ -1,1 +1,93 @@
-fn main() {}
+//! The `nodeyard` binary: command lines, and the only place where all parts are wired together.
+
+mod cli;
+mod commands;
+mod context;
+mod exit;
+mod logging;
+mod output;
+mod program;
+mod store_access;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{
+    Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
+};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::program::Program;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let program = Program::from_argv0(args.first().map(OsString::as_os_str));
+    let result =
+        match program {
+            Program::Nodeyard => parse::<Nodeyard>(args).map(nodeyard),
+            Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
+            Program::NodepoolLauncher => parse::<NodepoolLauncher>(args)
+                .map(|args| commands::daemon::run(program, &args.daemon)),
+            Program::NodepoolBuilder => parse::<NodepoolBuilder>(args)
+                .map(|args| commands::daemon::run(program, &args.daemon)),
+        };
+    match result {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => exit::report(&error),
+        Err(outcome) => outcome,
+    }
+    .into()
+}
+
+/// Help and version go to standard output and are no failure; clap decides which is which.
+fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, Outcome> {
+    P::try_parse_from(args).map_err(|error| {
+        // Nobody is left to tell when even this cannot be printed.
+        let _ = error.print();
+        if error.use_stderr() {
+            Outcome::Usage
+        } else {
+            Outcome::Success
+        }
+    })
+}
+
+fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
+    args.global.color.apply();
+    let context = Context::from(&args.global);
+    match args.command {
+        NodeyardCommand::Completions(args) => commands::completions::run(&args)?,
+        NodeyardCommand::Man(args) => commands::man::run(&args)?,
+        NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
+        NodeyardCommand::Config(args) => {
+            logging::start(logging::Level::commands(context.verbose));
+            return commands::config::run(&args, &context);
+        }
+        NodeyardCommand::Store(args) => {
+            logging::start(logging::Level::commands(context.verbose));
+            block_on(commands::store::run(args, &context))?;
+        }
+        NodeyardCommand::Up(args) => {
+            logging::start(logging::Level::daemons(context.verbose));
+            block_on(commands::up::run(args, &context))?;
+        }
+    }
+    Ok(Outcome::Success)
+}
+
+fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
+    let context = Context::from(&args);
+    logging::start(logging::Level::commands(context.verbose));
+    match args.command {
+        NodepoolCommand::ConfigValidate => commands::config::validate(&context),
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(work)
+}

@@ -5,10 +5,14 @@
 //! sessions, recursive watches. [`Tree`] is that contract. What is built on top of it (locks,
 //! elections, typed registries, cached views) is written once and works on every backend.
 
+pub mod election;
 pub mod embedded;
+pub mod ext;
+pub mod lock;
 pub mod path;
 pub mod socket;
 pub mod tree;
+pub mod view;
 pub mod watch;
 pub mod zookeeper;
 

@@ -62,6 +62,11 @@ pub struct Embedded {
 }
 
 impl Embedded {
+    /// True if there is a store in this directory.
+    pub fn exists(directory: &Path) -> bool {
+        FileMedium::new(directory).name().exists()
+    }
+
     /// Opens the store in this directory, or makes a new one. Ephemeral records of the process that
     /// had it before are gone when this returns. It blocks; after a crash the whole file is checked.
     pub fn open(directory: &Path) -> Result<Arc<Self>> {

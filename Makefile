@@ -1,0 +1,57 @@
+# The door to everything: `make help` lists what is behind it.
+#
+# What the tests need beside Rust is installed by `make testbeds` and kept outside the tree, in
+# NODEYARD_CACHE; so is the build, in CARGO_TARGET_DIR, so that a fresh clone does not start from nothing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+export NODEYARD_CACHE   ?= $(HOME)/.cache/nodeyard
+export CARGO_TARGET_DIR ?= $(NODEYARD_CACHE)/target
+
+CARGO := cargo
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Build, start a store on this machine, and walk through it
+	$(CARGO) build --locked --bin nodeyard
+	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
+
+.PHONY: check
+check: ## The quick inner loop: format, lints, unit tests (nothing to install)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked --workspace --lib --bins
+
+.PHONY: test
+test: testbeds ## Everything, against the real counterparts; installs what is missing
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked --workspace
+	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
+
+.PHONY: fuzz
+fuzz: ## Property tests with many more cases than `make test` runs
+	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --locked --workspace propert
+
+.PHONY: bench
+bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine
+	$(CARGO) bench --locked -p nodeyard-bench
+
+.PHONY: testbeds
+testbeds: ## Install the real counterparts the tests run against (Debian packages, Python environments)
+	testbeds/install.sh
+	testbeds/python/install.sh nodepool > /dev/null
+	testbeds/python/install.sh zuul > /dev/null
+
+.PHONY: generate
+generate: ## Write again what is generated and checked in (schema, configuration reference, golden outputs)
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-config -p nodeyard golden
+
+.PHONY: deny
+deny: ## Check licences, sources and banned crates
+	@command -v cargo-deny > /dev/null || $(CARGO) install --locked cargo-deny
+	cargo-deny check bans licenses sources

@@ -1,0 +1,316 @@
+//! References between labels, images, providers and pools.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::config::Config;
+use crate::decode::{Decoder, similar};
+use crate::drivers::{Metastatic, MetastaticLabel, Static};
+use crate::images::{DiskImageEntry, ImageSource, ZuulImageEntry, missing_format};
+use crate::provider::{Driver, Provider};
+use crate::source::Span;
+use crate::values::{Name, Spanned};
+
+/// Names that exist, whether or not what they stand for could be read.
+struct Names<'c> {
+    labels: HashSet<&'c str>,
+    images: HashSet<&'c str>,
+    abstract_images: HashSet<&'c str>,
+}
+
+pub(crate) fn references(
+    config: &Config,
+    disk: &[DiskImageEntry],
+    zuul: &[ZuulImageEntry],
+    decoder: &mut Decoder<'_>,
+) {
+    let disk_names = disk
+        .iter()
+        .map(|entry| (entry.name.as_str(), entry.is_abstract));
+    let zuul_names = zuul.iter().filter_map(|entry| {
+        let name = entry
+            .name
+            .as_ref()
+            .map(|name| name.as_str())
+            .or(entry.job.as_ref().map(|job| job.as_str()));
+        name.map(|name| (name, entry.is_abstract))
+    });
+    let (abstract_images, images): (Vec<_>, Vec<_>) = disk_names
+        .chain(zuul_names)
+        .partition(|(_, is_abstract)| *is_abstract);
+    let names = Names {
+        labels: config.labels.keys().map(String::as_str).collect(),
+        images: images.into_iter().map(|(name, _)| name).collect(),
+        abstract_images: abstract_images.into_iter().map(|(name, _)| name).collect(),
+    };
+    let mut machines = HashMap::new();
+    for provider in config.providers.values() {
+        provider_images(provider, config, &names, decoder);
+        pools(provider, &names, decoder);
+        match &provider.driver {
+            Driver::Metastatic(metastatic) => backing_labels(metastatic, &names, decoder),
+            Driver::Static(static_nodes) => unique_machines(static_nodes, &mut machines, decoder),
+            _ => {}
+        }
+    }
+    unused_labels(config, decoder);
+}
+
+fn provider_images(
+    provider: &Provider,
+    config: &Config,
+    names: &Names<'_>,
+    decoder: &mut Decoder<'_>,
+) {
+    unique(provider.diskimages(), "image of this provider", decoder);
+    unique(
+        provider.cloud_images(),
+        "cloud image of this provider",
+        decoder,
+    );
+    for image in provider
+        .diskimages()
+        .into_iter()
+        .filter(|image| !image.is_empty())
+    {
+        if names.images.contains(image.as_str()) {
+            provider_format(provider, image, config, decoder);
+        } else if names.abstract_images.contains(image.as_str()) {
+            let message = format!(
+                "`{}` is abstract, so there is no such image",
+                decoder.quote(image)
+            );
+            decoder.error("abstract-image", image.span, message);
+        } else {
+            let message = format!(
+                "there is no image `{}` in `diskimages` or `zuul-images`",
+                decoder.quote(image)
+            );
+            unknown(
+                "unknown-image",
+                image,
+                message,
+                names.images.iter().copied(),
+                decoder,
+            );
+        }
+    }
+}
+
+/// A Zuul image must come in the format the provider takes.
+fn provider_format(provider: &Provider, image: &Name, config: &Config, decoder: &mut Decoder<'_>) {
+    let Some(format) = provider.image_format() else {
+        return;
+    };
+    if let Some(ImageSource::Zuul(zuul)) =
+        config.images.get(image.as_str()).map(|image| &image.source)
+        && !zuul.artifacts.is_empty()
+        && !zuul
+            .artifacts
+            .iter()
+            .any(|artifact| artifact.format.as_str() == format)
+    {
+        missing_format(image, Some(format), decoder);
+    }
+}
+
+fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
+    let disk: HashSet<&str> = provider
+        .diskimages()
+        .into_iter()
+        .map(|name| name.as_str())
+        .collect();
+    let cloud: HashSet<&str> = provider
+        .cloud_images()
+        .into_iter()
+        .map(|name| name.as_str())
+        .collect();
+    let pools = provider.pools();
+    unique(
+        pools.iter().map(|pool| &pool.common.name).collect(),
+        "pool of this provider",
+        decoder,
+    );
+    for pool in &pools {
+        if !matches!(provider.driver, Driver::Static(_)) {
+            unique(
+                pool.labels.iter().map(|label| label.name).collect(),
+                "label of this pool",
+                decoder,
+            );
+        }
+        for label in &pool.labels {
+            if !label.name.is_empty() && !names.labels.contains(label.name.as_str()) {
+                let message = format!(
+                    "there is no label `{}` in `labels` at the top of the file",
+                    decoder.quote(label.name)
+                );
+                unknown(
+                    "unknown-label",
+                    label.name,
+                    message,
+                    names.labels.iter().copied(),
+                    decoder,
+                );
+            }
+            if let Some(image) = label
+                .diskimage
+                .filter(|image| !image.is_empty() && !disk.contains(image.as_str()))
+            {
+                let message = format!(
+                    "there is no image `{}` in `diskimages` of this provider",
+                    decoder.quote(image)
+                );
+                unknown(
+                    "unknown-image",
+                    image,
+                    message,
+                    disk.iter().copied(),
+                    decoder,
+                );
+            }
+            if let Some(image) = label
+                .cloud_image
+                .filter(|image| !image.is_empty() && !cloud.contains(image.as_str()))
+            {
+                let message = format!(
+                    "there is no image `{}` in `cloud-images` of this provider",
+                    decoder.quote(image)
+                );
+                unknown(
+                    "unknown-image",
+                    image,
+                    message,
+                    cloud.iter().copied(),
+                    decoder,
+                );
+            }
+        }
+    }
+}
+
+fn unknown<'n>(
+    code: &'static str,
+    name: &Name,
+    message: String,
+    known: impl Iterator<Item = &'n str>,
+    decoder: &mut Decoder<'_>,
+) {
+    let full = decoder.findings.is_full();
+    if let (Some(finding), false) = (decoder.error(code, name.span, message), full) {
+        // Sets have no order; the answer must not depend on one.
+        let mut known: Vec<&str> = known.collect();
+        known.sort_unstable();
+        finding.suggestion = similar(name, known.into_iter());
+    }
+}
+
+/// Reports names that come twice; Nodepool takes the later one.
+fn unique(names: Vec<&Name>, kind: &str, decoder: &mut Decoder<'_>) {
+    let mut seen: HashMap<&str, Span> = HashMap::with_capacity(names.len());
+    for name in names.into_iter().filter(|name| !name.is_empty()) {
+        if let Some(earlier) = seen.insert(name, name.span) {
+            let message = format!(
+                "`{}` is already the name of another {kind}",
+                decoder.quote(name)
+            );
+            decoder
+                .lenient("duplicate-name", name.span, message)
+                .map(|finding| finding.label(earlier, "the other one"));
+        }
+    }
+}
+
+/// All labels over one backing label describe the same backing nodes.
+fn backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Decoder<'_>) {
+    let mut known: HashMap<&str, &MetastaticLabel> = HashMap::new();
+    for label in metastatic.pools.iter().flat_map(|pool| &pool.labels) {
+        if label.backing_label.is_empty() {
+            continue;
+        }
+        if !names.labels.contains(label.backing_label.as_str()) {
+            let quoted = decoder.quote(&label.backing_label);
+            let message = format!(
+                "there is no label `{quoted}` in this file, so another launcher must serve it"
+            );
+            decoder.warning("unknown-label", label.backing_label.span, message);
+        }
+        match known.get(label.backing_label.as_str()) {
+            Some(first) if !first.agrees_with(label) => {
+                let message = "labels with the same `backing-label` must agree in `max-parallel-jobs`, `grace-time`, `min-retention-time` and `max-age`";
+                decoder
+                    .error("backing-label-mismatch", label.backing_label.span, message)
+                    .map(|finding| {
+                        finding.label(first.backing_label.span, "differs from this one")
+                    });
+            }
+            Some(_) => {}
+            None => {
+                known.insert(&label.backing_label, label);
+            }
+        }
+    }
+}
+
+/// Name, user and port of a machine, which together are unique over all providers.
+type Machine<'c> = (&'c str, &'c str, u16);
+
+fn unique_machines<'c>(
+    static_nodes: &'c Static,
+    machines: &mut HashMap<Machine<'c>, Span>,
+    decoder: &mut Decoder<'_>,
+) {
+    for node in static_nodes
+        .pools
+        .iter()
+        .flat_map(|pool| &pool.nodes)
+        .filter(|node| !node.name.is_empty())
+    {
+        let machine = (
+            node.name.as_str(),
+            node.username.as_str(),
+            node.connection_port.0,
+        );
+        if let Some(earlier) = machines.insert(machine, node.name.span) {
+            let message = format!(
+                "`{}` is listed twice with the same user and port",
+                decoder.quote(&node.name)
+            );
+            decoder
+                .error("duplicate-name", node.name.span, message)
+                .map(|finding| {
+                    finding
+                        .label(earlier, "first here")
+                        .help("`max-parallel-jobs` lets several jobs use one machine")
+                });
+        }
+    }
+}
+
+/// A label that no pool offers can only be served by another launcher.
+fn unused_labels(config: &Config, decoder: &mut Decoder<'_>) {
+    if config.providers.is_empty() {
+        return;
+    }
+    let pools: Vec<_> = config
+        .providers
+        .values()
+        .flat_map(Provider::pools)
+        .collect();
+    let offered: HashSet<&str> = pools
+        .iter()
+        .flat_map(|pool| &pool.labels)
+        .map(|label| label.name.as_str())
+        .collect();
+    for label in config
+        .labels
+        .values()
+        .filter(|label| label.min_ready > 0 && !offered.contains(label.name.as_str()))
+    {
+        let Spanned { span, .. } = label.name;
+        let message = format!(
+            "`{}` asks for ready nodes, but no pool here offers it",
+            decoder.quote(&label.name)
+        );
+        decoder.warning("unused-label", span, message);
+    }
+}

@@ -1,0 +1,236 @@
+//! The configuration as the rest of the program sees it.
+
+use indexmap::IndexMap;
+use serde::Serialize;
+
+use crate::decode::Decoder;
+use crate::file::{File, Label, SecureFile, TenantLimits, Webapp, ZooKeeperServer, ZooKeeperTls};
+use crate::images::{self, Image, Secure};
+use crate::provider::Provider;
+use crate::service::{Api, GearmanListen, GearmanServer};
+use crate::values::{Name, Seconds};
+
+/// A checked configuration. Serialises to JSON with secrets masked.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Config {
+    pub webapp: Webapp,
+    pub elements_dir: Option<String>,
+    pub images_dir: Option<String>,
+    pub build_log_dir: String,
+    /// Logs kept per image; `None` keeps all.
+    pub build_log_retention: Option<u64>,
+    /// Absent where the embedded store is used.
+    pub zookeeper: Option<ZooKeeper>,
+    pub state_dir: Option<String>,
+    pub gearman_servers: Vec<GearmanServer>,
+    pub gearman_listen: Option<GearmanListen>,
+    /// Patterns of image names this builder works on; `None` is all of `images`.
+    pub builder_images: Option<Vec<String>>,
+    pub api: Api,
+    pub max_hold_age: Option<Seconds>,
+    pub labels: IndexMap<String, Label>,
+    /// Built here or by Zuul; abstract entries are gone.
+    pub images: IndexMap<String, Image>,
+    pub providers: IndexMap<String, Provider>,
+    pub tenant_resource_limits: IndexMap<String, TenantLimits>,
+}
+
+/// How to reach ZooKeeper.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ZooKeeper {
+    pub servers: Vec<ZooKeeperServer>,
+    /// Path below which everything is kept; empty for the root.
+    pub chroot: String,
+    pub tls: Option<ZooKeeperTls>,
+    pub timeout: Seconds,
+}
+
+impl ZooKeeper {
+    /// `host:port` of every server, with brackets around IPv6 addresses.
+    pub fn addresses(&self) -> Vec<String> {
+        let address = |server: &ZooKeeperServer| {
+            let host = server.host.as_str();
+            let bare_v6 = host.contains(':') && !host.starts_with('[');
+            if bare_v6 {
+                format!("[{host}]:{}", server.port.0)
+            } else {
+                format!("{host}:{}", server.port.0)
+            }
+        };
+        self.servers.iter().map(address).collect()
+    }
+
+    /// As Nodepool and kazoo write it: the addresses with the chroot at the end.
+    pub fn connection_string(&self) -> String {
+        format!("{}{}", self.addresses().join(","), self.chroot)
+    }
+}
+
+impl Config {
+    /// Settles what the two files say together and checks what no single section can.
+    pub(crate) fn resolve(
+        file: File,
+        secure: Option<SecureFile>,
+        decoder: &mut Decoder<'_>,
+    ) -> Self {
+        let (secure_disk, secure_zuul) = match &secure {
+            Some(secure) => (secure.diskimages.as_slice(), &*secure.zuul_images),
+            None => (&[][..], &[][..]),
+        };
+        let secure_images = Secure {
+            disk_images: secure_disk,
+            zuul_images: secure_zuul,
+        };
+        let images = images::resolve(&file.diskimages, &file.zuul_images, &secure_images, decoder);
+
+        let secure_servers = secure
+            .as_ref()
+            .map(|secure| secure.zookeeper_servers.clone())
+            .filter(|servers| !servers.is_empty());
+        let servers = secure_servers.unwrap_or(file.zookeeper_servers);
+        let tls = secure
+            .and_then(|secure| secure.zookeeper_tls)
+            .or(file.zookeeper_tls);
+        let zookeeper = zookeeper(servers, tls, file.zookeeper_timeout, decoder);
+
+        let labels = by_name(file.labels, |label| &label.name, "label", decoder);
+        let providers = by_name(
+            file.providers,
+            |provider| &provider.common.name,
+            "provider",
+            decoder,
+        );
+        let tenants = by_name(
+            file.tenant_resource_limits,
+            |limits| &limits.named.tenant_name,
+            "tenant",
+            decoder,
+        );
+        let config = Self {
+            webapp: file.webapp,
+            elements_dir: file.elements_dir,
+            images_dir: file.images_dir,
+            build_log_dir: file.build_log_dir,
+            // Nodepool prunes before it writes the next log, so keeping none keeps one.
+            build_log_retention: u64::try_from(file.build_log_retention)
+                .ok()
+                .map(|kept| kept.max(1)),
+            zookeeper,
+            state_dir: file.state_dir,
+            gearman_servers: file.gearman_servers,
+            gearman_listen: file.gearman_listen,
+            builder_images: file.builder_images.map(|patterns| patterns.0),
+            api: file.api,
+            max_hold_age: file.max_hold_age.0,
+            labels,
+            images,
+            providers,
+            tenant_resource_limits: tenants,
+        };
+        crate::check::references(&config, &file.diskimages, &file.zuul_images, decoder);
+        config
+    }
+
+    pub fn provider(&self, name: &str) -> Option<&Provider> {
+        self.providers.get(name)
+    }
+
+    /// The providers that take uploads of `image`.
+    pub fn providers_of_image<'c>(&'c self, image: &'c str) -> impl Iterator<Item = &'c Provider> {
+        self.providers.values().filter(move |provider| {
+            provider
+                .diskimages()
+                .iter()
+                .any(|name| name.as_str() == image)
+        })
+    }
+}
+
+/// Entries by their names; of two with one name the later one counts, as in Nodepool.
+fn by_name<T>(
+    entries: Vec<T>,
+    name_of: fn(&T) -> &Name,
+    kind: &str,
+    decoder: &mut Decoder<'_>,
+) -> IndexMap<String, T> {
+    let mut map: IndexMap<String, T> = IndexMap::with_capacity(entries.len());
+    for entry in entries {
+        let name = name_of(&entry).clone();
+        if name.is_empty() {
+            continue;
+        }
+        if let Some(earlier) = map.insert(name.value.clone(), entry) {
+            let message = format!(
+                "`{}` is already the name of another {kind}",
+                decoder.quote(&name)
+            );
+            if let Some(finding) = decoder.lenient("duplicate-name", name.span, message) {
+                finding.label(name_of(&earlier).span, "the other one, which is ignored");
+            }
+        }
+    }
+    map
+}
+
+fn zookeeper(
+    servers: Vec<ZooKeeperServer>,
+    tls: Option<ZooKeeperTls>,
+    timeout: Seconds,
+    decoder: &mut Decoder<'_>,
+) -> Option<ZooKeeper> {
+    let last = servers.last()?;
+    let chroot = last
+        .chroot
+        .as_ref()
+        .filter(|chroot| !chroot.is_empty())
+        .cloned();
+    let expected = chroot.as_ref().map_or("", |chroot| chroot.as_str());
+    for server in &servers {
+        let own = server.chroot.as_ref().filter(|chroot| !chroot.is_empty());
+        if let Some(own) = own
+            && own.as_str() != expected
+        {
+            decoder
+                .error(
+                    "mixed-chroot",
+                    own.span,
+                    "the ensemble has one chroot, and this differs from the last server's",
+                )
+                .map(|finding| {
+                    finding.help("write the same on every server, or only on the last one")
+                });
+        }
+    }
+    if let Some(chroot) = &chroot {
+        let bad = !chroot.starts_with('/')
+            || chroot.ends_with('/')
+            || chroot
+                .split('/')
+                .skip(1)
+                .any(|part| part.is_empty() || part == "." || part == "..");
+        if bad {
+            decoder
+                .error("bad-name", chroot.span, "a chroot is a path such as `/ci`")
+                .map(|finding| finding.help("start it with `/` and do not end it with one"));
+        }
+    }
+    for server in servers
+        .iter()
+        .filter(|server| server.host.contains(['/', ',', ' ']))
+    {
+        decoder.error(
+            "bad-name",
+            server.host.span,
+            "this is not a host name or address",
+        );
+    }
+    let chroot = expected.to_owned();
+    Some(ZooKeeper {
+        servers,
+        chroot,
+        tls,
+        timeout,
+    })
+}

@@ -1,0 +1,330 @@
+//! What is wrong with a file, as data.
+//!
+//! A `Finding` is collected while reading, by position; a `Diagnostic` is what leaves the crate: it
+//! owns the lines it shows, with secrets already masked, so whoever prints or stores it cannot leak
+//! one.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::source::{Position, SourceFile, Sources, Span};
+
+/// More findings than this are counted, not kept.
+const MAX_KEPT: usize = 1000;
+/// Longest part of a source line that is shown.
+const MAX_EXCERPT: usize = 240;
+/// What stands in place of a secret.
+pub(crate) const HIDDEN: &str = "(hidden)";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Error,
+    Warning,
+}
+
+/// One thing that is wrong or doubtful.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// Stable, in kebab case: `unknown-key`, `missing-key`, …
+    pub code: &'static str,
+    pub severity: Severity,
+    pub message: String,
+    /// The file, with the place in it unless the file as a whole is meant.
+    pub file: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
+    /// Other places that matter.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<Label>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+    /// What would have been accepted here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
+    /// The most likely intention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suggestion: Option<String>,
+}
+
+/// A range of one line. Lines and columns count from 1, columns in characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Place {
+    pub line: usize,
+    pub column: usize,
+    pub end_column: usize,
+    /// The line as it is in the file, secrets masked; absent for the secure file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_line: Option<String>,
+    /// The bytes of `source_line` that are meant.
+    #[serde(skip)]
+    pub(crate) marked: Range<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Label {
+    pub message: String,
+    #[serde(flatten)]
+    pub place: Place,
+}
+
+/// All diagnostics of one load, by position.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Diagnostics {
+    pub diagnostics: Vec<Diagnostic>,
+    pub errors: usize,
+    pub warnings: usize,
+}
+
+impl Diagnostics {
+    pub fn is_empty(&self) -> bool {
+        self.errors + self.warnings == 0
+    }
+
+    pub fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
+        self.diagnostics.iter()
+    }
+
+    pub(crate) fn of_file(diagnostic: Diagnostic) -> Self {
+        Self {
+            diagnostics: vec![diagnostic],
+            errors: 1,
+            warnings: 0,
+        }
+    }
+}
+
+impl<'d> IntoIterator for &'d Diagnostics {
+    type Item = &'d Diagnostic;
+    type IntoIter = std::slice::Iter<'d, Diagnostic>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// Something found while reading.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    pub(crate) code: &'static str,
+    pub(crate) severity: Severity,
+    pub(crate) span: Span,
+    pub(crate) message: String,
+    pub(crate) labels: Vec<(Span, String)>,
+    pub(crate) help: Option<String>,
+    pub(crate) allowed: Vec<String>,
+    pub(crate) suggestion: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn label(&mut self, span: Span, message: impl Into<String>) -> &mut Self {
+        self.labels.push((span, message.into()));
+        self
+    }
+
+    pub(crate) fn help(&mut self, help: impl Into<String>) -> &mut Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// Gathers findings; keeps the first thousand and counts all.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    kept: Vec<Finding>,
+    /// Shared nodes are read once per alias; each of their problems is told once.
+    seen: HashSet<(Span, &'static str, String)>,
+    errors: usize,
+    warnings: usize,
+    pub(crate) secrets: Vec<Span>,
+}
+
+impl Findings {
+    /// Adds `finding` and gives it back for details, unless it was known or too many are.
+    pub(crate) fn add(&mut self, finding: Finding) -> Option<&mut Finding> {
+        if self.kept.len() < MAX_KEPT
+            && !self
+                .seen
+                .insert((finding.span, finding.code, finding.message.clone()))
+        {
+            return None;
+        }
+        match finding.severity {
+            Severity::Error => self.errors += 1,
+            Severity::Warning => self.warnings += 1,
+        }
+        if self.kept.len() >= MAX_KEPT {
+            return None;
+        }
+        self.kept.push(finding);
+        self.kept.last_mut()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.kept.len() >= MAX_KEPT
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    pub(crate) fn finish(mut self, sources: &Sources) -> Diagnostics {
+        self.kept
+            .sort_by_key(|finding| (finding.span.file, finding.span.start));
+        let secrets = self.secrets;
+        let diagnostics = self
+            .kept
+            .into_iter()
+            .map(|finding| finding.locate(sources, &secrets))
+            .collect();
+        Diagnostics {
+            diagnostics,
+            errors: self.errors,
+            warnings: self.warnings,
+        }
+    }
+}
+
+impl Finding {
+    fn locate(self, sources: &Sources, secrets: &[Span]) -> Diagnostic {
+        let file = sources.file(self.span);
+        let labels = self.labels.into_iter().filter_map(|(span, message)| {
+            let place = place(sources.file(span)?, span, secrets);
+            Some(Label { message, place })
+        });
+        Diagnostic {
+            code: self.code,
+            severity: self.severity,
+            message: self.message,
+            file: file.map(|file| file.path.clone()).unwrap_or_default(),
+            place: file.map(|file| place(file, self.span, secrets)),
+            labels: labels.collect(),
+            help: self.help,
+            allowed: self.allowed,
+            suggestion: self.suggestion,
+        }
+    }
+}
+
+fn place(file: &SourceFile, span: Span, secrets: &[Span]) -> Place {
+    let range = file.original(span);
+    let line = file.line_range(range.start);
+    // A span may cover many lines; pointing at the first is enough.
+    let end = range.end.clamp(range.start, line.end.max(range.start));
+    let Position {
+        line: number,
+        column,
+    } = file.position(range.start);
+    let end_column = file.position(end).column;
+    let mut place = Place {
+        line: number,
+        column,
+        end_column,
+        source_line: None,
+        marked: 0..0,
+    };
+    if file.secure {
+        return place;
+    }
+    let mut hidden: Vec<Range<usize>> = secrets
+        .iter()
+        .filter(|secret| secret.file == span.file)
+        .map(|secret| file.original(*secret))
+        .filter(|secret| secret.start < line.end && secret.end > line.start)
+        .map(|secret| secret.start.max(line.start)..secret.end.min(line.end))
+        .collect();
+    hidden.sort_by_key(|range| range.start);
+    let excerpt = Excerpt::new(
+        file.text.get(line.clone()).unwrap_or_default(),
+        line.start,
+        &hidden,
+        range.start..end,
+    );
+    place.source_line = Some(excerpt.text);
+    place.marked = excerpt.marked;
+    place
+}
+
+/// A line with its secrets replaced and cut to a readable length.
+struct Excerpt {
+    text: String,
+    marked: Range<usize>,
+}
+
+impl Excerpt {
+    fn new(line: &str, offset: usize, hidden: &[Range<usize>], marked: Range<usize>) -> Self {
+        let mut text = String::with_capacity(line.len().min(2 * MAX_EXCERPT));
+        let (mut start, mut end) = (None, None);
+        let mut hidden = hidden.iter().peekable();
+        for (index, c) in line.char_indices() {
+            let here = offset + index;
+            while hidden.peek().is_some_and(|range| range.end <= here) {
+                hidden.next();
+            }
+            let covered = hidden.peek().is_some_and(|range| range.contains(&here));
+            if here >= marked.start && start.is_none() {
+                start = Some(text.len());
+            }
+            if here >= marked.end && end.is_none() {
+                end = Some(text.len());
+            }
+            if !covered {
+                text.push(c);
+            } else if hidden.peek().is_some_and(|range| range.start == here) || here == offset {
+                text.push_str(HIDDEN);
+            }
+        }
+        let start = start.unwrap_or(text.len());
+        let end = end.unwrap_or(text.len()).max(start);
+        Self {
+            text,
+            marked: start..end,
+        }
+        .shortened()
+    }
+
+    fn shortened(self) -> Self {
+        if self.text.len() <= MAX_EXCERPT {
+            return self;
+        }
+        let from = self
+            .text
+            .floor_char_boundary(self.marked.start.saturating_sub(MAX_EXCERPT / 3));
+        let to = self
+            .text
+            .floor_char_boundary((from + MAX_EXCERPT).min(self.text.len()));
+        let shift = |at: usize| at.clamp(from, to) - from;
+        Self {
+            text: self.text.get(from..to).unwrap_or_default().to_owned(),
+            marked: shift(self.marked.start)..shift(self.marked.end),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_in_a_line_are_replaced_and_the_mark_moves() {
+        let line = "{token: s3cr3t-value, nmae: x}";
+        let excerpt = Excerpt::new(line, 100, std::slice::from_ref(&(108..120)), 122..126);
+        assert_eq!(excerpt.text, "{token: (hidden), nmae: x}");
+        assert_eq!(&excerpt.text[excerpt.marked], "nmae");
+    }
+
+    #[test]
+    fn long_lines_are_cut_around_the_mark() {
+        let line = format!("{}é{}", "a".repeat(1000), "b".repeat(1000));
+        let excerpt = Excerpt::new(&line, 0, &[], 1000..1002);
+        assert!(excerpt.text.len() <= MAX_EXCERPT);
+        assert_eq!(&excerpt.text[excerpt.marked], "é");
+    }
+}

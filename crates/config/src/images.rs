@@ -1,0 +1,167 @@
+//! Images: built here (`diskimages`) or by Zuul jobs (`zuul-images`).
+//!
+//! The entries are what the file says; `Image` is what it means, with everything taken from
+//! parents. Both kinds share one namespace and look the same to providers.
+
+mod inherit;
+mod zuul;
+
+use std::rc::Rc;
+
+use indexmap::{IndexMap, IndexSet};
+use serde::Serialize;
+
+use crate::decode::{Decode, Decoder};
+use crate::section::{Describe, Shape, section};
+use crate::values::{EnvValue, Name, Object, PathName, Seconds, Table, choice, shape};
+use crate::yaml::Node;
+
+pub(crate) use inherit::{Secure, missing_format, resolve};
+pub(crate) use zuul::ZuulImageEntry;
+pub use zuul::{
+    Artifact, Auth, AuthKind, Checksum, Compression, DownloadAuth, FormatName, ZuulImage,
+};
+
+const DEFAULT_BUILD_TIMEOUT: Seconds = Seconds::new(8 * 60 * 60);
+const DEFAULT_REBUILD_AGE: Seconds = Seconds::new(24 * 60 * 60);
+
+choice! {
+    /// What builds an image.
+    enum Builder {
+        /// diskimage-builder.
+        Dib = "dib",
+        /// Any other program.
+        Command = "command",
+    }
+}
+
+section! {
+    /// An image that is built here. What an entry does not say it takes from its `parent`.
+    pub(crate) struct DiskImageEntry (_outer: ()) {
+        /// Name of the image, unique in the file; part of file names and paths in the store.
+        "name" name: PathName = required;
+        /// Whether this is only a parent for others; no image is made of it.
+        "abstract" is_abstract: bool = default(false);
+        /// Entry to take values from.
+        "parent" parent: Option<Name> = optional;
+        /// What builds the image.
+        "builder" [ours] builder: Option<BuilderChoice> = optional;
+        /// Elements; they follow those of the parent.
+        "elements" elements: Vec<String> = default(Vec::<String>::new());
+        /// Variables of the build; they are merged over those of the parent.
+        "env-vars" env_vars: Table<EnvValue> = default(Table::<EnvValue>::new());
+        /// Formats to build although no provider asks for them.
+        "formats" formats: Option<Vec<String>> = optional;
+        /// Formats that stay after `delete-after-upload`.
+        "keep-formats" keep_formats: Option<Vec<String>> = optional;
+        /// Whether local files go once every provider has the image.
+        "delete-after-upload" delete_after_upload: Option<bool> = optional;
+        /// Whether builds are suspended; a child cannot undo its parent's `true`.
+        "pause" pause: bool = default(false);
+        /// Age from which an image is built again (default 86400).
+        "rebuild-age" rebuild_age: Option<Seconds> = optional;
+        /// How long a build may take (default 28800).
+        "build-timeout" build_timeout: Option<Seconds> = optional;
+        /// Release, handed to the build as `DIB_RELEASE`.
+        "release" release: Option<AnyText> = optional;
+        /// User to log in as (default `zuul`).
+        "username" username: Option<String> = optional;
+        /// Python interpreter for Ansible (default `auto`).
+        "python-path" python_path: Option<String> = optional;
+        /// Shell type for Ansible.
+        "shell-type" shell_type: Option<String> = optional;
+        /// Program that builds, with its first arguments (default `disk-image-create`).
+        "dib-cmd" dib_cmd: Option<String> = optional;
+        /// Program that builds, with its first arguments, for `builder: command`.
+        "command" [ours] command: Option<String> = optional;
+        /// Metadata of uploads; not taken from the parent.
+        "metadata" metadata: Object = default(Object::new());
+    }
+}
+
+/// A [`Builder`], with a word for the one that does not exist yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct BuilderChoice(pub(crate) Builder);
+
+impl Decode<()> for BuilderChoice {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        if decoder.scalar(node, "text")?.text == "snapshot" {
+            decoder.error(
+                "not-yet",
+                node.span,
+                "images from snapshots cannot be made yet",
+            );
+            return None;
+        }
+        Builder::decode(node, &(), decoder).map(Self)
+    }
+}
+
+impl Describe for BuilderChoice {
+    fn shape() -> Shape {
+        Builder::shape()
+    }
+}
+
+/// Text that is often written as a number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct AnyText(pub(crate) String);
+
+impl Decode<()> for AnyText {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        decoder
+            .scalar(node, "text or a number")
+            .map(|scalar| Self(scalar.text.clone()))
+    }
+}
+
+impl Describe for AnyText {
+    fn shape() -> Shape {
+        shape(
+            "text or number",
+            serde_json::json!({"type": ["string", "number"]}),
+        )
+    }
+}
+
+/// An image with everything settled.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Image {
+    pub name: String,
+    pub source: ImageSource,
+    /// Asked for by the file itself; providers add theirs.
+    pub formats: IndexSet<String>,
+    pub keep_formats: IndexSet<String>,
+    pub delete_after_upload: bool,
+    pub pause: bool,
+    pub username: String,
+    pub python_path: String,
+    pub shell_type: Option<String>,
+    pub metadata: Object,
+}
+
+/// Where an image comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImageSource {
+    /// Built by this program's builders.
+    Build(Build),
+    /// Built by a Zuul job and fetched.
+    Zuul(Box<ZuulImage>),
+}
+
+/// How an image is built here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Build {
+    pub builder: Builder,
+    pub command: String,
+    pub elements: Vec<String>,
+    pub env_vars: IndexMap<String, EnvValue>,
+    pub release: String,
+    pub rebuild_age: Seconds,
+    pub build_timeout: Seconds,
+}

@@ -1,0 +1,535 @@
+//! From entries with parents to images.
+//!
+//! Values of the root of a chain come first and each child goes over them. Nodepool's rules differ
+//! by key: `elements` follow the parent's, `env-vars` are merged, `metadata` is never taken over,
+//! `pause` can only be switched on, an empty or zero value does not count as a value.
+
+use std::collections::HashMap;
+
+use indexmap::{IndexMap, IndexSet};
+
+use super::zuul::{Auth, AuthKind, Checksum, DownloadAuth, ZuulImage, ZuulImageEntry};
+use super::{
+    Build, Builder, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE, DiskImageEntry, Image, ImageSource,
+};
+use crate::decode::{Decoder, similar};
+use crate::file::{SecureDiskImage, SecureZuulImage};
+use crate::source::Span;
+use crate::values::{EnvValue, Name, Object, Seconds, Spanned};
+
+/// Longer chains are no templates any more.
+const LONGEST_CHAIN: usize = 100;
+const DEFAULT_POLL: Seconds = Seconds::new(60);
+
+/// All images by name. Abstract entries are gone; both kinds share one namespace.
+pub(crate) fn resolve(
+    disk_images: &[DiskImageEntry],
+    zuul_images: &[ZuulImageEntry],
+    secure: &Secure<'_>,
+    decoder: &mut Decoder<'_>,
+) -> IndexMap<String, Image> {
+    check_zuul_names(disk_images, zuul_images, decoder);
+    let mut images = IndexMap::new();
+    for (entry, chain) in chains(disk_images, "diskimages", decoder) {
+        images.insert(entry.name.to_string(), disk_image(entry, &chain, decoder));
+    }
+    apply_secure_env(&mut images, secure.disk_images, decoder);
+    for (entry, chain) in chains(zuul_images, "zuul-images", decoder) {
+        let Some(name) = entry.name() else { continue };
+        let image = zuul_image(name, &chain, secure.zuul_images, decoder);
+        images.insert(name.value.clone(), image);
+    }
+    check_secure_zuul(&images, secure.zuul_images, decoder);
+    images
+}
+
+/// What the secure file says about images.
+pub(crate) struct Secure<'f> {
+    pub(crate) disk_images: &'f [SecureDiskImage],
+    pub(crate) zuul_images: &'f [SecureZuulImage],
+}
+
+trait Entry {
+    fn name(&self) -> Option<&Name>;
+    fn parent(&self) -> Option<&Name>;
+    fn is_abstract(&self) -> bool;
+}
+
+impl Entry for DiskImageEntry {
+    fn name(&self) -> Option<&Name> {
+        Some(&self.name)
+    }
+
+    fn parent(&self) -> Option<&Name> {
+        self.parent.as_ref()
+    }
+
+    fn is_abstract(&self) -> bool {
+        self.is_abstract
+    }
+}
+
+impl Entry for ZuulImageEntry {
+    fn name(&self) -> Option<&Name> {
+        self.name.as_deref().or(self.job.as_ref())
+    }
+
+    fn parent(&self) -> Option<&Name> {
+        self.parent.as_ref()
+    }
+
+    fn is_abstract(&self) -> bool {
+        self.is_abstract
+    }
+}
+
+/// Each concrete entry with its ancestors and itself, the root first. Of entries with one name the
+/// last counts, as in Nodepool.
+fn chains<'e, E: Entry>(
+    entries: &'e [E],
+    section: &str,
+    decoder: &mut Decoder<'_>,
+) -> Vec<(&'e E, Vec<&'e E>)> {
+    let mut by_name: IndexMap<&str, &E> = IndexMap::with_capacity(entries.len());
+    for entry in entries {
+        let Some(name) = entry.name().filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        if let Some(earlier) = by_name.insert(name, entry).and_then(Entry::name) {
+            let message = format!(
+                "`{}` is already the name of another image",
+                decoder.quote(name)
+            );
+            decoder
+                .lenient("duplicate-name", name.span, message)
+                .map(|finding| finding.label(earlier.span, "the other one"));
+        }
+    }
+    for entry in by_name.values() {
+        check_parent(*entry, &by_name, section, decoder);
+    }
+    by_name
+        .values()
+        .filter(|entry| !entry.is_abstract())
+        .filter_map(|entry| Some((*entry, ancestry(*entry, &by_name)?)))
+        .collect()
+}
+
+fn check_parent<E: Entry>(
+    entry: &E,
+    by_name: &IndexMap<&str, &E>,
+    section: &str,
+    decoder: &mut Decoder<'_>,
+) {
+    let (Some(name), Some(parent)) = (entry.name(), entry.parent()) else {
+        return;
+    };
+    if !by_name.contains_key(parent.as_str()) {
+        let message = format!(
+            "there is no entry `{}` in `{section}` to be the parent",
+            decoder.quote(parent)
+        );
+        if let Some(finding) = decoder.error("unknown-parent", parent.span, message) {
+            finding.suggestion = similar(parent, by_name.keys().copied());
+        }
+        return;
+    }
+    let mut circle: Vec<&Name> = vec![name];
+    let mut next = Some(parent);
+    while let Some(ancestor) = next {
+        if ancestor.as_str() == name.as_str() {
+            // Every member of the circle comes by here; the first in the file speaks for all.
+            if circle.iter().all(|member| member.span >= name.span) {
+                let path: Vec<String> = circle
+                    .iter()
+                    .chain([&name])
+                    .map(|member| decoder.quote(member))
+                    .collect();
+                let message = format!("parents form a circle: {}", path.join(" → "));
+                decoder.error("cyclic-parent", parent.span, message);
+            }
+            return;
+        }
+        if circle.len() > LONGEST_CHAIN {
+            decoder.error(
+                "cyclic-parent",
+                parent.span,
+                format!("more than {LONGEST_CHAIN} parents above one another"),
+            );
+            return;
+        }
+        let Some(found) = by_name.get(ancestor.as_str()) else {
+            return;
+        };
+        if let Some(own) = found.name() {
+            circle.push(own);
+        }
+        next = found.parent();
+    }
+}
+
+/// The chain from the root to `entry`; none if it has no end.
+fn ancestry<'e, E: Entry>(entry: &'e E, by_name: &IndexMap<&str, &'e E>) -> Option<Vec<&'e E>> {
+    let mut chain = vec![entry];
+    let mut next = entry.parent();
+    while let Some(parent) = next.and_then(|parent| by_name.get(parent.as_str())) {
+        if chain.len() > LONGEST_CHAIN {
+            return None;
+        }
+        chain.push(parent);
+        next = parent.parent();
+    }
+    chain.reverse();
+    Some(chain)
+}
+
+/// The last value along the chain that says something.
+fn last<'e, E, T>(chain: &[&'e E], field: impl Fn(&'e E) -> Option<T>) -> Option<T> {
+    chain.iter().rev().find_map(|entry| field(entry))
+}
+
+fn text(value: Option<&String>) -> Option<String> {
+    value.filter(|value| !value.is_empty()).cloned()
+}
+
+fn time(value: Option<Seconds>) -> Option<Seconds> {
+    value.filter(|value| !value.is_zero())
+}
+
+fn formats(value: Option<&Vec<String>>) -> Option<IndexSet<String>> {
+    value
+        .filter(|value| !value.is_empty())
+        .map(|value| value.iter().cloned().collect())
+}
+
+fn disk_image(
+    entry: &DiskImageEntry,
+    chain: &[&DiskImageEntry],
+    decoder: &mut Decoder<'_>,
+) -> Image {
+    let mut env_vars: IndexMap<String, EnvValue> = IndexMap::new();
+    for entry in chain {
+        env_vars.extend(
+            entry
+                .env_vars
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+    }
+    let builder = last(chain, |entry| entry.builder).map_or(Builder::Dib, |choice| choice.0);
+    let command = match builder {
+        Builder::Dib => last(chain, |entry| text(entry.dib_cmd.as_ref()))
+            .unwrap_or_else(|| "disk-image-create".into()),
+        Builder::Command => {
+            last(chain, |entry| text(entry.command.as_ref())).unwrap_or_else(|| {
+                decoder
+                    .error(
+                        "missing-key",
+                        entry.name.span,
+                        "`command` is required with `builder: command`",
+                    )
+                    .map(|finding| finding.help("it names the program that builds the image"));
+                String::new()
+            })
+        }
+    };
+    Image {
+        name: entry.name.to_string(),
+        source: ImageSource::Build(Build {
+            builder,
+            command,
+            elements: chain
+                .iter()
+                .flat_map(|entry| entry.elements.iter().cloned())
+                .collect(),
+            env_vars,
+            release: last(chain, |entry| {
+                text(entry.release.as_ref().map(|release| &release.0))
+            })
+            .unwrap_or_default(),
+            rebuild_age: last(chain, |entry| time(entry.rebuild_age))
+                .unwrap_or(DEFAULT_REBUILD_AGE),
+            build_timeout: last(chain, |entry| time(entry.build_timeout))
+                .unwrap_or(DEFAULT_BUILD_TIMEOUT),
+        }),
+        formats: last(chain, |entry| formats(entry.formats.as_ref())).unwrap_or_default(),
+        keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
+        delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
+        pause: chain.iter().any(|entry| entry.pause),
+        username: last(chain, |entry| text(entry.username.as_ref()))
+            .unwrap_or_else(|| "zuul".into()),
+        python_path: last(chain, |entry| text(entry.python_path.as_ref()))
+            .unwrap_or_else(|| "auto".into()),
+        shell_type: last(chain, |entry| text(entry.shell_type.as_ref())),
+        metadata: metadata(&entry.metadata, entry.name.span, decoder),
+    }
+}
+
+fn metadata(metadata: &Object, span: Span, decoder: &mut Decoder<'_>) -> Object {
+    for key in metadata.keys().filter(|key| key.starts_with("nodepool_")) {
+        decoder.warning(
+            "reserved-name",
+            span,
+            format!("metadata `{key}` of this image will be overwritten"),
+        );
+    }
+    metadata.clone()
+}
+
+fn zuul_image(
+    name: &Name,
+    chain: &[&ZuulImageEntry],
+    secure: &[SecureZuulImage],
+    decoder: &mut Decoder<'_>,
+) -> Image {
+    let mut required = |key: &str, value: Option<String>| {
+        value.unwrap_or_else(|| {
+            let message = format!("`{key}` is required for `{}`", decoder.quote(name));
+            decoder.error("missing-key", name.span, message);
+            String::new()
+        })
+    };
+    let project = required("project", last(chain, |entry| text(entry.project.as_ref())));
+    let job = required("job", last(chain, |entry| text(entry.job.as_deref())));
+    let api_url = last(chain, |entry| entry.api_url.as_ref());
+    required("api-url", api_url.map(|url| url.value.clone()));
+    let allow_insecure = last(chain, |entry| entry.allow_insecure).unwrap_or(false);
+    let api_url = api_url
+        .and_then(|url| api_root(url, allow_insecure, decoder))
+        .unwrap_or_default();
+
+    let artifacts = last(chain, |entry| entry.artifacts.clone()).unwrap_or_default();
+    if artifacts.is_empty() {
+        decoder.error(
+            "missing-key",
+            name.span,
+            format!("`artifacts` is required for `{}`", decoder.quote(name)),
+        );
+    }
+    let wanted = last(chain, |entry| entry.formats.clone()).unwrap_or_default();
+    for format in &wanted {
+        if !artifacts.is_empty()
+            && !artifacts
+                .iter()
+                .any(|artifact| artifact.format.as_str() == format.as_str())
+        {
+            missing_format(format, None, decoder);
+        }
+    }
+    let mut auth = last(chain, |entry| entry.auth.clone()).unwrap_or_default();
+    if let Some(given) = secure
+        .iter()
+        .find(|given| given.name.as_str() == name.as_str())
+    {
+        auth.token = given.auth.token.clone();
+    }
+    check_token(&auth, name, decoder);
+    let own_metadata = chain
+        .last()
+        .map(|entry| entry.metadata.clone())
+        .unwrap_or_default();
+    Image {
+        name: name.value.clone(),
+        source: ImageSource::Zuul(Box::new(ZuulImage {
+            api_url,
+            tenant: last(chain, |entry| text(entry.tenant.as_ref())),
+            project,
+            pipelines: last(chain, |entry| entry.pipelines.clone())
+                .unwrap_or_default()
+                .0,
+            branches: last(chain, |entry| entry.branch.clone())
+                .unwrap_or_default()
+                .0,
+            job,
+            artifacts,
+            poll_interval: last(chain, |entry| entry.poll_interval.clone())
+                .map_or(DEFAULT_POLL, |interval| interval.value),
+            auth,
+            download_auth: last(chain, |entry| entry.download_auth.clone())
+                .unwrap_or(DownloadAuth::SameOrigin),
+            ca_bundle: last(chain, |entry| text(entry.ca_bundle.as_ref())),
+            checksum: last(chain, |entry| entry.checksum).unwrap_or(Checksum::IfAvailable),
+            max_size: last(chain, |entry| entry.max_size),
+            download_timeout: last(chain, |entry| time(entry.download_timeout))
+                .unwrap_or(DEFAULT_BUILD_TIMEOUT),
+            download_retries: last(chain, |entry| entry.download_retries).unwrap_or(5),
+            download_connections: last(chain, |entry| entry.download_connections.clone())
+                .map_or(4, |number| number.value),
+            max_age: last(chain, |entry| time(entry.max_age)),
+        })),
+        formats: wanted.into_iter().map(|format| format.value).collect(),
+        keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
+        delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
+        pause: chain.iter().any(|entry| entry.pause),
+        username: last(chain, |entry| text(entry.username.as_ref()))
+            .unwrap_or_else(|| "zuul".into()),
+        python_path: last(chain, |entry| text(entry.python_path.as_ref()))
+            .unwrap_or_else(|| "auto".into()),
+        shell_type: last(chain, |entry| text(entry.shell_type.as_ref())),
+        metadata: metadata(&own_metadata, name.span, decoder),
+    }
+}
+
+/// Reports that an image cannot be had in `format`; `wanted_by` is the provider that needs it.
+pub(crate) fn missing_format(format: &Name, wanted_by: Option<&str>, decoder: &mut Decoder<'_>) {
+    let quoted = decoder.quote(format);
+    let message = match wanted_by {
+        Some(wanted) => format!(
+            "this provider needs `{quoted}` in format `{wanted}`, and no artifact of the image has it"
+        ),
+        None => format!("no artifact of this image has the format `{quoted}`"),
+    };
+    decoder
+        .error("missing-format", format.span, message)
+        .map(|finding| finding.help("add an entry to `artifacts` of the image"));
+}
+
+fn check_token(auth: &Auth, name: &Name, decoder: &mut Decoder<'_>) {
+    if auth.kind == AuthKind::Bearer
+        && auth.token.is_none()
+        && auth.token_file.is_none()
+        && auth.token_env.is_none()
+    {
+        let message =
+            "`type: bearer` needs `token-file`, `token-env`, or a `token` in the secure file";
+        decoder.error("missing-key", name.span, message);
+    }
+}
+
+/// The root of Zuul's API, without a slash at the end.
+fn api_root(
+    url: &Spanned<String>,
+    allow_insecure: bool,
+    decoder: &mut Decoder<'_>,
+) -> Option<String> {
+    let rest = if let Some(rest) = url.strip_prefix("https://") {
+        rest
+    } else if let Some(rest) = url.strip_prefix("http://") {
+        if !allow_insecure {
+            decoder
+                .error(
+                    "insecure-url",
+                    url.span,
+                    "what Zuul says over plain http can be forged on the way",
+                )
+                .map(|finding| finding.help("use https, or set `allow-insecure: true`"));
+        }
+        rest
+    } else {
+        decoder.error("bad-url", url.span, "this is not an http or https URL");
+        return None;
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        decoder.findings.secrets.push(url.span);
+        decoder
+            .error("bad-url", url.span, "credentials in a URL end up in logs")
+            .map(|finding| finding.help("use `auth`"));
+        return None;
+    }
+    if authority.is_empty() || rest.contains(['?', '#', ' ']) {
+        decoder.error(
+            "bad-url",
+            url.span,
+            "this must be the web root of Zuul, without a query",
+        );
+        return None;
+    }
+    let root = url.trim_end_matches('/');
+    Some(if root.ends_with("/api") {
+        root.to_owned()
+    } else {
+        format!("{root}/api")
+    })
+}
+
+fn check_zuul_names(
+    disk_images: &[DiskImageEntry],
+    zuul_images: &[ZuulImageEntry],
+    decoder: &mut Decoder<'_>,
+) {
+    let mut known: HashMap<&str, Span> = disk_images
+        .iter()
+        .map(|entry| (entry.name.as_str(), entry.name.span))
+        .collect();
+    for entry in zuul_images {
+        match entry.name() {
+            None => {
+                let span = entry
+                    .parent
+                    .as_ref()
+                    .map_or(Span::default(), |parent| parent.span);
+                decoder.error(
+                    "missing-key",
+                    span,
+                    "a Zuul image needs a `name` or a `job`",
+                );
+            }
+            Some(name) => {
+                if let Some(other) = known.insert(name, name.span) {
+                    let message = format!(
+                        "`{}` is already the name of another image",
+                        decoder.quote(name)
+                    );
+                    decoder
+                        .error("duplicate-name", name.span, message)
+                        .map(|finding| finding.label(other, "the other one"));
+                }
+            }
+        }
+    }
+}
+
+fn apply_secure_env(
+    images: &mut IndexMap<String, Image>,
+    secure: &[SecureDiskImage],
+    decoder: &mut Decoder<'_>,
+) {
+    for given in secure {
+        match images.get_mut(given.name.as_str()) {
+            Some(Image {
+                source: ImageSource::Build(build),
+                ..
+            }) => {
+                build.env_vars.extend(
+                    given
+                        .env_vars
+                        .iter()
+                        .map(|(name, value)| (name.clone(), value.clone())),
+                );
+            }
+            _ => unknown_secure_image(&given.name, "diskimages", decoder),
+        }
+    }
+}
+
+fn check_secure_zuul(
+    images: &IndexMap<String, Image>,
+    secure: &[SecureZuulImage],
+    decoder: &mut Decoder<'_>,
+) {
+    for given in secure {
+        if !matches!(
+            images.get(given.name.as_str()),
+            Some(Image {
+                source: ImageSource::Zuul(_),
+                ..
+            })
+        ) {
+            unknown_secure_image(&given.name, "zuul-images", decoder);
+        }
+    }
+}
+
+fn unknown_secure_image(name: &Name, section: &str, decoder: &mut Decoder<'_>) {
+    if name.is_empty() {
+        return;
+    }
+    let message = format!(
+        "there is no image `{}` in `{section}` of the main file",
+        decoder.quote(name)
+    );
+    decoder
+        .error("unknown-image", name.span, message)
+        .map(|finding| finding.help("abstract images cannot be named here"));
+}

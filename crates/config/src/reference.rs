@@ -1,0 +1,158 @@
+//! The reference page of all keys, in Markdown.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use serde_json::Value as Json;
+
+use crate::file::{File, SecureFile};
+use crate::provider::{DRIVERS, MISSING_DRIVERS, ProviderCommon};
+use crate::section::{Describe, Description, Fallback, Key, Section};
+
+const HEAD: &str = "\
+# nodepool.yaml
+
+This page is made from the declarations the program reads the file with; a test compares the two.
+
+Keys marked ● are not in Nodepool. A key without a value counts as absent. Times are in seconds. A list or
+mapping whose default is \"none\" is empty by default. `%(NAME)` anywhere in the file is replaced by the environment
+variable of that name, before the file is read as YAML, for names that start with `NODEPOOL_`.
+";
+
+/// The reference of every key with its type, default and meaning.
+pub fn reference() -> String {
+    let mut page = Page {
+        text: HEAD.to_owned(),
+        seen: HashSet::new(),
+    };
+    page.section(
+        "##",
+        "The top of the file",
+        "",
+        File::shape().section.map(|describe| describe()),
+    );
+
+    page.line("\n## `providers[]`\n");
+    page.line("A provider has the keys of this table and those of its driver. A provider whose name starts with `fake` always has the driver `fake`.\n");
+    let names: Vec<String> = DRIVERS
+        .iter()
+        .map(|driver| format!("`{}`{}", driver.name, mark(driver.ours)))
+        .collect();
+    let missing: Vec<String> = MISSING_DRIVERS
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect();
+    page.line("| key | type | default | meaning |\n|---|---|---|---|");
+    let meaning = format!("Driver. There is none yet for {}.", missing.join(", "));
+    page.line(&format!(
+        "| `driver` | {} | `openstack` | {meaning} |",
+        names.join(", ")
+    ));
+    for key in <ProviderCommon as Section<()>>::keys() {
+        page.row(&key);
+    }
+    for driver in DRIVERS {
+        let title = format!("`driver: {}`{}", driver.name, mark(driver.ours));
+        page.section(
+            "##",
+            &title,
+            "",
+            (driver.shape)().section.map(|describe| describe()),
+        );
+    }
+    page.section(
+        "##",
+        "The secure file",
+        "",
+        SecureFile::shape().section.map(|describe| describe()),
+    );
+    page.text
+}
+
+fn mark(ours: bool) -> &'static str {
+    if ours { " ●" } else { "" }
+}
+
+struct Page {
+    text: String,
+    seen: HashSet<&'static str>,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn section(&mut self, level: &str, title: &str, path: &str, section: Option<Description>) {
+        let Some(section) = section else { return };
+        self.line(&format!("\n{level} {title}\n"));
+        if !self.seen.insert(section.name) {
+            self.line(&format!("As above: {}", section.doc));
+            return;
+        }
+        self.line(&section.doc);
+        self.line("\n| key | type | default | meaning |\n|---|---|---|---|");
+        for key in &section.keys {
+            self.row(key);
+        }
+        if section.other_keys.is_some() {
+            self.line("| any other | whole number | — | Limit of the resource of that name. |");
+        }
+        for key in &section.keys {
+            if let Some(describe) = key.shape.section {
+                let list = if key.shape.text.starts_with("list") {
+                    "[]"
+                } else {
+                    ""
+                };
+                let inner = if path.is_empty() {
+                    format!("{}{list}", key.key)
+                } else {
+                    format!("{path}.{}{list}", key.key)
+                };
+                self.section("###", &format!("`{inner}`"), &inner, Some(describe()));
+            }
+        }
+    }
+
+    fn row(&mut self, key: &Key) {
+        let mut meaning = key.doc.replace('|', "\\|");
+        if !key.aliases.is_empty() {
+            let aliases: Vec<String> = key
+                .aliases
+                .iter()
+                .map(|alias| format!("`{alias}`"))
+                .collect();
+            let _ = write!(meaning, " Also written {}.", aliases.join(", "));
+        }
+        if key.deprecated {
+            meaning.push_str(" Deprecated.");
+        }
+        if key.secret {
+            meaning.push_str(" Never shown.");
+        }
+        let row = format!(
+            "| `{}`{} | {} | {} | {meaning} |",
+            key.key,
+            mark(key.ours),
+            key.shape.text,
+            fallback(&key.fallback)
+        );
+        self.line(&row);
+    }
+}
+
+fn fallback(fallback: &Fallback) -> String {
+    match fallback {
+        Fallback::Required => "required".into(),
+        Fallback::Optional => "—".into(),
+        Fallback::Inherited(text) => (*text).into(),
+        Fallback::Value(Json::Null) => "unlimited".into(),
+        Fallback::Value(Json::Array(items)) if items.is_empty() => "none".into(),
+        Fallback::Value(Json::Object(items)) if items.is_empty() => "none".into(),
+        Fallback::Value(Json::Object(_)) => "see below".into(),
+        Fallback::Value(Json::String(text)) => format!("`{text}`"),
+        Fallback::Value(value) => format!("{value}"),
+    }
+}

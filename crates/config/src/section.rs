@@ -1,0 +1,242 @@
+//! One declaration per section of the file.
+//!
+//! `section!` turns a declaration into the struct, its decoder, the list of keys that are known in
+//! it, and the description from which the JSON schema and the reference page are made. None of the
+//! four can drift from the others.
+//!
+//! A field reads `"key" | "alias" [flags] name: Type = rule;`. The rules are
+//!
+//! * `required`: its absence is an error;
+//! * `optional`: for `Option<T>`;
+//! * `default(value)`: a constant;
+//! * `inherit("where from", expression)`: the expression may use the section's outer value and any
+//!   field declared before it;
+//! * `merge("where from", expression)`: the same for mappings, of which the section's own keys win;
+//!
+//! and `in (expression)` hands an outer value on to a nested section. Flags: `ours` (not in
+//! Nodepool), `secret` (the value is never shown), `deprecated` (a warning).
+
+use serde_json::Value as Json;
+
+use crate::decode::Decoder;
+use crate::yaml::Map;
+
+/// A mapping with known keys. `Outer` is what its defaults may come from.
+pub(crate) trait Section<Outer>: Sized {
+    fn keys() -> Vec<Key>;
+    fn knows(key: &str) -> bool;
+    fn fields(map: &Map, outer: &Outer, decoder: &mut Decoder<'_>) -> Self;
+}
+
+/// What there is to say about one key.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) key: &'static str,
+    pub(crate) aliases: &'static [&'static str],
+    pub(crate) doc: String,
+    pub(crate) shape: Shape,
+    pub(crate) fallback: Fallback,
+    pub(crate) ours: bool,
+    pub(crate) secret: bool,
+    pub(crate) deprecated: bool,
+}
+
+/// What holds when a key is absent.
+#[derive(Debug)]
+pub(crate) enum Fallback {
+    Required,
+    Optional,
+    Value(Json),
+    Inherited(&'static str),
+}
+
+/// A type as the schema and the reference show it.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    /// In a few words.
+    pub(crate) text: String,
+    /// As JSON schema; sections appear as references into `$defs`.
+    pub(crate) schema: Json,
+    /// The section inside, if there is one.
+    pub(crate) section: Option<fn() -> Description>,
+}
+
+/// A section as the schema and the reference show it.
+#[derive(Debug)]
+pub(crate) struct Description {
+    pub(crate) name: &'static str,
+    pub(crate) doc: String,
+    pub(crate) keys: Vec<Key>,
+    /// The schema of the values of keys that are not listed, where those are allowed.
+    pub(crate) other_keys: Option<Json>,
+}
+
+/// A type that has a [`Shape`].
+pub(crate) trait Describe {
+    fn shape() -> Shape;
+}
+
+/// Joins the lines of a doc comment.
+pub(crate) fn doc(lines: &[&str]) -> String {
+    lines
+        .iter()
+        .map(|line| line.trim())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The reference to a section in the schema.
+pub(crate) fn reference(name: &str) -> Json {
+    serde_json::json!({ "$ref": format!("#/$defs/{name}") })
+}
+
+macro_rules! section {
+    (
+        $(#[doc = $doc:literal])+
+        $(#[derive($extra:ident)])?
+        $visibility:vis struct $name:ident ( $outer:ident : $outer_type:ty )
+        $(including $part:ident : $part_type:ident ( $part_outer:expr ))*
+        $(forbidding $forbidden:ident)?
+        $(checked by $check:ident)?
+        {
+            $(
+                $(#[doc = $key_doc:literal])+
+                $key:literal $(| $alias:literal)* $([$($flag:ident)+])? $field:ident : $type:ty = $rule:ident $(( $($argument:tt)* ))? $(in ($inner:expr))? ;
+            )+
+        }
+    ) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, PartialEq, $($extra,)? serde::Serialize)]
+        $visibility struct $name {
+            $(#[serde(flatten)] $visibility $part: $part_type,)*
+            $(
+                $(#[doc = $key_doc])+
+                #[serde(rename = $key)]
+                $visibility $field: $type,
+            )+
+        }
+
+        impl $crate::section::Section<$outer_type> for $name {
+            fn keys() -> Vec<$crate::section::Key> {
+                let own = [$(
+                    $crate::section::Key {
+                        key: $key,
+                        aliases: &[$($alias),*],
+                        doc: $crate::section::doc(&[$($key_doc),+]),
+                        shape: <$type as $crate::section::Describe>::shape(),
+                        fallback: $crate::section::section!(@fallback $rule $(($($argument)*))?),
+                        ours: $crate::section::section!(@has ours $($($flag)+)?),
+                        secret: $crate::section::section!(@has secret $($($flag)+)?),
+                        deprecated: $crate::section::section!(@has deprecated $($($flag)+)?),
+                    }
+                ),+];
+                std::iter::empty()
+                    $(.chain(<$part_type as $crate::section::Section<_>>::keys()))*
+                    .chain(own)
+                    .collect()
+            }
+
+            fn knows(key: &str) -> bool {
+                matches!(key, $($key $(| $alias)*)|+)
+                    $(|| <$part_type as $crate::section::Section<_>>::knows(key))*
+                    $(|| $forbidden.iter().any(|(forbidden, _)| *forbidden == key))?
+            }
+
+            fn fields(map: &$crate::yaml::Map, $outer: &$outer_type, decoder: &mut $crate::decode::Decoder<'_>) -> Self {
+                $(let $part = <$part_type as $crate::section::Section<_>>::fields(map, &$part_outer, decoder);)*
+                $(
+                    let $field: $type = {
+                        let keys = $crate::decode::Keys {
+                            key: $key,
+                            aliases: &[$($alias),*],
+                            secret: $crate::section::section!(@has secret $($($flag)+)?),
+                            deprecated: $crate::section::section!(@has deprecated $($($flag)+)?),
+                        };
+                        let inner = $crate::section::section!(@inner $($inner)?);
+                        $crate::section::section!(@read (decoder, map, keys, &inner) $rule $(($($argument)*))?)
+                    };
+                )+
+                $($crate::section::refuse(map, $forbidden, decoder);)?
+                let section = Self { $($part,)* $($field),+ };
+                $($check(&section, map, decoder);)?
+                section
+            }
+        }
+
+        impl $crate::decode::Decode<$outer_type> for $name {
+            fn decode(node: &std::rc::Rc<$crate::yaml::Node>, outer: &$outer_type, decoder: &mut $crate::decode::Decoder<'_>) -> Option<Self> {
+                decoder.section(node, outer)
+            }
+        }
+
+        impl $crate::section::Describe for $name {
+            fn shape() -> $crate::section::Shape {
+                $crate::section::Shape {
+                    text: "mapping".into(),
+                    schema: $crate::section::reference(stringify!($name)),
+                    section: Some(|| $crate::section::Description {
+                        name: stringify!($name),
+                        doc: $crate::section::doc(&[$($doc),+]),
+                        keys: <Self as $crate::section::Section<$outer_type>>::keys(),
+                        other_keys: None,
+                    }),
+                }
+            }
+        }
+    };
+
+    (@inner) => { () };
+    (@inner $inner:expr) => { $inner };
+
+    (@read ($decoder:ident, $map:ident, $keys:ident, $inner:expr) required) => { $decoder.required($map, $keys, $inner) };
+    (@read ($decoder:ident, $map:ident, $keys:ident, $inner:expr) optional) => { $decoder.field($map, $keys, $inner) };
+    (@read ($decoder:ident, $map:ident, $keys:ident, $inner:expr) default($value:expr)) => {
+        $decoder.field($map, $keys, $inner).unwrap_or_else(|| $value)
+    };
+    (@read ($decoder:ident, $map:ident, $keys:ident, $inner:expr) inherit($text:literal, $value:expr)) => {
+        $decoder.field($map, $keys, $inner).unwrap_or_else(|| $value)
+    };
+
+    (@read ($decoder:ident, $map:ident, $keys:ident, $inner:expr) merge($text:literal, $value:expr)) => {{
+        let mut merged = $value;
+        merged.extend($decoder.field::<$crate::values::Table<_>, _>($map, $keys, $inner).unwrap_or_default());
+        merged
+    }};
+
+    (@fallback required) => { $crate::section::Fallback::Required };
+    (@fallback optional) => { $crate::section::Fallback::Optional };
+    (@fallback default($value:expr)) => {
+        $crate::section::Fallback::Value(serde_json::to_value(&$value).unwrap_or_default())
+    };
+    (@fallback inherit($text:literal, $value:expr)) => { $crate::section::Fallback::Inherited($text) };
+
+    (@fallback merge($text:literal, $value:expr)) => { $crate::section::Fallback::Inherited($text) };
+
+    (@has ours) => { false };
+    (@has ours ours $($rest:ident)*) => { true };
+    (@has ours $other:ident $($rest:ident)*) => { $crate::section::section!(@has ours $($rest)*) };
+    (@has secret) => { false };
+    (@has secret secret $($rest:ident)*) => { true };
+    (@has secret $other:ident $($rest:ident)*) => { $crate::section::section!(@has secret $($rest)*) };
+    (@has deprecated) => { false };
+    (@has deprecated deprecated $($rest:ident)*) => { true };
+    (@has deprecated $other:ident $($rest:ident)*) => { $crate::section::section!(@has deprecated $($rest)*) };
+}
+pub(crate) use section;
+
+/// Reports keys that would be understood elsewhere but make no sense here, with the reason.
+pub(crate) fn refuse(
+    map: &Map,
+    forbidden: &[(&'static str, &'static str)],
+    decoder: &mut Decoder<'_>,
+) {
+    for (key, reason) in forbidden {
+        if let Some(entry) = map.entry(key) {
+            decoder.error(
+                "forbidden-key",
+                entry.key_span,
+                format!("`{key}` has no place here: {reason}"),
+            );
+        }
+    }
+}

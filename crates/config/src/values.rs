@@ -1,0 +1,545 @@
+//! The kinds of values the file has: what they mean, how they are read and described.
+
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Value as Json, json};
+
+use crate::decode::{Decode, Decoder};
+use crate::diagnostic::HIDDEN;
+use crate::section::{Describe, Shape};
+use crate::source::Span;
+use crate::yaml::{Kind, Node, Scalar, Value};
+
+/// A value and where it was written. Equality looks at the value only.
+#[derive(Clone, Default)]
+pub struct Spanned<T> {
+    pub(crate) value: T,
+    pub(crate) span: Span,
+}
+
+impl<T> Deref for Spanned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Spanned<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Spanned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Spanned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl<T: Serialize> Serialize for Spanned<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
+    }
+}
+
+impl<T: Describe> Describe for Spanned<T> {
+    fn shape() -> Shape {
+        T::shape()
+    }
+}
+
+/// The name of something, where it was given or referred to.
+pub type Name = Spanned<String>;
+
+/// A name that becomes part of a file name and of a path in the store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct PathName(pub Name);
+
+impl Deref for PathName {
+    type Target = Name;
+
+    fn deref(&self) -> &Name {
+        &self.0
+    }
+}
+
+impl Decode<()> for PathName {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let name = Name::decode(node, &(), decoder)?;
+        check_path_name(&name, decoder);
+        Some(Self(name))
+    }
+}
+
+pub(crate) fn check_path_name(name: &Name, decoder: &mut Decoder<'_>) {
+    let problem = if name.is_empty() {
+        Some("it is empty")
+    } else if name.contains('/') {
+        Some("it contains `/`")
+    } else if matches!(name.as_str(), "." | "..") {
+        Some("it means a directory")
+    } else if name.contains(char::is_control) {
+        Some("it contains a control character")
+    } else {
+        None
+    };
+    if let Some(problem) = problem {
+        let message = format!("this name cannot be part of a path: {problem}");
+        decoder
+            .error("bad-name", name.span, message)
+            .map(|finding| finding.help("use letters, digits, `-`, `_` and `.`"));
+    } else if name.contains(char::is_whitespace) {
+        decoder
+            .lenient(
+                "bad-name",
+                name.span,
+                "this name becomes part of file names, and white space in it breaks scripts",
+            )
+            .map(|finding| finding.help("use letters, digits, `-`, `_` and `.`"));
+    }
+}
+
+impl Describe for PathName {
+    fn shape() -> Shape {
+        shape("text", json!({"type": "string", "pattern": "^[^/\\s]+$"}))
+    }
+}
+
+pub(crate) fn shape(text: &str, schema: Json) -> Shape {
+    Shape {
+        text: text.to_owned(),
+        schema,
+        section: None,
+    }
+}
+
+macro_rules! describe {
+    ($($type:ty => $text:literal, $schema:tt;)+) => {
+        $(impl Describe for $type {
+            fn shape() -> Shape {
+                shape($text, json!($schema))
+            }
+        })+
+    };
+}
+
+describe! {
+    bool => "true or false", {"type": "boolean"};
+    String => "text", {"type": ["string", "number", "boolean"]};
+    i64 => "whole number", {"type": "integer"};
+    u64 => "whole number", {"type": "integer", "minimum": 0};
+    f64 => "number", {"type": "number"};
+    Seconds => "seconds", {"type": "number", "minimum": 0};
+    Limit => "whole number", {"type": "integer"};
+    Concurrency => "whole number", {"type": "integer"};
+    Port => "port", {"type": "integer", "minimum": 1, "maximum": 65535};
+    Secret => "text", {"type": ["string", "number", "boolean"]};
+    Json => "anything", true;
+}
+
+impl<T: Describe> Describe for Option<T> {
+    fn shape() -> Shape {
+        let mut shape = T::shape();
+        if let Some(types) = shape.schema.get_mut("type") {
+            let mut all = match types.take() {
+                Json::Array(all) => all,
+                one => vec![one],
+            };
+            all.push(json!("null"));
+            *types = Json::Array(all);
+        }
+        shape
+    }
+}
+
+impl<T: Describe> Describe for Vec<T> {
+    fn shape() -> Shape {
+        let item = T::shape();
+        Shape {
+            text: if item.section.is_some() {
+                "list of mappings".into()
+            } else {
+                format!("list of {}", item.text)
+            },
+            schema: json!({"type": ["array", "null"], "items": item.schema}),
+            section: item.section,
+        }
+    }
+}
+
+/// A time in seconds, whole or not, never negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Seconds(pub Duration);
+
+impl Seconds {
+    pub const fn new(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+
+    pub fn is_zero(self) -> bool {
+        self.0.is_zero()
+    }
+}
+
+impl Deref for Seconds {
+    type Target = Duration;
+
+    fn deref(&self) -> &Duration {
+        &self.0
+    }
+}
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.subsec_nanos() == 0 {
+            serializer.serialize_u64(self.0.as_secs())
+        } else {
+            serializer.serialize_f64(self.0.as_secs_f64())
+        }
+    }
+}
+
+impl Decode<()> for Seconds {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let value = match &node.value {
+            Value::Scalar(Scalar {
+                kind: Kind::Int(_) | Kind::Float(_),
+                ..
+            }) => f64::decode(node, &(), decoder)?,
+            _ => {
+                decoder.wrong_type(node, "a number of seconds");
+                return None;
+            }
+        };
+        let duration = Duration::try_from_secs_f64(value).ok();
+        if duration.is_none() {
+            let message = if value < 0.0 {
+                "a time must not be negative"
+            } else {
+                "this time is too long"
+            };
+            decoder.error("out-of-range", node.span, message);
+        }
+        duration.map(Self)
+    }
+}
+
+/// A time for which zero, a negative number and absence all mean "no limit".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct MaybeSeconds(pub Option<Seconds>);
+
+impl Decode<()> for MaybeSeconds {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Scalar(Scalar {
+                kind: Kind::Int(i64::MIN..=0),
+                ..
+            }) => Some(Self(None)),
+            _ => Seconds::decode(node, &(), decoder)
+                .map(|seconds| Self(Some(seconds).filter(|seconds| !seconds.is_zero()))),
+        }
+    }
+}
+
+impl Describe for MaybeSeconds {
+    fn shape() -> Shape {
+        shape("seconds", json!({"type": "number"}))
+    }
+}
+
+/// A number of things that may exist; `None` is any number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Limit(pub Option<u64>);
+
+impl Limit {
+    pub const NONE: Self = Self(None);
+}
+
+impl Decode<()> for Limit {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        // Nodepool compares; a negative limit admits nothing, as zero does.
+        i64::decode(node, &(), decoder).map(|value| Self(Some(u64::try_from(value).unwrap_or(0))))
+    }
+}
+
+/// How many launches may run at once: `None` is any number, zero switches request handling off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Concurrency(pub Option<u64>);
+
+impl Decode<()> for Concurrency {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        i64::decode(node, &(), decoder).map(|value| Self(u64::try_from(value).ok()))
+    }
+}
+
+/// A TCP port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Port(pub u16);
+
+impl Decode<()> for Port {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let value = i64::decode(node, &(), decoder)?;
+        let port = u16::try_from(value).ok().filter(|port| *port != 0);
+        if port.is_none() {
+            decoder.error(
+                "out-of-range",
+                node.span,
+                "a port is a number from 1 to 65535",
+            );
+        }
+        port.map(Self)
+    }
+}
+
+/// A text that is never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(HIDDEN)
+    }
+}
+
+impl Decode<()> for Secret {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        decoder.findings.secrets.push(node.span);
+        String::decode(node, &(), decoder).map(Self)
+    }
+}
+
+/// A value of an environment variable; hidden if it came from the secure file or the environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EnvValue {
+    pub value: String,
+    pub secret: bool,
+}
+
+impl fmt::Debug for EnvValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.secret { HIDDEN } else { &self.value })
+    }
+}
+
+impl Serialize for EnvValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if self.secret { HIDDEN } else { &self.value })
+    }
+}
+
+impl Decode<()> for EnvValue {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let secret = decoder.sources.is_confidential(node.span);
+        String::decode(node, &(), decoder).map(|value| Self { value, secret })
+    }
+}
+
+impl Describe for EnvValue {
+    fn shape() -> Shape {
+        String::shape()
+    }
+}
+
+/// A mapping with free keys, in the order of the file.
+pub type Table<T> = IndexMap<String, T>;
+
+impl<T: Decode<()>> Decode<()> for Table<T> {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let map = decoder.map(node, "a mapping")?;
+        let values = map.entries.iter().filter_map(|entry| {
+            T::decode(&entry.value, &(), decoder).map(|value| (entry.key.clone(), value))
+        });
+        Some(values.collect())
+    }
+}
+
+impl<T: Describe> Describe for Table<T> {
+    fn shape() -> Shape {
+        let value = T::shape();
+        Shape {
+            text: format!("mapping of {}", value.text),
+            schema: json!({"type": ["object", "null"], "additionalProperties": value.schema}),
+            section: value.section,
+        }
+    }
+}
+
+/// Free data that is handed on as it is.
+impl Decode<()> for Json {
+    fn decode(node: &Rc<Node>, (): &(), _decoder: &mut Decoder<'_>) -> Option<Self> {
+        Some(to_json(node))
+    }
+}
+
+/// Recursion is as deep as the tree, which is limited.
+fn to_json(node: &Node) -> Json {
+    match &node.value {
+        Value::List(items) => items.iter().map(|item| to_json(item)).collect(),
+        Value::Map(map) => {
+            let entries = map
+                .entries
+                .iter()
+                .map(|entry| (entry.key.clone(), to_json(&entry.value)));
+            Json::Object(entries.collect())
+        }
+        Value::Scalar(scalar) => match scalar.kind {
+            Kind::Null => Json::Null,
+            Kind::Bool(value) => value.into(),
+            Kind::Int(value) => value.into(),
+            Kind::Float(value) => value.into(),
+            Kind::Text => scalar.text.clone().into(),
+        },
+    }
+}
+
+/// An object handed on to an API as it is.
+pub type Object = serde_json::Map<String, Json>;
+
+impl Decode<()> for Object {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        decoder.map(node, "a mapping")?;
+        match to_json(node) {
+            Json::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+}
+
+impl Describe for Object {
+    fn shape() -> Shape {
+        shape("mapping", json!({"type": ["object", "null"]}))
+    }
+}
+
+/// A list that may be written as its only element.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct OneOrMany<T>(pub Vec<T>);
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Deref for OneOrMany<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: Decode<O>, O> Decode<O> for OneOrMany<T> {
+    fn decode(node: &Rc<Node>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
+        match &node.value {
+            Value::List(_) => Vec::decode(node, outer, decoder).map(Self),
+            _ => T::decode(node, outer, decoder).map(|one| Self(vec![one])),
+        }
+    }
+}
+
+impl<T: Describe> Describe for OneOrMany<T> {
+    fn shape() -> Shape {
+        let one = T::shape();
+        Shape {
+            text: if one.section.is_some() {
+                "list of mappings, or one".into()
+            } else {
+                format!("list of {0}, or one {0}", one.text)
+            },
+            schema: json!({"anyOf": [one.schema, {"type": ["array", "null"], "items": one.schema}]}),
+            section: one.section,
+        }
+    }
+}
+
+/// An enumeration of the file: variants, how they are written, which is the default.
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])+
+        enum $name:ident { $(#[doc = $first_doc:literal])* $first:ident = $first_text:literal, $($(#[doc = $variant_doc:literal])* $variant:ident = $text:literal),* $(,)? }
+    ) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
+        pub enum $name {
+            $(#[doc = $first_doc])*
+            #[default]
+            #[serde(rename = $first_text)]
+            $first,
+            $($(#[doc = $variant_doc])* #[serde(rename = $text)] $variant),*
+        }
+
+        impl $name {
+            const ALL: &[(&'static str, Self)] = &[($first_text, Self::$first), $(($text, Self::$variant)),*];
+
+            /// As it is written in the file.
+            pub fn as_str(self) -> &'static str {
+                Self::ALL.iter().find(|(_, value)| *value == self).map_or("", |(text, _)| text)
+            }
+        }
+
+        impl $crate::decode::Decode<()> for $name {
+            fn decode(node: &std::rc::Rc<$crate::yaml::Node>, (): &(), decoder: &mut $crate::decode::Decoder<'_>) -> Option<Self> {
+                $crate::values::decode_choice(node, Self::ALL, decoder)
+            }
+        }
+
+        impl $crate::section::Describe for $name {
+            fn shape() -> $crate::section::Shape {
+                let all: Vec<&str> = Self::ALL.iter().map(|(text, _)| *text).collect();
+                let text = all.iter().map(|text| format!("`{text}`")).collect::<Vec<_>>().join(", ");
+                $crate::values::shape(&text, serde_json::json!({ "enum": all }))
+            }
+        }
+    };
+}
+pub(crate) use choice;
+
+pub(crate) fn decode_choice<T: Copy>(
+    node: &Node,
+    all: &[(&'static str, T)],
+    decoder: &mut Decoder<'_>,
+) -> Option<T> {
+    let scalar = decoder.scalar(node, "text")?;
+    let found = all
+        .iter()
+        .find(|(text, _)| *text == scalar.text)
+        .map(|(_, value)| *value);
+    if found.is_none() {
+        let quoted = decoder.sources.quote(node.span, &scalar.text);
+        if let Some(finding) = decoder.error(
+            "unknown-value",
+            node.span,
+            format!("`{quoted}` is not one of the values allowed here"),
+        ) {
+            finding.suggestion =
+                crate::decode::similar(&scalar.text, all.iter().map(|(text, _)| *text));
+            finding.allowed = all.iter().map(|(text, _)| (*text).to_owned()).collect();
+        }
+    }
+    found
+}

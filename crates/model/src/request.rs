@@ -1,0 +1,201 @@
+//! Node requests: what Zuul (or we) ask for, and who is served first.
+
+use std::sync::Arc;
+
+use crate::ids::{NodeId, RequestId};
+use crate::json::Opaque;
+use crate::names::{Label, LauncherId, ProviderName, TenantName};
+use crate::record::{record, timed_state};
+use crate::state::RequestState;
+use crate::time::Timestamp;
+
+record! {
+    /// A request for nodes. Its id is its name in the store.
+    NodeRequest, "node request";
+    required {
+        "state" => state: RequestState;
+        /// When `state` was last set.
+        "state_time" => state_time: Timestamp;
+    }
+    optional {
+        /// The labels asked for, in order; the same one may appear several times.
+        "node_types" => labels: Vec<Label> = Vec::new();
+        /// The nodes given, one for each label and in the same order: Zuul pairs them by position.
+        "nodes" => nodes: Vec<NodeId> = Vec::new();
+        /// The pools that refused; only ever appended to.
+        "declined_by" => declined_by: Vec<LauncherId> = Vec::new();
+        /// False asks for nodes that are launched for this request alone.
+        "reuse" => reuse: bool = true;
+        /// Who asked. Zuul ignores requests that do not carry its own name here.
+        "requestor" => requestor: Option<Arc<str>> = None;
+        /// The requestor's own data.
+        "requestor_data" => requestor_data: Opaque = Opaque::NULL;
+        /// Only this provider will do: the nodes must reach those of another job.
+        "provider" => provider: Option<ProviderName> = None;
+        /// Lower is sooner, among requests of one precedence. Zuul changes it while the request waits.
+        "relative_priority" => relative_priority: i64 = 0;
+        /// Joins the log lines of all programs that work on one event.
+        "event_id" => event_id: Option<Box<str>> = None;
+        "created_time" => created_time: Option<Timestamp> = None;
+        "tenant_name" => tenant_name: Option<TenantName> = None;
+    }
+}
+
+timed_state!(NodeRequest: RequestState);
+
+/// The nodes given do not match the labels asked for, one to one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the nodes given do not match the labels asked for: {asked} asked for, {given} given, {}", Unserved(unserved.as_ref()))]
+pub struct LabelMismatch {
+    pub asked: usize,
+    pub given: usize,
+    /// The first label without a node.
+    pub unserved: Option<Label>,
+}
+
+struct Unserved<'a>(Option<&'a Label>);
+
+impl std::fmt::Display for Unserved<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(label) => write!(f, "none for {label:?}"),
+            None => f.write_str("some not asked for"),
+        }
+    }
+}
+
+impl NodeRequest {
+    pub fn order(&self, id: RequestId) -> RequestOrder {
+        RequestOrder {
+            precedence: id.precedence(),
+            relative_priority: self.relative_priority,
+            sequence: id.sequence(),
+        }
+    }
+
+    /// Puts `given` (each node with the label it serves here) in the order of the labels, and marks the
+    /// request fulfilled. Without a node for each label, and a label for each node, nothing changes.
+    pub fn fulfil(
+        &mut self,
+        mut given: Vec<(Label, NodeId)>,
+        now: Timestamp,
+    ) -> Result<(), LabelMismatch> {
+        let mismatch = LabelMismatch {
+            asked: self.labels.len(),
+            given: given.len(),
+            unserved: None,
+        };
+        let mut nodes = Vec::with_capacity(self.labels.len());
+        for label in &self.labels {
+            let Some(position) = given.iter().position(|(served, _)| served == label) else {
+                return Err(LabelMismatch {
+                    unserved: Some(label.clone()),
+                    ..mismatch
+                });
+            };
+            nodes.push(given.remove(position).1);
+        }
+        if !given.is_empty() {
+            return Err(mismatch);
+        }
+        self.nodes = nodes;
+        self.set_state(RequestState::Fulfilled, now);
+        Ok(())
+    }
+}
+
+/// The order of service: the smallest is first.
+///
+/// Precedence and sequence have a fixed width in text, so these numbers compare as their texts do in Python.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestOrder {
+    precedence: u16,
+    relative_priority: i64,
+    sequence: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(labels: &[&str]) -> NodeRequest {
+        let mut request =
+            NodeRequest::new(RequestState::Pending, Timestamp::from_secs(1.0).unwrap());
+        request.labels = labels.iter().copied().map(Label::from).collect();
+        request
+    }
+
+    fn given(nodes: &[(&str, &str)]) -> Vec<(Label, NodeId)> {
+        nodes
+            .iter()
+            .map(|(label, id)| (Label::from(*label), id.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn precedence_then_relative_priority_then_age() {
+        let key = |id: &str, relative_priority| {
+            let mut request = request(&[]);
+            request.relative_priority = relative_priority;
+            request.order(id.parse().unwrap())
+        };
+        let sorted = [
+            key("099-0000000009", 50),
+            key("100-0000000008", -1),
+            key("100-0000000003", 0),
+            key("100-0000000010", 0),
+            key("100-0000000001", 2),
+            key("100-0000000001", 10),
+            key("900-0000000000", 0),
+        ];
+        assert!(sorted.is_sorted());
+    }
+
+    #[test]
+    fn nodes_follow_the_labels() {
+        let mut request = request(&["small", "big", "small"]);
+        let now = Timestamp::from_secs(7.5).unwrap();
+        request
+            .fulfil(
+                given(&[
+                    ("big", "0000000001"),
+                    ("small", "0000000003"),
+                    ("small", "0000000002"),
+                ]),
+                now,
+            )
+            .unwrap();
+        let nodes: Vec<_> = request.nodes.iter().map(ToString::to_string).collect();
+        assert_eq!(nodes, ["0000000003", "0000000001", "0000000002"]);
+        assert_eq!(
+            (request.state, request.state_time),
+            (RequestState::Fulfilled, now)
+        );
+    }
+
+    #[test]
+    fn a_request_is_fulfilled_exactly_or_not_at_all() {
+        let mut request = request(&["small", "big"]);
+        let before = request.clone();
+        let now = Timestamp::from_secs(7.5).unwrap();
+        for (nodes, unserved) in [
+            (given(&[("small", "0000000001")]), Some("big")),
+            (
+                given(&[("big", "0000000001"), ("big", "0000000002")]),
+                Some("small"),
+            ),
+            (
+                given(&[
+                    ("big", "0000000001"),
+                    ("small", "0000000002"),
+                    ("x", "0000000003"),
+                ]),
+                None,
+            ),
+        ] {
+            let error = request.fulfil(nodes, now).unwrap_err();
+            assert_eq!(error.unserved.as_ref().map(Label::as_str), unserved);
+            assert_eq!(request, before);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The command lines of all programs. What the commands do is in `commands`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::commands;
+use crate::exit::EXIT_CODES_HELP;
+use crate::output::{Color, Format};
+
+/// Builds the images that CI machines boot from, and hands out those machines
+///
+/// Nodeyard reads Nodepool's configuration, speaks its contracts in ZooKeeper and gearman, and also runs
+/// on one machine with nothing else installed. Called as `nodepool`, `nodepool-launcher` or
+/// `nodepool-builder` it takes the command lines of those programs; `nodeyard install-links` makes the
+/// links.
+#[derive(Debug, Parser)]
+#[command(name = "nodeyard", version, after_help = EXIT_CODES_HELP)]
+pub(crate) struct Nodeyard {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: NodeyardCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeyardCommand {
+    /// Run everything in this process, on the embedded store unless ZooKeeper is configured
+    Up(commands::up::UpArgs),
+    /// Check, show or describe the configuration
+    Config(commands::config::ConfigArgs),
+    /// Look into the store, or move its state to another backend
+    Store(commands::store::StoreArgs),
+    /// Make the links `nodepool`, `nodepool-launcher` and `nodepool-builder` to this program
+    InstallLinks(commands::install_links::InstallLinksArgs),
+    /// Print a completion script for a shell
+    Completions(commands::completions::CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(commands::man::ManArgs),
+}
+
+/// Options of every `nodeyard` command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    #[command(flatten)]
+    pub(crate) files: Files,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) color: Color,
+    /// Log more to standard error; twice for everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Files {
+    /// Configuration file; without it /etc/nodepool/nodepool.yaml is read if it exists
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Second file with the parts of the configuration that others must not read
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub(crate) secure: Option<PathBuf>,
+}
+
+/// The Nodepool command line tool
+#[derive(Debug, Parser)]
+#[command(name = "nodepool", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
+pub(crate) struct Nodepool {
+    #[command(flatten)]
+    pub(crate) files: Files,
+    #[command(flatten)]
+    pub(crate) version: VersionFlag,
+    /// Log everything to standard error
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    #[command(subcommand)]
+    pub(crate) command: NodepoolCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodepoolCommand {
+    /// Check the configuration file; nothing is contacted
+    ConfigValidate,
+}
+
+/// Options that `nodepool-launcher` and `nodepool-builder` share.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonFlags {
+    #[command(flatten)]
+    pub(crate) files: Files,
+    #[command(flatten)]
+    pub(crate) version: VersionFlag,
+    /// Stay in the foreground
+    #[arg(short)]
+    pub(crate) foreground: bool,
+    /// Stay in the foreground and log everything
+    #[arg(short)]
+    pub(crate) debug: bool,
+}
+
+/// Takes node requests and hands out nodes
+#[derive(Debug, Parser)]
+#[command(name = "nodepool-launcher", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
+pub(crate) struct NodepoolLauncher {
+    #[command(flatten)]
+    pub(crate) daemon: DaemonFlags,
+}
+
+/// Builds and uploads images
+#[derive(Debug, Parser)]
+#[command(name = "nodepool-builder", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
+pub(crate) struct NodepoolBuilder {
+    #[command(flatten)]
+    pub(crate) daemon: DaemonFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VersionFlag {
+    /// Print the version
+    #[arg(long, action = ArgAction::Version)]
+    version: (),
+}

@@ -1,0 +1,79 @@
+//! `nodeyard config` and `nodepool config-validate`: what is in the configuration, and what is wrong.
+
+use std::io::{self, Write as _};
+
+use anstream::{eprint, eprintln};
+use clap::{Args, Subcommand};
+use nodeyard_config::{Loaded, Mode};
+
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::output::{self, Format};
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Report everything that is wrong with the configuration; nothing is contacted
+    ///
+    /// Unknown and repeated keys are errors here, while the daemons only warn about them.
+    Check,
+    /// Print the configuration as the daemons understand it: inherited, with defaults, secrets masked
+    Show,
+    /// Print the JSON schema of the file, for editors
+    Schema,
+}
+
+pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Outcome> {
+    match args.command {
+        ConfigCommand::Check => validate(context),
+        ConfigCommand::Show => show(context),
+        ConfigCommand::Schema => {
+            output::json(&nodeyard_config::schema())?;
+            Ok(Outcome::Success)
+        }
+    }
+}
+
+pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
+    let loaded = nodeyard_config::load(&context.required_source(), Mode::Check);
+    let good = loaded.config.is_some();
+    match context.format {
+        Format::Json => output::json(&loaded.diagnostics)?,
+        Format::Table => {
+            print_diagnostics(&loaded);
+            if good {
+                let file = context.required_source().main;
+                writeln!(io::stdout(), "{}: no errors", file.display())?;
+            }
+        }
+    }
+    Ok(if good {
+        Outcome::Success
+    } else {
+        Outcome::Failure
+    })
+}
+
+fn show(context: &Context) -> anyhow::Result<Outcome> {
+    let loaded = nodeyard_config::load(&context.required_source(), Mode::Daemon);
+    print_diagnostics(&loaded);
+    let Some(config) = loaded.config else {
+        return Ok(Outcome::Failure);
+    };
+    // There is one form for both formats: nobody would read this as a table.
+    output::json(&config)?;
+    Ok(Outcome::Success)
+}
+
+/// For people, on standard error: colours are kept or removed there.
+pub(crate) fn print_diagnostics(loaded: &Loaded) {
+    if !loaded.diagnostics.is_empty() {
+        eprint!("{}", nodeyard_config::render(&loaded.diagnostics, true));
+        eprintln!("{}", nodeyard_config::summary(&loaded.diagnostics));
+    }
+}

@@ -1,0 +1,9 @@
+//! What the commands do, a file for each group.
+
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod daemon;
+pub(crate) mod install_links;
+pub(crate) mod man;
+pub(crate) mod store;
+pub(crate) mod up;

@@ -1,0 +1,209 @@
+use std::io::{self, Write};
+
+use jiff::Timestamp;
+use nodeyard_store::{Record, Stat, Tree, TreePath, WatchEvent};
+use serde::Serialize;
+
+use crate::output::{self, Format};
+
+#[derive(Serialize)]
+struct Row<'a> {
+    path: &'a str,
+    version: i32,
+    children: i32,
+    bytes: i32,
+    modified: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+}
+
+impl<'a> Row<'a> {
+    fn new(path: &'a TreePath, stat: &Stat) -> Self {
+        Self {
+            path: path.as_str(),
+            version: stat.version,
+            children: stat.num_children,
+            bytes: stat.data_length,
+            modified: time(stat.mtime),
+            session: stat
+                .is_ephemeral()
+                .then(|| format!("{:#x}", stat.ephemeral_owner)),
+        }
+    }
+}
+
+fn time(milliseconds: i64) -> String {
+    Timestamp::from_millisecond(milliseconds)
+        .map_or_else(|_| milliseconds.to_string(), |t| format!("{t:.0}"))
+}
+
+pub(super) async fn ls(
+    tree: &dyn Tree,
+    path: &TreePath,
+    recursive: bool,
+    format: Format,
+) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    let mut todo = vec![path.clone()];
+    while let Some(parent) = todo.pop() {
+        let children = match tree.list(&parent).await {
+            // Gone since its parent was listed.
+            Err(error) if error.is_no_node() && parent != *path => continue,
+            children => children?,
+        };
+        for (name, record) in children {
+            let child = parent.join(&name)?;
+            if recursive && record.stat.num_children > 0 {
+                todo.push(child.clone());
+            }
+            found.push((child, record.stat));
+        }
+    }
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let rows = found.iter().map(|(path, stat)| Row::new(path, stat));
+    match format {
+        Format::Json => output::json(&rows.collect::<Vec<_>>()),
+        Format::Table => output::table(
+            [
+                "PATH", "VERSION", "CHILDREN", "BYTES", "MODIFIED", "SESSION",
+            ],
+            rows.map(|row| {
+                [
+                    row.path.to_owned(),
+                    row.version.to_string(),
+                    row.children.to_string(),
+                    row.bytes.to_string(),
+                    row.modified,
+                    row.session.unwrap_or_default(),
+                ]
+            }),
+        ),
+    }
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    path: &'a str,
+    /// The data itself if it is JSON, otherwise as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Data<'a>>,
+    stat: ShownStat,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Data<'a> {
+    Json(&'a serde_json::value::RawValue),
+    Text(String),
+}
+
+#[derive(Serialize)]
+struct ShownStat {
+    created: String,
+    modified: String,
+    version: i32,
+    czxid: i64,
+    mzxid: i64,
+    pzxid: i64,
+    cversion: i32,
+    ephemeral_owner: String,
+    bytes: i32,
+    children: i32,
+}
+
+impl From<&Stat> for ShownStat {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            created: time(stat.ctime),
+            modified: time(stat.mtime),
+            version: stat.version,
+            czxid: stat.czxid,
+            mzxid: stat.mzxid,
+            pzxid: stat.pzxid,
+            cversion: stat.cversion,
+            ephemeral_owner: format!("{:#x}", stat.ephemeral_owner),
+            bytes: stat.data_length,
+            children: stat.num_children,
+        }
+    }
+}
+
+fn data(bytes: &[u8]) -> Data<'_> {
+    serde_json::from_slice(bytes).map_or_else(
+        |_| Data::Text(String::from_utf8_lossy(bytes).into_owned()),
+        Data::Json,
+    )
+}
+
+pub(super) async fn get(
+    tree: &dyn Tree,
+    path: &TreePath,
+    stat_only: bool,
+    format: Format,
+) -> anyhow::Result<()> {
+    let Record { data: bytes, stat } = tree.get(path).await?;
+    if format == Format::Json {
+        return output::json(&Shown {
+            path: path.as_str(),
+            data: (!stat_only).then(|| data(&bytes)),
+            stat: ShownStat::from(&stat),
+        });
+    }
+    if stat_only {
+        let shown = serde_json::to_value(ShownStat::from(&stat))?;
+        let rows = shown.as_object().into_iter().flatten().map(|(key, value)| {
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            [key.clone(), value]
+        });
+        return output::table(["FIELD", "VALUE"], rows);
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(&bytes)?;
+    if !bytes.is_empty() && !bytes.ends_with(b"\n") {
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+}
+
+pub(super) async fn watch(tree: &dyn Tree, path: &TreePath, format: Format) -> anyhow::Result<()> {
+    let mut watcher = tree.watch(path).await?;
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
+    loop {
+        let next = tokio::select! {
+            next = watcher.next() => next,
+            _ = &mut interrupted => return Ok(()),
+        };
+        let Some(event) = next else {
+            anyhow::bail!("the store went away");
+        };
+        let (name, path) = match &event {
+            WatchEvent::Created(path) => ("created", Some(path)),
+            WatchEvent::Changed(path) => ("changed", Some(path)),
+            WatchEvent::Deleted(path) => ("deleted", Some(path)),
+            WatchEvent::Gap => ("gap", None),
+        };
+        match format {
+            Format::Json => output::json_line(&Event {
+                event: name,
+                path: path.map(TreePath::as_str),
+            })?,
+            Format::Table => {
+                let mut out = io::stdout().lock();
+                match path {
+                    Some(path) => writeln!(out, "{name}  {path}")?,
+                    None => writeln!(out, "{name}      (events may be missing here)")?,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! How a program ends: its exit codes, and how an error is shown.
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use anstream::eprintln;
+use anstyle::{AnsiColor, Style};
+
+/// The codes that scripts may rely on; the manual pages list them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Success,
+    /// What was asked for is not so, or could not be done.
+    Failure,
+    /// The command line makes no sense.
+    Usage,
+}
+
+pub(crate) const EXIT_CODES_HELP: &str = "\
+Exit codes:
+  0  done
+  1  it could not be done, or a check failed; the reason is on standard error
+  2  the command line is wrong";
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        ExitCode::from(match outcome {
+            Outcome::Success => 0,
+            Outcome::Failure => 1,
+            Outcome::Usage => 2,
+        })
+    }
+}
+
+/// Prints the error with everything that caused it. A reader that went away (`| head`) is no error.
+pub(crate) fn report(error: &anyhow::Error) -> Outcome {
+    if is_broken_pipe(error) {
+        return Outcome::Success;
+    }
+    let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    eprintln!("{red}error:{red:#} {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  caused by: {cause}");
+    }
+    Outcome::Failure
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|io| io.kind() == ErrorKind::BrokenPipe)
+    })
+}

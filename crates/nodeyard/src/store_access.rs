@@ -1,0 +1,148 @@
+//! From a configuration to a handle on its store.
+//!
+//! With `zookeeper-servers` the store is ZooKeeper. Otherwise it is the embedded one in `state-dir`: its
+//! owner is asked over the socket, and if no process owns it, the file is opened for the time of the command.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use nodeyard_config::Config;
+use nodeyard_store::embedded::Embedded;
+use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::{Tree, TreePath, socket};
+
+use crate::context::Context;
+
+/// The owner's socket in the state directory.
+pub(crate) const SOCKET: &str = "store.sock";
+
+#[derive(Debug, Args)]
+pub(crate) struct TargetArgs {
+    /// Use the embedded store in this directory, whatever the configuration says
+    #[arg(long, global = true, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Seconds to wait for the store to answer
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10)]
+    timeout: u64,
+}
+
+/// Which store a configuration means.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    ZooKeeper(Options),
+    Embedded(PathBuf),
+}
+
+impl Target {
+    pub(crate) fn of(config: Option<&Config>) -> anyhow::Result<Self> {
+        if let Some(zookeeper) = config.and_then(|config| config.zookeeper.as_ref()) {
+            return Ok(Target::ZooKeeper(options(zookeeper)?));
+        }
+        match config.and_then(|config| config.state_dir.as_deref()) {
+            Some(directory) => Ok(Target::Embedded(PathBuf::from(directory))),
+            None => Ok(Target::Embedded(default_state_dir()?)),
+        }
+    }
+}
+
+fn options(zookeeper: &nodeyard_config::ZooKeeper) -> anyhow::Result<Options> {
+    let hosts = zookeeper
+        .addresses()
+        .iter()
+        .map(|address| address.parse::<Host>())
+        .collect::<Result<_, _>>()?;
+    let mut options = Options::new(hosts);
+    options.session_timeout = zookeeper.timeout.0;
+    if !zookeeper.chroot.is_empty() {
+        options.chroot = TreePath::new(zookeeper.chroot.as_str())?;
+    }
+    options.tls = zookeeper.tls.as_ref().map(|tls| Tls {
+        ca: PathBuf::from(&tls.ca),
+        cert: PathBuf::from(&tls.cert),
+        key: PathBuf::from(&tls.key),
+        verify_hostname: tls.verify_hostname,
+    });
+    Ok(options)
+}
+
+/// `/var/lib/nodeyard` for root, otherwise below the user's own state directory.
+fn default_state_dir() -> anyhow::Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/nodeyard"));
+    }
+    let variable = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    variable("XDG_STATE_HOME")
+        .or_else(|| Some(variable("HOME")?.join(".local/state")))
+        .map(|state| state.join("nodeyard"))
+        .context("neither XDG_STATE_HOME nor HOME is set; name a directory with --state-dir or state-dir")
+}
+
+/// A handle for one command.
+pub(crate) struct Access {
+    pub(crate) tree: Arc<dyn Tree>,
+    /// Kept while this process owns the file.
+    owned: Option<Arc<Embedded>>,
+}
+
+impl Access {
+    /// Ends the session at once: what is left open would keep its ephemeral records until it times out.
+    pub(crate) async fn close(self) {
+        self.tree.close().await;
+        if let Some(engine) = self.owned {
+            engine.close().await;
+        }
+    }
+}
+
+pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result<Access> {
+    let target = match &args.state_dir {
+        Some(directory) => Target::Embedded(directory.clone()),
+        None => Target::of(context.load()?.as_deref())?,
+    };
+    let patience = Duration::from_secs(args.timeout);
+    match target {
+        Target::ZooKeeper(options) => {
+            let servers: Vec<String> = options.hosts.iter().map(Host::to_string).collect();
+            let client = ZooKeeper::connect(options);
+            client.connected(patience).await.with_context(|| {
+                format!(
+                    "no ZooKeeper server answered within {} s: {}",
+                    args.timeout,
+                    servers.join(", ")
+                )
+            })?;
+            Ok(Access {
+                tree: client,
+                owned: None,
+            })
+        }
+        Target::Embedded(directory) => embedded(&directory, patience).await,
+    }
+}
+
+async fn embedded(directory: &Path, patience: Duration) -> anyhow::Result<Access> {
+    let path = directory.join(SOCKET);
+    if socket::is_served(&path) {
+        let tree = socket::connect(&path, patience).await?;
+        return Ok(Access { tree, owned: None });
+    }
+    ensure!(
+        Embedded::exists(directory),
+        "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
+         configuration with `zookeeper-servers`",
+        directory.display()
+    );
+    let directory = directory.to_owned();
+    let engine = tokio::task::spawn_blocking(move || Embedded::open(&directory)).await??;
+    Ok(Access {
+        tree: engine.session(),
+        owned: Some(engine),
+    })
+}

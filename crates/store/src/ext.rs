@@ -1,0 +1,132 @@
+//! Small operations made of several tree operations.
+//!
+//! None of them is atomic: others may change the same records meanwhile, and each says what it makes of
+//! that.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+
+use crate::error::{Error, Result};
+use crate::path::TreePath;
+use crate::tree::{CreateMode, Record, Session, SessionId, Tree, Version};
+
+/// Before an operation is tried again, in case the session's state is not up to date yet.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a recursive delete starts over because somebody keeps adding children.
+const DELETE_ATTEMPTS: usize = 32;
+
+/// Creates the record and all missing parents, empty and persistent. One round trip when only the
+/// record itself is missing or everything exists.
+pub async fn ensure_path(tree: &dyn Tree, path: &TreePath) -> Result<()> {
+    let mut missing = vec![path.clone()];
+    while let Some(next) = missing.last() {
+        match tree
+            .create(next, Bytes::new(), CreateMode::Persistent)
+            .await
+        {
+            Ok(_) | Err(Error::NodeExists { .. }) => {
+                missing.pop();
+            }
+            Err(Error::NoNode { .. }) => match next.parent() {
+                Some(parent) if !parent.is_root() => missing.push(parent),
+                // The parent is the root of the tree, which is there unless the chroot is missing.
+                _ => return Err(Error::NoNode { path: next.clone() }),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Deletes the record and everything below it, children first. What others delete meanwhile is fine;
+/// what they add is deleted as well, unless they never stop.
+pub async fn delete_recursive(tree: &dyn Tree, path: &TreePath) -> Result<()> {
+    delete_tree(tree, path.clone()).await
+}
+
+fn delete_tree(tree: &dyn Tree, path: TreePath) -> BoxFuture<'_, Result<()>> {
+    async move {
+        for _ in 0..DELETE_ATTEMPTS {
+            match tree.delete(&path, Version::Any).await {
+                Ok(()) | Err(Error::NoNode { .. }) => return Ok(()),
+                Err(Error::NotEmpty { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            let names = match tree.children(&path).await {
+                Ok(listing) => listing.names,
+                Err(Error::NoNode { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let below = names
+                .iter()
+                .map(|name| Ok(delete_tree(tree, path.join(name)?)))
+                .collect::<Result<Vec<_>>>()?;
+            for result in join_all(below).await {
+                result?;
+            }
+        }
+        Err(Error::NotEmpty { path })
+    }
+    .boxed()
+}
+
+/// The record, or none if there is none.
+pub async fn get_opt(tree: &dyn Tree, path: &TreePath) -> Result<Option<Record>> {
+    match tree.get(path).await {
+        Ok(record) => Ok(Some(record)),
+        Err(Error::NoNode { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names of the children; none if the record does not exist.
+pub async fn child_names(tree: &dyn Tree, path: &TreePath) -> Result<Vec<String>> {
+    match tree.children(path).await {
+        Ok(listing) => Ok(listing.names),
+        Err(Error::NoNode { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes the record; false if it was not there.
+pub async fn delete_opt(tree: &dyn Tree, path: &TreePath) -> Result<bool> {
+    match tree.delete(path, Version::Any).await {
+        Ok(()) => Ok(true),
+        Err(Error::NoNode { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The current session, as soon as there is one and its server can be reached.
+pub async fn connected(tree: &dyn Tree) -> Result<SessionId> {
+    let mut sessions = tree.session();
+    let found = sessions
+        .wait_for(|session| matches!(session, Session::Connected(_) | Session::Closed))
+        .await
+        .map_err(|_| Error::Closed)?;
+    found.id().ok_or(Error::Closed)
+}
+
+/// Waits out a lost connection or session.
+pub async fn reconnected(tree: &dyn Tree) -> Result<SessionId> {
+    tokio::time::sleep(PAUSE).await;
+    connected(tree).await
+}
+
+/// Repeats an operation that may safely happen twice until the connection lasts for its answer.
+pub async fn persist<T, F>(tree: &dyn Tree, mut operation: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    loop {
+        match operation().await {
+            Err(error) if error.is_connection() => {}
+            result => return result,
+        }
+        reconnected(tree).await?;
+    }
+}

@@ -1,0 +1,231 @@
+//! Removes contenders whose owner no longer waits for them. See the text of the parent module.
+
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::error::{Error, Result};
+use crate::ext;
+use crate::path::TreePath;
+use crate::tree::{SessionId, Tree, Version};
+
+/// The way to the clean-up task.
+#[derive(Debug, Clone)]
+pub(super) struct Cleanup {
+    tree: Arc<dyn Tree>,
+    queue: mpsc::UnboundedSender<Removal>,
+    pending: Arc<watch::Sender<usize>>,
+}
+
+/// A contender that may exist. Dropping this has it removed in the background.
+#[derive(Debug)]
+pub(super) struct Leftover {
+    cleanup: Cleanup,
+    removal: Option<Removal>,
+}
+
+#[derive(Debug)]
+struct Removal {
+    contender: Child,
+    done: Option<oneshot::Sender<Result<()>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Child {
+    dir: TreePath,
+    prefix: String,
+    /// The whole path, once the answer of the create has come.
+    path: Option<TreePath>,
+    /// None for a persistent contender, which any session may remove.
+    session: Option<SessionId>,
+}
+
+impl Cleanup {
+    pub(super) fn spawn(tree: Arc<dyn Tree>) -> Self {
+        let (queue, removals) = mpsc::unbounded_channel();
+        let pending = Arc::new(watch::Sender::new(0));
+        tokio::spawn(run(Arc::clone(&tree), removals, Arc::clone(&pending)));
+        Self {
+            tree,
+            queue,
+            pending,
+        }
+    }
+
+    pub(super) async fn settled(&self) {
+        let mut pending = self.pending.subscribe();
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ = pending.wait_for(|pending| *pending == 0).await;
+    }
+
+    pub(super) fn leftover(
+        &self,
+        dir: TreePath,
+        prefix: String,
+        session: Option<SessionId>,
+    ) -> Leftover {
+        Leftover {
+            cleanup: self.clone(),
+            removal: Some(Removal {
+                contender: Child {
+                    dir,
+                    prefix,
+                    path: None,
+                    session,
+                },
+                done: None,
+            }),
+        }
+    }
+
+    fn push(&self, removal: Removal) {
+        self.pending.send_modify(|pending| *pending += 1);
+        if self.queue.send(removal).is_err() {
+            // The runtime is going down, and takes the session with it.
+            self.pending.send_modify(|pending| *pending -= 1);
+        }
+    }
+}
+
+impl Leftover {
+    /// Where the contender is, if that is known. If not, it is looked for.
+    pub(super) fn located(&mut self, path: Option<TreePath>) {
+        if let Some(removal) = &mut self.removal {
+            removal.contender.path = path;
+        }
+    }
+
+    /// Returns when the contender is gone. If the future is dropped, the task goes on with it.
+    pub(super) async fn remove(mut self) -> Result<()> {
+        let Some(child) = self
+            .removal
+            .as_ref()
+            .map(|removal| removal.contender.clone())
+        else {
+            return Ok(());
+        };
+        match child.remove_now(&*self.cleanup.tree).await {
+            Err(Error::ConnectionLoss) => {}
+            result => {
+                self.removal = None;
+                return result;
+            }
+        }
+        let Some(mut removal) = self.removal.take() else {
+            return Ok(());
+        };
+        let (done, answer) = oneshot::channel();
+        removal.done = Some(done);
+        self.cleanup.push(removal);
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// The contender stays.
+    pub(super) fn keep(mut self) {
+        self.removal = None;
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if let Some(removal) = self.removal.take() {
+            self.cleanup.push(removal);
+        }
+    }
+}
+
+impl Child {
+    async fn remove(&self, tree: &dyn Tree) -> Result<()> {
+        loop {
+            match self.remove_now(tree).await {
+                Err(Error::ConnectionLoss) => {}
+                result => return result,
+            }
+            if let Err(Error::Closed) = ext::reconnected(tree).await {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn remove_now(&self, tree: &dyn Tree) -> Result<()> {
+        let result = match self.session {
+            Some(session) => self.delete(&*tree.pinned(session)).await,
+            None => self.delete(tree).await,
+        };
+        match result {
+            // Whoever owned it is gone, and so is the contender.
+            Err(Error::SessionExpired | Error::Closed) if self.session.is_some() => Ok(()),
+            // A persistent contender waits for the next session.
+            Err(Error::SessionExpired) => Err(Error::ConnectionLoss),
+            result => result,
+        }
+    }
+
+    async fn delete(&self, tree: &dyn Tree) -> Result<()> {
+        if let Some(path) = &self.path {
+            return match tree.delete(path, Version::Any).await {
+                Ok(()) | Err(Error::NoNode { .. }) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        // The create may still be under way. What is begun now takes effect after it; behind a lost
+        // connection, `sync` sees to that.
+        for name in find(tree, &self.dir, &self.prefix).await? {
+            match tree.delete(&self.dir.join(&name)?, Version::Any).await {
+                Ok(()) | Err(Error::NoNode { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names in a lock's directory that begin with our prefix.
+pub(super) async fn find(tree: &dyn Tree, dir: &TreePath, prefix: &str) -> Result<Vec<String>> {
+    tree.sync().await?;
+    let mut names = ext::child_names(tree, dir).await?;
+    names.retain(|name| name.starts_with(prefix));
+    Ok(names)
+}
+
+async fn run(
+    tree: Arc<dyn Tree>,
+    mut removals: mpsc::UnboundedReceiver<Removal>,
+    pending: Arc<watch::Sender<usize>>,
+) {
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            removal = removals.recv() => match removal {
+                Some(removal) => running.push(finish(&*tree, removal)),
+                None => break,
+            },
+            Some(()) = running.next(), if !running.is_empty() => {
+                pending.send_modify(|pending| *pending -= 1);
+            }
+        }
+    }
+    while running.next().await.is_some() {
+        pending.send_modify(|pending| *pending -= 1);
+    }
+}
+
+async fn finish(tree: &dyn Tree, removal: Removal) {
+    let result = removal.contender.remove(tree).await;
+    match removal.done {
+        Some(done) => {
+            // Nobody listens any more if the release was cancelled.
+            let _ = done.send(result);
+        }
+        None => {
+            if let Err(error) = result {
+                tracing::warn!(
+                    dir = %removal.contender.dir,
+                    error = &error as &dyn std::error::Error,
+                    "could not remove a lock contender; it stays until the session ends"
+                );
+            }
+        }
+    }
+}

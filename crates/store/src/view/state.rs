@@ -1,0 +1,259 @@
+//! What a view holds, and the rules by which a newer record replaces an older one.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::changes::{Changes, Subscribers};
+use super::{Flaw, Item, Shape};
+use crate::path::TreePath;
+use crate::tree::{Record, Stat};
+
+pub(super) struct State<S: Shape> {
+    slots: BTreeMap<S::Id, Slot<S::Value>>,
+    /// Names of the contenders of each lock that has some. They are unique for ever, so adding and
+    /// removing them by events is exact whatever a listing has shown before.
+    contenders: HashMap<S::Id, Vec<Box<str>>>,
+    /// Deleted, but reads that began earlier may still bring it back.
+    forgotten: HashSet<S::Id>,
+    /// Written by us while a full listing is under way, which may have passed by already.
+    written: HashSet<S::Id>,
+    subscribers: Subscribers<S::Id>,
+    current: bool,
+}
+
+struct Slot<T> {
+    content: Content<T>,
+    stat: Stat,
+}
+
+pub(super) enum Content<T> {
+    Value(Arc<T>),
+    Empty,
+    Flaw(Box<(TreePath, String)>),
+}
+
+impl<T> Content<T> {
+    pub(super) fn parse<S>(shape: &S, id: &S::Id, path: &TreePath, record: &Record) -> Self
+    where
+        S: Shape<Value = T>,
+    {
+        if record.data.is_empty() {
+            return Content::Empty;
+        }
+        match shape.parse(id, &record.data) {
+            Ok(value) => Content::Value(Arc::new(value)),
+            Err(error) => Content::Flaw(Box::new((path.clone(), chain(&*error)))),
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+impl<S: Shape> Default for State<S> {
+    fn default() -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            contenders: HashMap::new(),
+            forgotten: HashSet::new(),
+            written: HashSet::new(),
+            subscribers: Subscribers::default(),
+            current: false,
+        }
+    }
+}
+
+impl<S: Shape> State<S> {
+    pub(super) fn item(&self, id: &S::Id) -> Option<Item<S>> {
+        self.to_item(id, self.slots.get(id)?)
+    }
+
+    pub(super) fn items(&self) -> impl Iterator<Item = Item<S>> {
+        self.slots
+            .iter()
+            .filter_map(|(id, slot)| self.to_item(id, slot))
+    }
+
+    fn to_item(&self, id: &S::Id, slot: &Slot<S::Value>) -> Option<Item<S>> {
+        let Content::Value(value) = &slot.content else {
+            return None;
+        };
+        Some(Item {
+            id: id.clone(),
+            value: Arc::clone(value),
+            stat: slot.stat,
+            locked: self.contenders.contains_key(id),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let is_value = |slot: &&Slot<S::Value>| matches!(slot.content, Content::Value(_));
+        self.slots.values().filter(is_value).count()
+    }
+
+    pub(super) fn flaws(&self) -> Vec<Flaw<S::Id>> {
+        let flaws = self.slots.iter().filter_map(|(id, slot)| {
+            let Content::Flaw(flaw) = &slot.content else {
+                return None;
+            };
+            let (path, reason) = &**flaw;
+            Some(Flaw {
+                id: id.clone(),
+                path: path.clone(),
+                reason: reason.clone(),
+                stat: slot.stat,
+            })
+        });
+        flaws.collect()
+    }
+
+    pub(super) fn empty(&self) -> Vec<(S::Id, Stat)> {
+        self.slots
+            .iter()
+            .filter(|(_, slot)| matches!(slot.content, Content::Empty))
+            .map(|(id, slot)| (id.clone(), slot.stat))
+            .collect()
+    }
+
+    pub(super) fn subscribe(&mut self) -> Changes<S::Id> {
+        self.subscribers.subscribe()
+    }
+
+    pub(super) fn is_current(&self) -> bool {
+        self.current
+    }
+
+    pub(super) fn close(&mut self) {
+        self.current = false;
+        self.subscribers.close();
+    }
+
+    /// True if a record of this transaction would change what we hold.
+    pub(super) fn wants(&self, id: &S::Id, stat: &Stat) -> bool {
+        !self.forgotten.contains(id)
+            && self
+                .slots
+                .get(id)
+                .is_none_or(|slot| slot.stat.mzxid < stat.mzxid)
+    }
+
+    pub(super) fn put(&mut self, id: &S::Id, content: Content<S::Value>, stat: Stat) {
+        if !self.wants(id, &stat) {
+            return;
+        }
+        if let Content::Flaw(flaw) = &content {
+            // Once per write, since the same transaction is not taken twice.
+            let (path, reason) = &**flaw;
+            tracing::warn!(%path, reason, "malformed record ignored");
+        }
+        self.subscribers.changed(id);
+        self.slots.insert(id.clone(), Slot { content, stat });
+    }
+
+    /// Our own write, whose event is still to come.
+    pub(super) fn put_own(&mut self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
+        self.forgotten.remove(&id);
+        self.put(&id, Content::Value(value), stat);
+        if !self.current {
+            self.written.insert(id);
+        }
+    }
+
+    /// The store says that the record is gone.
+    pub(super) fn remove(&mut self, id: &S::Id) {
+        self.forgotten.remove(id);
+        self.take_out(id);
+    }
+
+    /// The record is gone, whatever reads that are under way say.
+    pub(super) fn forget(&mut self, id: &S::Id) {
+        self.forgotten.insert(id.clone());
+        self.written.remove(id);
+        self.take_out(id);
+    }
+
+    /// This read sees what came before it, deletes included.
+    pub(super) fn read_begins(&mut self, id: &S::Id) {
+        self.forgotten.remove(id);
+    }
+
+    fn take_out(&mut self, id: &S::Id) {
+        self.contenders.remove(id);
+        if self.slots.remove(id).is_some() {
+            self.subscribers.changed(id);
+        }
+    }
+
+    pub(super) fn contender_came(&mut self, id: &S::Id, name: &str) {
+        let names = self.contenders.entry(id.clone()).or_default();
+        if names.iter().any(|known| **known == *name) {
+            return;
+        }
+        names.push(name.into());
+        if names.len() == 1 {
+            self.lock_changed(id);
+        }
+    }
+
+    pub(super) fn contender_went(&mut self, id: &S::Id, name: &str) {
+        let Some(names) = self.contenders.get_mut(id) else {
+            return;
+        };
+        names.retain(|known| **known != *name);
+        if names.is_empty() {
+            self.contenders.remove(id);
+            self.lock_changed(id);
+        }
+    }
+
+    pub(super) fn set_contenders(&mut self, id: &S::Id, names: Vec<Box<str>>) {
+        let was_locked = self.contenders.contains_key(id);
+        let is_locked = !names.is_empty();
+        if is_locked {
+            self.contenders.insert(id.clone(), names);
+        } else {
+            self.contenders.remove(id);
+        }
+        if was_locked != is_locked {
+            self.lock_changed(id);
+        }
+    }
+
+    fn lock_changed(&mut self, id: &S::Id) {
+        if self.slots.contains_key(id) {
+            self.subscribers.changed(id);
+        }
+    }
+
+    /// A full listing begins: it will see everything we have written or deleted so far.
+    pub(super) fn listing_begins(&mut self) {
+        self.current = false;
+        self.forgotten.clear();
+        self.written.clear();
+    }
+
+    /// A full listing has ended: what it has not seen is gone.
+    pub(super) fn listing_ended(&mut self, seen: &HashSet<S::Id>) {
+        let written = std::mem::take(&mut self.written);
+        let gone: Vec<S::Id> = self
+            .slots
+            .keys()
+            .filter(|id| !seen.contains(*id) && !written.contains(*id))
+            .cloned()
+            .collect();
+        for id in gone {
+            self.take_out(&id);
+        }
+        let slots = &self.slots;
+        self.contenders.retain(|id, _| slots.contains_key(id));
+        self.current = true;
+    }
+}

@@ -1,0 +1,129 @@
+//! A handle that loses answers, as a broken connection does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nodeyard_store::{
+    CreateMode, Created, Error, Listing, Once, Op, OpOutcome, Record, Session, SessionId, Stat,
+    Tree, TreePath, Version, Watcher,
+};
+use tokio::sync::watch;
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// What happens to the next create or delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Fault {
+    None,
+    /// It never reaches the store.
+    LoseCreate,
+    /// It takes effect, but nobody hears of it.
+    LoseAnswerOfCreate,
+    LoseDelete,
+}
+
+#[derive(Debug)]
+pub(crate) struct Faulty {
+    tree: Arc<dyn Tree>,
+    fault: Arc<AtomicU8>,
+}
+
+impl Faulty {
+    pub(crate) fn new(tree: Arc<dyn Tree>) -> Arc<Self> {
+        Arc::new(Self {
+            tree,
+            fault: Arc::new(AtomicU8::new(Fault::None as u8)),
+        })
+    }
+
+    pub(crate) fn next(&self, fault: Fault) {
+        self.fault.store(fault as u8, Ordering::SeqCst);
+    }
+
+    /// True once for each fault that was asked for.
+    fn hits(&self, fault: Fault) -> bool {
+        self.fault
+            .compare_exchange(
+                fault as u8,
+                Fault::None as u8,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            )
+            .is_ok()
+    }
+}
+
+#[async_trait]
+impl Tree for Faulty {
+    async fn create(&self, path: &TreePath, data: Bytes, mode: CreateMode) -> Result<Created> {
+        if self.hits(Fault::LoseCreate) {
+            return Err(Error::ConnectionLoss);
+        }
+        let created = self.tree.create(path, data, mode).await;
+        if created.is_ok() && self.hits(Fault::LoseAnswerOfCreate) {
+            return Err(Error::ConnectionLoss);
+        }
+        created
+    }
+
+    async fn get(&self, path: &TreePath) -> Result<Record> {
+        self.tree.get(path).await
+    }
+
+    async fn stat(&self, path: &TreePath) -> Result<Option<Stat>> {
+        self.tree.stat(path).await
+    }
+
+    async fn set(&self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat> {
+        self.tree.set(path, data, version).await
+    }
+
+    async fn delete(&self, path: &TreePath, version: Version) -> Result<()> {
+        if self.hits(Fault::LoseDelete) {
+            return Err(Error::ConnectionLoss);
+        }
+        self.tree.delete(path, version).await
+    }
+
+    async fn children(&self, path: &TreePath) -> Result<Listing> {
+        self.tree.children(path).await
+    }
+
+    async fn list(&self, path: &TreePath) -> Result<Vec<(String, Record)>> {
+        self.tree.list(path).await
+    }
+
+    async fn multi(&self, ops: Vec<Op>) -> Result<Vec<OpOutcome>> {
+        self.tree.multi(ops).await
+    }
+
+    async fn watch(&self, path: &TreePath) -> Result<Watcher> {
+        self.tree.watch(path).await
+    }
+
+    async fn watch_once(&self, path: &TreePath) -> Result<(Option<Stat>, Once)> {
+        self.tree.watch_once(path).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.tree.sync().await
+    }
+
+    fn session(&self) -> watch::Receiver<Session> {
+        self.tree.session()
+    }
+
+    fn pinned(&self, session: SessionId) -> Arc<dyn Tree> {
+        Arc::new(Self {
+            tree: self.tree.pinned(session),
+            fault: Arc::clone(&self.fault),
+        })
+    }
+
+    async fn close(&self) {
+        self.tree.close().await;
+    }
+}
