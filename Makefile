@@ -17,6 +17,7 @@ help: ## Show this list
 
 .PHONY: demo
 demo: ## Build, start a store on this machine, and walk through it
+	testbeds/install.sh build
 	$(CARGO) build --locked --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 

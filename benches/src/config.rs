@@ -22,11 +22,17 @@ pub(crate) fn measure() -> anyhow::Result<Vec<Figure>> {
             Mode::Check,
         );
         best = best.min(started.elapsed().as_secs_f64() * 1000.0);
-        ensure!(config.is_some() && diagnostics.is_empty(), "the configuration of the benchmark is wrong");
+        ensure!(
+            config.is_some() && diagnostics.is_empty(),
+            "the configuration of the benchmark is wrong"
+        );
     }
     Ok(vec![
-        Figure::new(format!("parse and check, {} KiB", text.len() / 1024), format!("{best:.0} ms"))
-            .aim("under 200 ms", best < 200.0),
+        Figure::new(
+            format!("parse and check, {} KiB", text.len() / 1024),
+            format!("{best:.0} ms"),
+        )
+        .aim("under 200 ms", best < 200.0),
     ])
 }
 
@@ -34,19 +40,32 @@ pub(crate) fn measure() -> anyhow::Result<Vec<Figure>> {
 fn configuration() -> anyhow::Result<String> {
     let mut text = String::from("labels:\n");
     for label in 0..LABELS {
-        writeln!(text, "  - {{name: label-{label}, min-ready: {}}}", label % 3)?;
+        writeln!(
+            text,
+            "  - {{name: label-{label}, min-ready: {}}}",
+            label % 3
+        )?;
     }
     text.push_str("diskimages:\n  - {name: base, abstract: true, elements: [vm, simple-init]}\n");
     for image in 0..50 {
-        writeln!(text, "  - {{name: image-{image}, parent: base, release: r{image}, formats: [qcow2]}}")?;
+        writeln!(
+            text,
+            "  - {{name: image-{image}, parent: base, release: r{image}, formats: [qcow2]}}"
+        )?;
     }
     text.push_str("providers:\n");
     for provider in 0..10 {
-        writeln!(text, "  - name: cloud-{provider}\n    driver: openstack\n    cloud: c\n    diskimages:")?;
+        writeln!(
+            text,
+            "  - name: cloud-{provider}\n    driver: openstack\n    cloud: c\n    diskimages:"
+        )?;
         for image in 0..50 {
             writeln!(text, "      - name: image-{image}")?;
         }
-        writeln!(text, "    pools:\n      - name: main\n        max-servers: 100\n        labels:")?;
+        writeln!(
+            text,
+            "    pools:\n      - name: main\n        max-servers: 100\n        labels:"
+        )?;
         for label in (provider..LABELS).step_by(10) {
             writeln!(
                 text,

@@ -25,9 +25,14 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
     engine.close().await;
     Ok(vec![
         Figure::new("append of 1,300 bytes and fsync, this disk", rate(syncs)),
-        Figure::new("durable writes from 1 writer", rate(one)).against(format!("{:.2} of one fsync each", one / syncs)),
-        Figure::new("durable writes from 64 writers", rate(many)).against(format!("{:.1} times 1 writer", many / one)),
-        Figure::new("lock acquired and released, one after the other", rate(locks)),
+        Figure::new("durable writes from 1 writer", rate(one))
+            .against(format!("{:.2} of one fsync each", one / syncs)),
+        Figure::new("durable writes from 64 writers", rate(many))
+            .against(format!("{:.1} times 1 writer", many / one)),
+        Figure::new(
+            "lock acquired and released, one after the other",
+            rate(locks),
+        ),
     ])
 }
 
@@ -51,7 +56,8 @@ async fn writes_per_second(engine: &Arc<Embedded>, writers: usize) -> anyhow::Re
         let (tree, data) = (engine.session(), data.clone());
         let path = TreePath::new(format!("/writer-{writers}-{writer}"))?;
         tasks.push(tokio::spawn(async move {
-            tree.create(&path, Bytes::new(), CreateMode::Persistent).await?;
+            tree.create(&path, Bytes::new(), CreateMode::Persistent)
+                .await?;
             for _ in 0..WRITES_PER_WRITER {
                 tree.set(&path, data.clone(), Version::Any).await?;
             }
@@ -66,7 +72,8 @@ async fn writes_per_second(engine: &Arc<Embedded>, writers: usize) -> anyhow::Re
 
 async fn locks_per_second(tree: Arc<dyn Tree>) -> anyhow::Result<f64> {
     let directory = TreePath::new("/bench-lock")?;
-    tree.create(&directory, Bytes::new(), CreateMode::Persistent).await?;
+    tree.create(&directory, Bytes::new(), CreateMode::Persistent)
+        .await?;
     let locks = Locks::new(tree);
     let started = Instant::now();
     for _ in 0..LOCKS {

@@ -37,7 +37,9 @@ enum What {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     if let Some(store) = args.load_view {
         return runtime.block_on(view::load(store));
     }
@@ -48,7 +50,10 @@ fn main() -> anyhow::Result<()> {
         let (title, figures) = match what {
             What::Zookeeper => ("ZooKeeper backend", runtime.block_on(zookeeper::measure())?),
             What::Embedded => ("Embedded backend", runtime.block_on(embedded::measure())?),
-            What::View => ("Cached view, 100,000 node records", runtime.block_on(view::measure())?),
+            What::View => (
+                "Cached view, 100,000 node records",
+                runtime.block_on(view::measure())?,
+            ),
             What::Config => ("Configuration, 5,000 labels", config::measure()?),
         };
         report::print(title, &figures);

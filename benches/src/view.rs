@@ -37,10 +37,16 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
     let number = |key: &str| loaded.get(key).and_then(Value::as_f64).context("no figure");
     let (seconds, megabytes) = (number("seconds")?, number("megabytes")?);
     Ok(vec![
-        Figure::new(format!("loaded from the embedded store, {size} bytes each"), format!("{seconds:.2} s"))
-            .aim("under 5 s", seconds < 5.0),
-        Figure::new("memory of the whole process afterwards", format!("{megabytes:.0} MB"))
-            .aim("under 300 MB", megabytes < 300.0),
+        Figure::new(
+            format!("loaded from the embedded store, {size} bytes each"),
+            format!("{seconds:.2} s"),
+        )
+        .aim("under 5 s", seconds < 5.0),
+        Figure::new(
+            "memory of the whole process afterwards",
+            format!("{megabytes:.0} MB"),
+        )
+        .aim("under 300 MB", megabytes < 300.0),
     ])
 }
 
@@ -53,14 +59,20 @@ pub(crate) async fn load(store: PathBuf) -> anyhow::Result<()> {
     view.synced().await?;
     let seconds = started.elapsed().as_secs_f64();
     ensure!(view.len() == NODES, "{} nodes were loaded", view.len());
-    println!("{}", json!({"seconds": seconds, "megabytes": resident()? / 1e6}));
+    println!(
+        "{}",
+        json!({"seconds": seconds, "megabytes": resident()? / 1e6})
+    );
     Ok(())
 }
 
 fn resident() -> anyhow::Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes: f64 = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?.parse()?;
+    let kilobytes: f64 = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("no VmRSS")?
+        .parse()?;
     Ok(kilobytes * 1024.0)
 }
 
@@ -80,7 +92,10 @@ async fn fill(store: &Path) -> anyhow::Result<usize> {
         let data = node(number)?;
         size = data.len();
         let (tree, path) = (&tree, nodes.unnamed_child());
-        pending.push(async move { tree.create(&path, data, CreateMode::PersistentSequential).await });
+        pending.push(async move {
+            tree.create(&path, data, CreateMode::PersistentSequential)
+                .await
+        });
     }
     while let Some(done) = pending.next().await {
         done?;
@@ -93,18 +108,32 @@ async fn fill(store: &Path) -> anyhow::Result<usize> {
 
 /// A node in use as Zuul leaves it, every one different where they differ in life.
 fn node(number: usize) -> anyhow::Result<Bytes> {
-    let plain = Node::new(NodeState::InUse, Timestamp::from_secs(1_700_000_000.0 + number as f64)?);
+    let plain = Node::new(
+        NodeState::InUse,
+        Timestamp::from_secs(1_700_000_000.0 + number as f64)?,
+    );
     let mut record: Value = serde_json::from_slice(&plain.to_json())?;
     let fields = record.as_object_mut().context("a node is an object")?;
-    let address = format!("10.{}.{}.{}", number >> 16, (number >> 8) & 255, number & 255);
+    let address = format!(
+        "10.{}.{}.{}",
+        number >> 16,
+        (number >> 8) & 255,
+        number & 255
+    );
     for (key, value) in [
         ("type", json!(["debian-bookworm-large"])),
         ("provider", json!(format!("cloud-{}", number % 7))),
         ("pool", json!("main")),
         ("allocated_to", json!(format!("200-{:010}", number / 2))),
-        ("launcher", json!("np01.example.net-PoolWorker.cloud-main-0123456789abcdef0123456789abcdef")),
+        (
+            "launcher",
+            json!("np01.example.net-PoolWorker.cloud-main-0123456789abcdef0123456789abcdef"),
+        ),
         ("created_time", json!(1_700_000_000.0 + number as f64)),
-        ("external_id", json!(format!("{number:08x}-1b2c-4d3e-8f90-a1b2c3d4e5f6"))),
+        (
+            "external_id",
+            json!(format!("{number:08x}-1b2c-4d3e-8f90-a1b2c3d4e5f6")),
+        ),
         ("interface_ip", json!(address)),
         ("public_ipv4", json!(address)),
         ("private_ipv4", json!(address)),
@@ -112,13 +141,30 @@ fn node(number: usize) -> anyhow::Result<Bytes> {
         ("connection_port", json!(22)),
         ("username", json!("zuul")),
         ("python_path", json!("auto")),
-        ("host_keys", json!([format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:040}"), format!("ssh-rsa {number:0300}")])),
+        (
+            "host_keys",
+            json!([
+                format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:040}"),
+                format!("ssh-rsa {number:0300}")
+            ]),
+        ),
         ("az", json!("nova")),
-        ("image_id", json!("/nodepool/images/debian-bookworm/builds/0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b/providers/cloud/images/0000000001")),
-        ("resources", json!({"cores": 8, "instances": 1, "ram": 8192})),
+        (
+            "image_id",
+            json!(
+                "/nodepool/images/debian-bookworm/builds/0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b/providers/cloud/images/0000000001"
+            ),
+        ),
+        (
+            "resources",
+            json!({"cores": 8, "instances": 1, "ram": 8192}),
+        ),
         ("tenant_name", json!("acme")),
         ("requestor", json!("0123456789abcdef0123456789abcdef")),
-        ("user_data", json!({"zuul_system": "0123456789abcdef0123456789abcdef", "project_name": "example.net/acme/widget"})),
+        (
+            "user_data",
+            json!({"zuul_system": "0123456789abcdef0123456789abcdef", "project_name": "example.net/acme/widget"}),
+        ),
     ] {
         fields.insert(key.to_owned(), value);
     }

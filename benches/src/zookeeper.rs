@@ -45,13 +45,21 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
         Figure::new("the same through our backend", rate(ours))
             .against(format!("{:.0} % of raw", share * 100.0))
             .aim("80 % or more", share >= 0.8),
-        Figure::new("the same with TLS", rate(ours_tls)).against(format!("{:.0} % of raw", ours_tls / raw * 100.0)),
-        Figure::new("lock acquired and released, one after the other", rate(locks)),
+        Figure::new("the same with TLS", rate(ours_tls))
+            .against(format!("{:.0} % of raw", ours_tls / raw * 100.0)),
+        Figure::new(
+            "lock acquired and released, one after the other",
+            rate(locks),
+        ),
     ])
 }
 
 async fn connect(server: &ZooKeeperServer, tls: bool) -> anyhow::Result<Arc<ZooKeeper>> {
-    let port = if tls { server.tls_port() } else { server.port() };
+    let port = if tls {
+        server.tls_port()
+    } else {
+        server.port()
+    };
     let mut options = Options::new(vec![Host::Tcp {
         name: "127.0.0.1".to_owned(),
         port,
@@ -92,7 +100,8 @@ async fn sets_per_second(tree: &dyn Tree, path: &TreePath, data: &[u8]) -> anyho
 pub(crate) async fn locks_per_second<T: Tree>(tree: &Arc<T>) -> anyhow::Result<f64> {
     let tree: Arc<dyn Tree> = Arc::clone(tree) as _;
     let directory = TreePath::new("/bench-lock")?;
-    tree.create(&directory, Bytes::new(), CreateMode::Persistent).await?;
+    tree.create(&directory, Bytes::new(), CreateMode::Persistent)
+        .await?;
     let locks = Locks::new(tree);
     let started = Instant::now();
     for _ in 0..LOCKS {
