@@ -39,7 +39,7 @@ fuzz: ## Property tests with many more cases than `make test` runs
 
 .PHONY: bench
 bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine
-	$(CARGO) bench --locked -p nodeyard-bench
+	$(CARGO) run --locked --release --package nodeyard-bench
 
 .PHONY: testbeds
 testbeds: ## Install the real counterparts the tests run against (Debian packages, Python environments)

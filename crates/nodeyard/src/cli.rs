@@ -16,15 +16,15 @@ use crate::output::{Color, Format};
 /// links.
 #[derive(Debug, Parser)]
 #[command(name = "nodeyard", version, after_help = EXIT_CODES_HELP)]
-pub struct Nodeyard {
+pub(crate) struct Nodeyard {
     #[command(flatten)]
-    pub global: Global,
+    pub(crate) global: Global,
     #[command(subcommand)]
-    pub command: NodeyardCommand,
+    pub(crate) command: NodeyardCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum NodeyardCommand {
+pub(crate) enum NodeyardCommand {
     /// Run everything in this process, on the embedded store unless ZooKeeper is configured
     Up(commands::up::UpArgs),
     /// Check, show or describe the configuration
@@ -41,87 +41,87 @@ pub enum NodeyardCommand {
 
 /// Options of every `nodeyard` command.
 #[derive(Debug, Args)]
-pub struct Global {
+pub(crate) struct Global {
     #[command(flatten)]
-    pub files: Files,
+    pub(crate) files: Files,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t)]
-    pub format: Format,
+    pub(crate) format: Format,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t)]
-    pub color: Color,
+    pub(crate) color: Color,
     /// Log more to standard error; twice for everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
+    pub(crate) verbose: u8,
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct Files {
+pub(crate) struct Files {
     /// Configuration file; without it /etc/nodepool/nodepool.yaml is read if it exists
     #[arg(short, long, global = true, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Second file with the parts of the configuration that others must not read
     #[arg(short, long, global = true, value_name = "FILE")]
-    pub secure: Option<PathBuf>,
+    pub(crate) secure: Option<PathBuf>,
 }
 
 /// The Nodepool command line tool
 #[derive(Debug, Parser)]
 #[command(name = "nodepool", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
-pub struct Nodepool {
+pub(crate) struct Nodepool {
     #[command(flatten)]
-    pub files: Files,
+    pub(crate) files: Files,
     #[command(flatten)]
-    pub version: VersionFlag,
+    pub(crate) version: VersionFlag,
     /// Log everything to standard error
     #[arg(long)]
-    pub debug: bool,
+    pub(crate) debug: bool,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t)]
-    pub format: Format,
+    pub(crate) format: Format,
     #[command(subcommand)]
-    pub command: NodepoolCommand,
+    pub(crate) command: NodepoolCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum NodepoolCommand {
+pub(crate) enum NodepoolCommand {
     /// Check the configuration file; nothing is contacted
     ConfigValidate,
 }
 
 /// Options that `nodepool-launcher` and `nodepool-builder` share.
 #[derive(Debug, Args)]
-pub struct DaemonFlags {
+pub(crate) struct DaemonFlags {
     #[command(flatten)]
-    pub files: Files,
+    pub(crate) files: Files,
     #[command(flatten)]
-    pub version: VersionFlag,
+    pub(crate) version: VersionFlag,
     /// Stay in the foreground
     #[arg(short)]
-    pub foreground: bool,
+    pub(crate) foreground: bool,
     /// Stay in the foreground and log everything
     #[arg(short)]
-    pub debug: bool,
+    pub(crate) debug: bool,
 }
 
 /// Takes node requests and hands out nodes
 #[derive(Debug, Parser)]
 #[command(name = "nodepool-launcher", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
-pub struct NodepoolLauncher {
+pub(crate) struct NodepoolLauncher {
     #[command(flatten)]
-    pub daemon: DaemonFlags,
+    pub(crate) daemon: DaemonFlags,
 }
 
 /// Builds and uploads images
 #[derive(Debug, Parser)]
 #[command(name = "nodepool-builder", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
-pub struct NodepoolBuilder {
+pub(crate) struct NodepoolBuilder {
     #[command(flatten)]
-    pub daemon: DaemonFlags,
+    pub(crate) daemon: DaemonFlags,
 }
 
 #[derive(Debug, Args)]
-pub struct VersionFlag {
+pub(crate) struct VersionFlag {
     /// Print the version
     #[arg(long, action = ArgAction::Version)]
     version: (),

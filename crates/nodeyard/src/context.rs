@@ -1,9 +1,10 @@
 //! What a command needs to know beside its own arguments: above all, its configuration.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::bail;
-use nodeyard_config::{Config, Mode, Source};
+use nodeyard_config::{Config, Mode, Source, Stamp};
 
 use crate::cli::{DaemonFlags, Files, Global, Nodepool};
 use crate::commands::config::print_diagnostics;
@@ -13,38 +14,43 @@ use crate::output::Format;
 const DEFAULT_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
 
 #[derive(Debug)]
-pub struct Context {
+pub(crate) struct Context {
     files: Files,
-    pub format: Format,
-    pub verbose: u8,
+    pub(crate) format: Format,
+    pub(crate) verbose: u8,
 }
 
 impl Context {
     /// The configuration that was named, or else the default one if it exists.
-    pub fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<Source> {
         let default = || Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| path.exists());
         let main = self.files.config.clone().or_else(default)?;
         Some(Source::new(main, self.files.secure.clone()))
     }
 
     /// The same for those who cannot do without: a missing default file is an error, too.
-    pub fn required_source(&self) -> Source {
-        let main = self.files.config.as_deref().unwrap_or(Path::new(DEFAULT_CONFIG));
+    pub(crate) fn required_source(&self) -> Source {
+        let main = self
+            .files
+            .config
+            .as_deref()
+            .unwrap_or(Path::new(DEFAULT_CONFIG));
         Source::new(main, self.files.secure.clone())
     }
 
     /// None if there is no configuration, which is enough for the embedded store.
-    pub fn load(&self) -> anyhow::Result<Option<Config>> {
-        self.source().as_ref().map(load).transpose()
+    pub(crate) fn load(&self) -> anyhow::Result<Option<Arc<Config>>> {
+        let loaded = self.source().as_ref().map(load).transpose()?;
+        Ok(loaded.map(|(config, _)| config))
     }
 }
 
 /// Reads as the daemons do: what is only doubtful is printed and does not stop them.
-pub fn load(source: &Source) -> anyhow::Result<Config> {
+pub(crate) fn load(source: &Source) -> anyhow::Result<(Arc<Config>, Stamp)> {
     let loaded = nodeyard_config::load(source, Mode::Daemon);
     print_diagnostics(&loaded);
     match loaded.config {
-        Some(config) => Ok(config),
+        Some(config) => Ok((Arc::new(config), loaded.stamp)),
         None => bail!("{} cannot be used", source.main.display()),
     }
 }

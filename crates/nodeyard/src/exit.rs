@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 
 /// The codes that scripts may rely on; the manual pages list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Success,
     /// What was asked for is not so, or could not be done.
     Failure,
@@ -16,7 +16,7 @@ pub enum Outcome {
     Usage,
 }
 
-pub const EXIT_CODES_HELP: &str = "\
+pub(crate) const EXIT_CODES_HELP: &str = "\
 Exit codes:
   0  done
   1  it could not be done, or a check failed; the reason is on standard error
@@ -33,7 +33,7 @@ impl From<Outcome> for ExitCode {
 }
 
 /// Prints the error with everything that caused it. A reader that went away (`| head`) is no error.
-pub fn report(error: &anyhow::Error) -> Outcome {
+pub(crate) fn report(error: &anyhow::Error) -> Outcome {
     if is_broken_pipe(error) {
         return Outcome::Success;
     }

@@ -24,16 +24,15 @@ use crate::program::Program;
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let program = Program::from_argv0(args.first().map(OsString::as_os_str));
-    let result = match program {
-        Program::Nodeyard => parse::<Nodeyard>(args).map(nodeyard),
-        Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
-        Program::NodepoolLauncher => {
-            parse::<NodepoolLauncher>(args).map(|args| commands::daemon::run(program, args.daemon))
-        }
-        Program::NodepoolBuilder => {
-            parse::<NodepoolBuilder>(args).map(|args| commands::daemon::run(program, args.daemon))
-        }
-    };
+    let result =
+        match program {
+            Program::Nodeyard => parse::<Nodeyard>(args).map(nodeyard),
+            Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
+            Program::NodepoolLauncher => parse::<NodepoolLauncher>(args)
+                .map(|args| commands::daemon::run(program, &args.daemon)),
+            Program::NodepoolBuilder => parse::<NodepoolBuilder>(args)
+                .map(|args| commands::daemon::run(program, &args.daemon)),
+        };
     match result {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => exit::report(&error),

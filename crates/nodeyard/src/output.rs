@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use comfy_table::{Table, presets};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use serde::Serialize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     #[default]
     Table,
@@ -16,7 +17,7 @@ pub enum Format {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Color {
+pub(crate) enum Color {
     /// Where standard output or error is a terminal.
     #[default]
     Auto,
@@ -26,7 +27,7 @@ pub enum Color {
 
 impl Color {
     /// Decides for all that is printed through `anstream` from now on.
-    pub fn apply(self) {
+    pub(crate) fn apply(self) {
         match self {
             Color::Auto => anstream::ColorChoice::Auto,
             Color::Always => anstream::ColorChoice::Always,
@@ -36,7 +37,7 @@ impl Color {
     }
 }
 
-pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
@@ -44,7 +45,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// One line per value, for streams.
-pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
@@ -52,12 +53,12 @@ pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// Columns under underlined headings, no frame: easy on the eye and on `awk`.
-pub fn table<const N: usize>(
+pub(crate) fn table<const N: usize>(
     headings: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> anyhow::Result<()> {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(headings);
+    table.load_style(NOTHING).set_header(headings);
     table.add_rows(rows);
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub(crate) enum Program {
     Nodeyard,
     Nodepool,
     NodepoolLauncher,
@@ -13,7 +13,7 @@ pub enum Program {
 
 impl Program {
     /// The names a link to this binary may have, beside its own.
-    pub const LINKS: [Program; 3] = [
+    pub(crate) const LINKS: [Program; 3] = [
         Program::Nodepool,
         Program::NodepoolLauncher,
         Program::NodepoolBuilder,
@@ -21,7 +21,7 @@ impl Program {
 
     /// Any other name than those of [`Self::LINKS`] is plain `nodeyard`, so that the file can be
     /// renamed (`nodeyard-0.1`, say) without becoming something else.
-    pub fn from_argv0(argv0: Option<&OsStr>) -> Self {
+    pub(crate) fn from_argv0(argv0: Option<&OsStr>) -> Self {
         let name = argv0.map(Path::new).and_then(Path::file_name);
         Self::LINKS
             .into_iter()
@@ -29,7 +29,7 @@ impl Program {
             .unwrap_or(Program::Nodeyard)
     }
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Program::Nodeyard => "nodeyard",
             Program::Nodepool => "nodepool",

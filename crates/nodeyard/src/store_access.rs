@@ -17,10 +17,10 @@ use nodeyard_store::{Tree, TreePath, socket};
 use crate::context::Context;
 
 /// The owner's socket in the state directory.
-pub const SOCKET: &str = "store.sock";
+pub(crate) const SOCKET: &str = "store.sock";
 
 #[derive(Debug, Args)]
-pub struct TargetArgs {
+pub(crate) struct TargetArgs {
     /// Use the embedded store in this directory, whatever the configuration says
     #[arg(long, global = true, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -31,13 +31,13 @@ pub struct TargetArgs {
 
 /// Which store a configuration means.
 #[derive(Debug, Clone)]
-pub enum Target {
+pub(crate) enum Target {
     ZooKeeper(Options),
     Embedded(PathBuf),
 }
 
 impl Target {
-    pub fn of(config: Option<&Config>) -> anyhow::Result<Self> {
+    pub(crate) fn of(config: Option<&Config>) -> anyhow::Result<Self> {
         if let Some(zookeeper) = config.and_then(|config| config.zookeeper.as_ref()) {
             return Ok(Target::ZooKeeper(options(zookeeper)?));
         }
@@ -55,7 +55,7 @@ fn options(zookeeper: &nodeyard_config::ZooKeeper) -> anyhow::Result<Options> {
         .map(|address| address.parse::<Host>())
         .collect::<Result<_, _>>()?;
     let mut options = Options::new(hosts);
-    options.session_timeout = zookeeper.timeout.into();
+    options.session_timeout = zookeeper.timeout.0;
     if !zookeeper.chroot.is_empty() {
         options.chroot = TreePath::new(zookeeper.chroot.as_str())?;
     }
@@ -73,7 +73,11 @@ fn default_state_dir() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/nodeyard"));
     }
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let variable = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     variable("XDG_STATE_HOME")
         .or_else(|| Some(variable("HOME")?.join(".local/state")))
         .map(|state| state.join("nodeyard"))
@@ -81,15 +85,15 @@ fn default_state_dir() -> anyhow::Result<PathBuf> {
 }
 
 /// A handle for one command.
-pub struct Access {
-    pub tree: Arc<dyn Tree>,
+pub(crate) struct Access {
+    pub(crate) tree: Arc<dyn Tree>,
     /// Kept while this process owns the file.
     owned: Option<Arc<Embedded>>,
 }
 
 impl Access {
     /// Ends the session at once: what is left open would keep its ephemeral records until it times out.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         self.tree.close().await;
         if let Some(engine) = self.owned {
             engine.close().await;
@@ -97,10 +101,10 @@ impl Access {
     }
 }
 
-pub async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result<Access> {
+pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result<Access> {
     let target = match &args.state_dir {
         Some(directory) => Target::Embedded(directory.clone()),
-        None => Target::of(context.load()?.as_ref())?,
+        None => Target::of(context.load()?.as_deref())?,
     };
     let patience = Duration::from_secs(args.timeout);
     match target {
@@ -108,9 +112,16 @@ pub async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result<Access
             let servers: Vec<String> = options.hosts.iter().map(Host::to_string).collect();
             let client = ZooKeeper::connect(options);
             client.connected(patience).await.with_context(|| {
-                format!("no ZooKeeper server answered within {} s: {}", args.timeout, servers.join(", "))
+                format!(
+                    "no ZooKeeper server answered within {} s: {}",
+                    args.timeout,
+                    servers.join(", ")
+                )
             })?;
-            Ok(Access { tree: client, owned: None })
+            Ok(Access {
+                tree: client,
+                owned: None,
+            })
         }
         Target::Embedded(directory) => embedded(&directory, patience).await,
     }

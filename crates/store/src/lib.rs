@@ -11,6 +11,7 @@ pub mod ext;
 pub mod lock;
 pub mod path;
 pub mod registry;
+pub mod socket;
 pub mod tree;
 pub mod view;
 pub mod watch;

@@ -7,7 +7,7 @@ use crate::cli;
 use crate::program::Program;
 
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// Which shell
     #[arg(value_enum)]
     shell: Shell,
@@ -24,7 +24,7 @@ fn program(name: &str) -> Result<Program, String> {
 }
 
 /// The definition of a program's command line, for whatever is generated from it.
-pub fn definition(program: Program) -> clap::Command {
+pub(crate) fn definition(program: Program) -> clap::Command {
     match program {
         Program::Nodeyard => cli::Nodeyard::command(),
         Program::Nodepool => cli::Nodepool::command(),
@@ -33,11 +33,16 @@ pub fn definition(program: Program) -> clap::Command {
     }
 }
 
-pub fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
     let program = args.program.unwrap_or(Program::Nodeyard);
     // The generator panics when its output is closed, so it gets a buffer.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut definition(program), program.name(), &mut script);
+    clap_complete::generate(
+        args.shell,
+        &mut definition(program),
+        program.name(),
+        &mut script,
+    );
     io::stdout().write_all(&script)?;
     Ok(())
 }

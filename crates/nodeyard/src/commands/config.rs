@@ -11,7 +11,7 @@ use crate::exit::Outcome;
 use crate::output::{self, Format};
 
 #[derive(Debug, Args)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     command: ConfigCommand,
 }
@@ -28,7 +28,7 @@ enum ConfigCommand {
     Schema,
 }
 
-pub fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Outcome> {
     match args.command {
         ConfigCommand::Check => validate(context),
         ConfigCommand::Show => show(context),
@@ -39,7 +39,7 @@ pub fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Outcome> {
     }
 }
 
-pub fn validate(context: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
     let loaded = nodeyard_config::load(&context.required_source(), Mode::Check);
     let good = loaded.config.is_some();
     match context.format {
@@ -52,7 +52,11 @@ pub fn validate(context: &Context) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(if good { Outcome::Success } else { Outcome::Failure })
+    Ok(if good {
+        Outcome::Success
+    } else {
+        Outcome::Failure
+    })
 }
 
 fn show(context: &Context) -> anyhow::Result<Outcome> {
@@ -67,7 +71,7 @@ fn show(context: &Context) -> anyhow::Result<Outcome> {
 }
 
 /// For people, on standard error: colours are kept or removed there.
-pub fn print_diagnostics(loaded: &Loaded) {
+pub(crate) fn print_diagnostics(loaded: &Loaded) {
     if !loaded.diagnostics.is_empty() {
         eprint!("{}", nodeyard_config::render(&loaded.diagnostics, true));
         eprintln!("{}", nodeyard_config::summary(&loaded.diagnostics));

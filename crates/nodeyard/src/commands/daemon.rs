@@ -12,11 +12,11 @@ use crate::exit::Outcome;
 use crate::logging;
 use crate::program::Program;
 
-pub fn run(program: Program, flags: &DaemonFlags) -> anyhow::Result<Outcome> {
+pub(crate) fn run(program: Program, flags: &DaemonFlags) -> anyhow::Result<Outcome> {
     let context = Context::from(flags);
     logging::start(logging::Level::daemons(context.verbose));
     let source = context.required_source();
-    let config = context::load(&source)?;
+    let (config, _) = context::load(&source)?;
     check_needs(program, &config)?;
     bail!(
         "{} is not part of this version yet; its configuration is good. What there is runs with `nodeyard up`",

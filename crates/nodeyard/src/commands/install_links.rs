@@ -8,7 +8,7 @@ use clap::Args;
 use crate::program::Program;
 
 #[derive(Debug, Args)]
-pub struct InstallLinksArgs {
+pub(crate) struct InstallLinksArgs {
     /// Directory for the links, usually one in PATH; made if it is missing
     directory: PathBuf,
     /// Replace files of those names that are not links to this program
@@ -16,7 +16,7 @@ pub struct InstallLinksArgs {
     force: bool,
 }
 
-pub fn run(args: &InstallLinksArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &InstallLinksArgs) -> anyhow::Result<()> {
     let binary = std::env::current_exe().context("cannot find out where this program is")?;
     std::fs::create_dir_all(&args.directory)
         .with_context(|| format!("cannot make {}", args.directory.display()))?;
@@ -31,7 +31,9 @@ pub fn run(args: &InstallLinksArgs) -> anyhow::Result<()> {
 fn place(binary: &Path, link: &Path, force: bool) -> anyhow::Result<()> {
     match std::fs::symlink_metadata(link) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("cannot look at {}", link.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot look at {}", link.display()));
+        }
         Ok(_) if std::fs::canonicalize(link).is_ok_and(|target| target == binary) => return Ok(()),
         Ok(_) if force => {
             std::fs::remove_file(link)

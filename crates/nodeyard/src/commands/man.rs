@@ -7,12 +7,12 @@ use super::completions::definition;
 use crate::program::Program;
 
 #[derive(Debug, Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Directory for the pages, `share/man/man1` of a prefix for example; made if it is missing
     directory: PathBuf,
 }
 
-pub fn run(args: &ManArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ManArgs) -> anyhow::Result<()> {
     let directory = &args.directory;
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;

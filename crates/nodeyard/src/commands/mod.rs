@@ -1,9 +1,9 @@
 //! What the commands do, a file for each group.
 
-pub mod completions;
-pub mod config;
-pub mod daemon;
-pub mod install_links;
-pub mod man;
-pub mod store;
-pub mod up;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod daemon;
+pub(crate) mod install_links;
+pub(crate) mod man;
+pub(crate) mod store;
+pub(crate) mod up;

@@ -85,7 +85,7 @@ pub(super) struct Write {
 }
 
 #[derive(Debug)]
-pub(super) enum Work {
+pub(crate) enum Work {
     One(Op),
     All(Vec<Op>),
 }

@@ -50,7 +50,10 @@ impl Line {
         let (text, hex) = match std::str::from_utf8(data) {
             Ok("") => (None, None),
             Ok(text) => (Some(text.to_owned()), None),
-            Err(_) => (None, Some(data.iter().map(|b| format!("{b:02x}")).collect())),
+            Err(_) => (
+                None,
+                Some(data.iter().map(|b| format!("{b:02x}")).collect()),
+            ),
         };
         Self {
             path: path.to_string(),
@@ -71,10 +74,16 @@ impl Line {
 }
 
 fn unhex(text: &str) -> Option<Bytes> {
-    let digits: Vec<u32> = text.chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let digits: Vec<u32> = text
+        .chars()
+        .map(|c| c.to_digit(16))
+        .collect::<Option<_>>()?;
     let (pairs, rest) = digits.as_chunks::<2>();
     rest.is_empty().then(|| {
-        pairs.iter().filter_map(|[high, low]| u8::try_from(high * 16 + low).ok()).collect()
+        pairs
+            .iter()
+            .filter_map(|[high, low]| u8::try_from(high * 16 + low).ok())
+            .collect()
     })
 }
 
@@ -90,7 +99,12 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
     } else {
         Box::new(create_private(file)?)
     });
-    write_line(&mut out, &Header { nodeyard_export: FORMAT })?;
+    write_line(
+        &mut out,
+        &Header {
+            nodeyard_export: FORMAT,
+        },
+    )?;
     let (mut records, mut ephemeral) = (0_u64, 0_u64);
     let top = tree.get(root).await?;
     let mut todo = vec![(root.clone(), top)];
@@ -115,7 +129,8 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
             }
         }
     }
-    out.flush().with_context(|| format!("cannot write {}", file.display()))?;
+    out.flush()
+        .with_context(|| format!("cannot write {}", file.display()))?;
     eprintln!("exported {records} records; left out {ephemeral} ephemeral ones");
     Ok(())
 }
@@ -178,8 +193,9 @@ fn read(file: &Path) -> anyhow::Result<Vec<(TreePath, Bytes, u32)>> {
     };
     let mut lines = input.lines().enumerate();
     let (_, first) = lines.next().context("the file is empty")?;
-    let header: Header = serde_json::from_str(&first?)
-        .context("line 1 is not the header of an export; was it written by `nodeyard store export`?")?;
+    let header: Header = serde_json::from_str(&first?).context(
+        "line 1 is not the header of an export; was it written by `nodeyard store export`?",
+    )?;
     ensure!(
         header.nodeyard_export == FORMAT,
         "the export has format {}, this program reads {FORMAT}",
@@ -194,7 +210,11 @@ fn read(file: &Path) -> anyhow::Result<Vec<(TreePath, Bytes, u32)>> {
 
 fn parse(line: &str) -> anyhow::Result<(TreePath, Bytes, u32)> {
     let line: Line = serde_json::from_str(line)?;
-    Ok((TreePath::new(line.path.as_str())?, line.bytes()?, line.creates))
+    Ok((
+        TreePath::new(line.path.as_str())?,
+        line.bytes()?,
+        line.creates,
+    ))
 }
 
 async fn plan(
@@ -241,12 +261,16 @@ async fn carry_out(tree: &dyn Tree, plan: Plan) -> anyhow::Result<()> {
     // although nobody waits for it.
     for (path, data) in plan.create {
         writes.push_back(boxed(async move {
-            tree.create(&path, data, CreateMode::Persistent).await.map(drop)
+            tree.create(&path, data, CreateMode::Persistent)
+                .await
+                .map(drop)
         }));
         drain(&mut writes, WINDOW).await?;
     }
     for (path, data) in plan.replace {
-        writes.push_back(boxed(async move { tree.set(&path, data, Version::Any).await.map(drop) }));
+        writes.push_back(boxed(async move {
+            tree.set(&path, data, Version::Any).await.map(drop)
+        }));
         drain(&mut writes, WINDOW).await?;
     }
     drain(&mut writes, 1).await?;
@@ -258,9 +282,7 @@ async fn carry_out(tree: &dyn Tree, plan: Plan) -> anyhow::Result<()> {
 
 type Pending<'a> = futures_util::future::BoxFuture<'a, nodeyard_store::Result<()>>;
 
-fn boxed<'a>(
-    write: impl Future<Output = nodeyard_store::Result<()>> + Send + 'a,
-) -> Pending<'a> {
+fn boxed<'a>(write: impl Future<Output = nodeyard_store::Result<()>> + Send + 'a) -> Pending<'a> {
     Box::pin(write)
 }
 
@@ -275,7 +297,10 @@ async fn drain(writes: &mut FuturesOrdered<Pending<'_>>, below: usize) -> anyhow
 
 /// Counters go up only by creating children, so children are created and removed again.
 async fn advance_counter(tree: &dyn Tree, path: &TreePath, target: u32) -> anyhow::Result<()> {
-    let stat = tree.stat(path).await?.with_context(|| format!("{path} vanished during the import"))?;
+    let stat = tree
+        .stat(path)
+        .await?
+        .with_context(|| format!("{path} vanished during the import"))?;
     let mut missing = usize::try_from(target.saturating_sub(creates(&stat)))?;
     let step = path.join("nodeyard-import-counter")?;
     while missing > 0 {
@@ -291,7 +316,8 @@ async fn advance_counter(tree: &dyn Tree, path: &TreePath, target: u32) -> anyho
                 version: Version::Any,
             },
         ];
-        tree.multi(pair.iter().cycle().take(count * 2).cloned().collect()).await?;
+        tree.multi(pair.iter().cycle().take(count * 2).cloned().collect())
+            .await?;
         missing -= count;
     }
     Ok(())

@@ -25,7 +25,9 @@ impl<'a> Row<'a> {
             children: stat.num_children,
             bytes: stat.data_length,
             modified: time(stat.mtime),
-            session: stat.is_ephemeral().then(|| format!("{:#x}", stat.ephemeral_owner)),
+            session: stat
+                .is_ephemeral()
+                .then(|| format!("{:#x}", stat.ephemeral_owner)),
         }
     }
 }
@@ -57,12 +59,14 @@ pub(super) async fn ls(
             found.push((child, record.stat));
         }
     }
-    found.sort();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
     let rows = found.iter().map(|(path, stat)| Row::new(path, stat));
     match format {
         Format::Json => output::json(&rows.collect::<Vec<_>>()),
         Format::Table => output::table(
-            ["PATH", "VERSION", "CHILDREN", "BYTES", "MODIFIED", "SESSION"],
+            [
+                "PATH", "VERSION", "CHILDREN", "BYTES", "MODIFIED", "SESSION",
+            ],
             rows.map(|row| {
                 [
                     row.path.to_owned(),
@@ -148,7 +152,9 @@ pub(super) async fn get(
     if stat_only {
         let shown = serde_json::to_value(ShownStat::from(&stat))?;
         let rows = shown.as_object().into_iter().flatten().map(|(key, value)| {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
             [key.clone(), value]
         });
         return output::table(["FIELD", "VALUE"], rows);

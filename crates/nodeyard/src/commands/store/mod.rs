@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::store_access;
 
 #[derive(Debug, Args)]
-pub struct StoreArgs {
+pub(crate) struct StoreArgs {
     #[command(flatten)]
     target: store_access::TargetArgs,
     #[command(subcommand)]
@@ -69,14 +69,16 @@ enum StoreCommand {
     },
 }
 
-pub async fn run(args: StoreArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: StoreArgs, context: &Context) -> anyhow::Result<()> {
     let access = store_access::open(&args.target, context).await?;
     let tree = &access.tree;
     let result = match args.command {
         StoreCommand::Ls { path, recursive } => {
             inspect::ls(&**tree, &path, recursive, context.format).await
         }
-        StoreCommand::Get { path, stat } => inspect::get(&**tree, &path, stat, context.format).await,
+        StoreCommand::Get { path, stat } => {
+            inspect::get(&**tree, &path, stat, context.format).await
+        }
         StoreCommand::Watch { path } => inspect::watch(&**tree, &path, context.format).await,
         StoreCommand::Export { file, path } => dump::export(&**tree, &path, &file).await,
         StoreCommand::Import {
@@ -85,7 +87,7 @@ pub async fn run(args: StoreArgs, context: &Context) -> anyhow::Result<()> {
             dry_run,
         } => dump::import(&**tree, &file, overwrite, dry_run).await,
     };
-    // A session that is not closed keeps its ephemeral records until it times out.
-    let _ = tokio::time::timeout(Duration::from_secs(5), tree.close()).await;
+    // The server may be gone by now; whoever waits for a result should not wait for that as well.
+    let _ = tokio::time::timeout(Duration::from_secs(5), access.close()).await;
     result
 }

@@ -1,0 +1,62 @@
+//! How figures are printed: what was measured, against what, and what was aimed for.
+
+/// A line of the result.
+pub(crate) struct Figure {
+    pub(crate) what: String,
+    pub(crate) value: String,
+    /// The yardstick of the same run, or a remark.
+    pub(crate) against: String,
+    pub(crate) aim: &'static str,
+    pub(crate) reached: Option<bool>,
+}
+
+impl Figure {
+    pub(crate) fn new(what: impl Into<String>, value: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            value: value.into(),
+            against: String::new(),
+            aim: "",
+            reached: None,
+        }
+    }
+
+    pub(crate) fn against(mut self, yardstick: impl Into<String>) -> Self {
+        self.against = yardstick.into();
+        self
+    }
+
+    pub(crate) fn aim(mut self, aim: &'static str, reached: bool) -> Self {
+        self.aim = aim;
+        self.reached = Some(reached);
+        self
+    }
+}
+
+pub(crate) fn print(title: &str, figures: &[Figure]) {
+    println!("\n{title}");
+    for figure in figures {
+        let verdict = match figure.reached {
+            None => "",
+            Some(true) => " (reached)",
+            Some(false) => " (MISSED)",
+        };
+        println!("  {:<52} {:>16}  {}", figure.what, figure.value, figure.against);
+        if !figure.aim.is_empty() {
+            println!("  {:<52} {:>16}  aim: {}{verdict}", "", "", figure.aim);
+        }
+    }
+}
+
+/// `12,345/s`
+pub(crate) fn rate(per_second: f64) -> String {
+    let digits = format!("{per_second:.0}");
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("{grouped}/s")
+}
