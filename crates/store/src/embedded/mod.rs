@@ -48,6 +48,7 @@ use hub::Hub;
 use medium::{FileMedium, Medium};
 use writer::{Request, Shared, Writer};
 
+pub(crate) use batch::Outcome;
 pub(crate) use hub::Listener;
 pub(crate) use session::SessionTree;
 pub(crate) use snapshot::Snapshot;

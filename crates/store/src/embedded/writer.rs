@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{RwLock, oneshot, watch};
 
 use crate::error::{Error, Result};
-use crate::tree::{Op, OpOutcome, Session};
+use crate::tree::{Op, Session};
 use crate::watch::WatchEvent;
 
-use super::batch::{Batch, Changes, Sessions};
+use super::batch::{Batch, Changes, Outcome, Sessions};
 use super::database::Store;
 use super::fault::{Doing, Fault};
 use super::hub::Hub;
@@ -79,7 +79,7 @@ pub(super) enum Request {
 pub(super) struct Write {
     pub(super) session: i64,
     pub(super) work: Work,
-    pub(super) reply: oneshot::Sender<Result<Vec<OpOutcome>>>,
+    pub(super) reply: oneshot::Sender<Result<Vec<Outcome>>>,
     /// Dropped after the reply.
     pub(super) receipt: Receipt,
 }
@@ -145,8 +145,8 @@ struct Answers {
 }
 
 struct Answer {
-    reply: oneshot::Sender<Result<Vec<OpOutcome>>>,
-    result: Result<Vec<OpOutcome>>,
+    reply: oneshot::Sender<Result<Vec<Outcome>>>,
+    result: Result<Vec<Outcome>>,
     receipt: Receipt,
 }
 
