@@ -48,7 +48,10 @@ impl Program {
 /// In the words of Nodepool, whose scripts read it.
 pub(crate) fn print_nodepool_version() -> anyhow::Result<Outcome> {
     let ours = env!("CARGO_PKG_VERSION");
-    writeln!(io::stdout(), "Nodepool version: {NODEPOOL_RELEASE}+nodeyard.{ours}")?;
+    writeln!(
+        io::stdout(),
+        "Nodepool version: {NODEPOOL_RELEASE}+nodeyard.{ours}"
+    )?;
     Ok(Outcome::Success)
 }
 

@@ -21,7 +21,12 @@ fn both_programs_check_alike() {
         |bed: &Bed, file: &str| bed.run(["-c", file, "config", "check"]),
         |bed: &Bed, file: &str| {
             let mut command = bed.called("nodepool");
-            Ran::from(command.args(["-c", file, "config-validate"]).output().unwrap())
+            Ran::from(
+                command
+                    .args(["-c", file, "config-validate"])
+                    .output()
+                    .unwrap(),
+            )
         },
     ] {
         check(&bed, "good.yaml").succeeded();
@@ -46,18 +51,33 @@ fn programs_get_the_findings_as_json() {
 #[test]
 fn what_is_shown_has_defaults_and_no_secrets() {
     let bed = Bed::new();
-    bed.write("good.yaml", format!("{GOOD}\ndiskimages: [{{name: i, env-vars: {{PASSWORD: open}}}}]\n"));
-    bed.write("secure.yaml", "diskimages: [{name: i, env-vars: {TOKEN: sesame}}]\n");
-    let ran = bed.run(["-c", "good.yaml", "-s", "secure.yaml", "config", "show"]).succeeded();
+    bed.write(
+        "good.yaml",
+        format!("{GOOD}\ndiskimages: [{{name: i, env-vars: {{PASSWORD: open}}}}]\n"),
+    );
+    bed.write(
+        "secure.yaml",
+        "diskimages: [{name: i, env-vars: {TOKEN: sesame}}]\n",
+    );
+    let ran = bed
+        .run(["-c", "good.yaml", "-s", "secure.yaml", "config", "show"])
+        .succeeded();
     let shown = ran.json();
     assert_eq!(shown["labels"]["small"]["min-ready"], 2);
     assert_eq!(shown["webapp"]["port"], 8005);
-    assert!(ran.out.contains("TOKEN") && !ran.out.contains("sesame"), "{}", ran.out);
+    assert!(
+        ran.out.contains("TOKEN") && !ran.out.contains("sesame"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]
 fn the_schema_is_json_schema() {
     let schema = Bed::new().run(["config", "schema"]).succeeded().json();
-    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert_eq!(
+        schema["$schema"],
+        "https://json-schema.org/draft/2020-12/schema"
+    );
     assert!(schema["properties"]["providers"].is_object());
 }

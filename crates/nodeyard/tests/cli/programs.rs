@@ -25,8 +25,17 @@ fn help_and_version_are_no_failure_and_nonsense_is() {
 fn the_name_decides_which_program_runs() {
     let bed = Bed::new();
     let version = Ran::from(bed.called("nodepool").arg("--version").output().unwrap()).succeeded();
-    assert!(version.out.starts_with("Nodepool version: 11."), "{}", version.out);
-    let help = Ran::from(bed.called("nodepool-launcher").arg("--help").output().unwrap());
+    assert!(
+        version.out.starts_with("Nodepool version: 11."),
+        "{}",
+        version.out
+    );
+    let help = Ran::from(
+        bed.called("nodepool-launcher")
+            .arg("--help")
+            .output()
+            .unwrap(),
+    );
     assert!(help.succeeded().out.contains("Usage: nodepool-launcher"));
     // Like Nodepool: without a command there is help, and it is a failure.
     let bare = Ran::from(bed.called("nodepool").output().unwrap());
@@ -41,11 +50,17 @@ fn daemons_refuse_to_guess() {
         ("nodepool-launcher", "`zookeeper-servers`"),
         ("nodepool-builder", "`gearman-servers`"),
     ] {
-        let output = bed.called(name).args(["-f", "-c", "nodepool.yaml"]).output();
+        let output = bed
+            .called(name)
+            .args(["-f", "-c", "nodepool.yaml"])
+            .output();
         let ran = Ran::from(output.unwrap()).failed(key);
         assert!(ran.err.contains("nodeyard up"), "{}", ran.err);
     }
-    let output = bed.called("nodepool-launcher").args(["-c", "missing.yaml"]).output();
+    let output = bed
+        .called("nodepool-launcher")
+        .args(["-c", "missing.yaml"])
+        .output();
     Ran::from(output.unwrap()).failed("missing.yaml");
 }
 
@@ -101,7 +116,12 @@ fn a_reader_that_goes_away_is_no_error() {
         .unwrap();
     drop(child.stdout.take());
     let mut complaints = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut complaints)
+        .unwrap();
     assert_eq!(complaints, "");
     assert!(child.wait().unwrap().success());
 }

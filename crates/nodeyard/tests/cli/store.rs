@@ -26,7 +26,11 @@ fn filled() -> Bed {
 
 /// Everything in an export but the order of a record's keys, which is fixed anyway.
 fn records(export: &str) -> Vec<Value> {
-    export.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
+    export
+        .lines()
+        .skip(1)
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 #[test]
@@ -44,12 +48,29 @@ fn a_record_is_printed_as_it_is_stored() {
     let bed = filled();
     let path = "/nodepool/nodes/0000000007";
     let plain = bed.store(&["get", path]).succeeded().out;
-    assert_eq!(plain, "{\"state\": \"ready\", \"big\": 340282366920938463463374607431768211455}\n");
-    let json = bed.store(&["--format", "json", "get", path]).succeeded().out;
-    assert!(json.contains("340282366920938463463374607431768211455"), "{json}");
-    let stat = bed.store(&["get", "--stat", "/nodepool/nodes"]).succeeded().out;
-    assert!(stat.lines().any(|line| line.split_whitespace().eq(["children", "2"])), "{stat}");
-    bed.store(&["get", "/nodepool/nodes/0000000008"]).failed("no such record");
+    assert_eq!(
+        plain,
+        "{\"state\": \"ready\", \"big\": 340282366920938463463374607431768211455}\n"
+    );
+    let json = bed
+        .store(&["--format", "json", "get", path])
+        .succeeded()
+        .out;
+    assert!(
+        json.contains("340282366920938463463374607431768211455"),
+        "{json}"
+    );
+    let stat = bed
+        .store(&["get", "--stat", "/nodepool/nodes"])
+        .succeeded()
+        .out;
+    assert!(
+        stat.lines()
+            .any(|line| line.split_whitespace().eq(["children", "2"])),
+        "{stat}"
+    );
+    bed.store(&["get", "/nodepool/nodes/0000000008"])
+        .failed("no such record");
 }
 
 #[test]
@@ -58,7 +79,15 @@ fn changes_are_seen_as_they_happen() {
     let _daemon = bed.up(&[]);
     let mut watch = bed
         .command()
-        .args(["store", "--state-dir", "state", "--format", "json", "watch", "/nodepool"])
+        .args([
+            "store",
+            "--state-dir",
+            "state",
+            "--format",
+            "json",
+            "watch",
+            "/nodepool",
+        ])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -77,7 +106,9 @@ fn changes_are_seen_as_they_happen() {
 fn a_state_moves_to_zookeeper_and_back_with_its_counters() {
     let bed = filled();
     bed.store(&["export", "first.jsonl"]).succeeded();
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(bed.path("first.jsonl")).unwrap().permissions());
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs::metadata(bed.path("first.jsonl")).unwrap().permissions(),
+    );
     assert_eq!(mode & 0o777, 0o600);
 
     let server = ZooKeeperServer::start().unwrap();
@@ -92,19 +123,37 @@ fn a_state_moves_to_zookeeper_and_back_with_its_counters() {
             certificates.client.key.display(),
         ),
     );
-    bed.run(["-c", "zookeeper.yaml", "store", "import", "first.jsonl"]).succeeded();
-    bed.run(["-c", "zookeeper.yaml", "store", "export", "second.jsonl", "--path", "/nodepool"]).succeeded();
+    bed.run(["-c", "zookeeper.yaml", "store", "import", "first.jsonl"])
+        .succeeded();
+    bed.run([
+        "-c",
+        "zookeeper.yaml",
+        "store",
+        "export",
+        "second.jsonl",
+        "--path",
+        "/nodepool",
+    ])
+    .succeeded();
     let first = records(&fs::read_to_string(bed.path("first.jsonl")).unwrap());
     let second = records(&fs::read_to_string(bed.path("second.jsonl")).unwrap());
-    assert_eq!(first[1..], second[..], "beside the root, which has ZooKeeper's own child");
+    assert_eq!(
+        first[1..],
+        second[..],
+        "beside the root, which has ZooKeeper's own child"
+    );
     assert_eq!(second[1]["creates"], 12);
 
     let back = Bed::new();
     back.write("second.jsonl", fs::read(bed.path("second.jsonl")).unwrap());
     let _daemon = back.up(&[]);
     back.store(&["import", "second.jsonl"]).succeeded();
-    back.store(&["export", "third.jsonl", "--path", "/nodepool"]).succeeded();
-    assert_eq!(second, records(&fs::read_to_string(back.path("third.jsonl")).unwrap()));
+    back.store(&["export", "third.jsonl", "--path", "/nodepool"])
+        .succeeded();
+    assert_eq!(
+        second,
+        records(&fs::read_to_string(back.path("third.jsonl")).unwrap())
+    );
 }
 
 #[test]
@@ -113,24 +162,59 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
     let _daemon = bed.up(&[]);
     bed.write(
         "other.jsonl",
-        EXPORT.replace("ready", "used").replace("\"creates\":12}", "\"creates\":12}\n{\"path\":\"/nodepool/new\"}"),
+        EXPORT.replace("ready", "used").replace(
+            "\"creates\":12}",
+            "\"creates\":12}\n{\"path\":\"/nodepool/new\"}",
+        ),
     );
-    bed.store(&["import", "other.jsonl"]).failed("/nodepool/nodes/0000000007 exists already");
-    bed.store(&["get", "/nodepool/new"]).failed("no such record");
-    let dry = bed.store(&["import", "--overwrite", "--dry-run", "other.jsonl"]).succeeded();
-    assert!(dry.err.contains("1 records created, 1 replaced") || dry.err.contains("1 record created, 1 replaced"), "{}", dry.err);
-    bed.store(&["get", "/nodepool/new"]).failed("no such record");
-    bed.store(&["import", "--overwrite", "other.jsonl"]).succeeded();
-    assert!(bed.store(&["get", "/nodepool/nodes/0000000007"]).succeeded().out.contains("used"));
+    bed.store(&["import", "other.jsonl"])
+        .failed("/nodepool/nodes/0000000007 exists already");
+    bed.store(&["get", "/nodepool/new"])
+        .failed("no such record");
+    let dry = bed
+        .store(&["import", "--overwrite", "--dry-run", "other.jsonl"])
+        .succeeded();
+    assert!(
+        dry.err.contains("1 records created, 1 replaced")
+            || dry.err.contains("1 record created, 1 replaced"),
+        "{}",
+        dry.err
+    );
+    bed.store(&["get", "/nodepool/new"])
+        .failed("no such record");
+    bed.store(&["import", "--overwrite", "other.jsonl"])
+        .succeeded();
+    assert!(
+        bed.store(&["get", "/nodepool/nodes/0000000007"])
+            .succeeded()
+            .out
+            .contains("used")
+    );
 
     for (name, text, reason) in [
         ("empty", "", "the file is empty"),
         ("foreign", "{\"a\": 1}\n", "line 1 is not the header"),
         ("newer", "{\"nodeyard-export\": 2}\n", "has format 2"),
-        ("broken", "{\"nodeyard-export\": 1}\n{\"path\": \"/x\"}\n{\"path\"\n", "line 3"),
-        ("path", "{\"nodeyard-export\": 1}\n{\"path\": \"x/../y\"}\n", "line 2"),
-        ("hex", "{\"nodeyard-export\": 1}\n{\"path\": \"/x\", \"hex\": \"abc\"}\n", "hexadecimal"),
-        ("orphan", "{\"nodeyard-export\": 1}\n{\"path\": \"/not/there\"}\n", "/not/there"),
+        (
+            "broken",
+            "{\"nodeyard-export\": 1}\n{\"path\": \"/x\"}\n{\"path\"\n",
+            "line 3",
+        ),
+        (
+            "path",
+            "{\"nodeyard-export\": 1}\n{\"path\": \"x/../y\"}\n",
+            "line 2",
+        ),
+        (
+            "hex",
+            "{\"nodeyard-export\": 1}\n{\"path\": \"/x\", \"hex\": \"abc\"}\n",
+            "hexadecimal",
+        ),
+        (
+            "orphan",
+            "{\"nodeyard-export\": 1}\n{\"path\": \"/not/there\"}\n",
+            "/not/there",
+        ),
     ] {
         bed.write(name, text);
         bed.store(&["import", name]).failed(reason);
@@ -142,7 +226,10 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
 fn a_store_that_is_not_there_is_said_so() {
     let bed = Bed::new();
     bed.store(&["ls"]).failed("start one with `nodeyard up`");
-    bed.write("zookeeper.yaml", "zookeeper-servers: [{host: 127.0.0.1, port: 1}]\n");
+    bed.write(
+        "zookeeper.yaml",
+        "zookeeper-servers: [{host: 127.0.0.1, port: 1}]\n",
+    );
     let output = bed.run(["-c", "zookeeper.yaml", "store", "--timeout", "1", "ls"]);
     Ran { ..output }.failed("127.0.0.1:1");
 }

@@ -18,14 +18,18 @@ fn it_stops_in_order_and_starts_again() {
 fn a_second_owner_is_refused() {
     let bed = Bed::new();
     let _daemon = bed.up(&[]);
-    bed.run(["up", "--state-dir", "state"]).failed("another process");
+    bed.run(["up", "--state-dir", "state"])
+        .failed("another process");
 }
 
 #[test]
 fn what_was_acknowledged_survives_a_kill() {
     let bed = Bed::new();
     let lines = (0..200).map(|n| format!("{{\"path\":\"/r{n}\",\"data\":\"{n}\"}}\n"));
-    bed.write("in.jsonl", format!("{{\"nodeyard-export\":1}}\n{}", lines.collect::<String>()));
+    bed.write(
+        "in.jsonl",
+        format!("{{\"nodeyard-export\":1}}\n{}", lines.collect::<String>()),
+    );
     let mut daemon = bed.up(&[]);
     bed.store(&["import", "in.jsonl"]).succeeded();
     let before = bed.store(&["ls"]).succeeded().out;

@@ -133,7 +133,10 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
     }
     out.flush()
         .with_context(|| format!("cannot write {}", file.display()))?;
-    eprintln!("exported {}; left out {ephemeral} ephemeral", count(records, "record"));
+    eprintln!(
+        "exported {}; left out {ephemeral} ephemeral",
+        count(records, "record")
+    );
     Ok(())
 }
 
