@@ -376,3 +376,48 @@ fn a_newer_format_is_refused_and_left_alone() {
     let error = Embedded::open_on(Box::new(disk)).unwrap_err();
     assert!(error.to_string().contains("newer program"), "{error}");
 }
+
+/// Damage is found when the file is opened, and said; at worst the newest change is taken back.
+#[test]
+fn a_damaged_file_never_panics_and_never_lies() {
+    const RECORDS: usize = 300;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let disk = Disk::default();
+    runtime.block_on(async {
+        let engine = open(&disk);
+        let tree = engine.session();
+        for record in 0..RECORDS {
+            let at = format!("/{record}");
+            put(&tree, &at, CreateMode::Persistent).await.unwrap();
+        }
+        engine.close().await;
+    });
+    let clean = disk.0.lock().unwrap().cached.clone();
+    let mut rng = rng(&[3; 32]);
+    let mut refused = 0;
+    for _ in 0..200 {
+        let mut image = clean.clone();
+        for _ in 0..rng.random_range(1..20) {
+            let at = rng.random_range(0..image.len());
+            image[at] ^= 1 << rng.random_range(0..8);
+        }
+        let platter = Platter {
+            safe: image.clone(),
+            cached: image,
+            ..Platter::default()
+        };
+        let disk = Disk(Arc::new(Mutex::new(platter)), Ledger::default());
+        match Embedded::open_on(Box::new(disk)) {
+            Err(_) => refused += 1,
+            Ok(engine) => runtime.block_on(async {
+                let tree = engine.session();
+                let records = tree.list(&TreePath::root()).await.unwrap();
+                assert_eq!(records.len(), RECORDS);
+                assert!(records.iter().all(|(_, record)| record.data == "0"));
+            }),
+        }
+    }
+    assert!(refused > 0, "the damage was never where it matters");
+}
