@@ -12,7 +12,7 @@ mod store_access;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
@@ -78,10 +78,17 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
 }
 
 fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
+    if args.version {
+        return program::print_nodepool_version();
+    }
     let context = Context::from(&args);
     logging::start(logging::Level::commands(context.verbose));
     match args.command {
-        NodepoolCommand::ConfigValidate => commands::config::validate(&context),
+        Some(NodepoolCommand::ConfigValidate) => commands::config::validate(&context),
+        None => {
+            Nodepool::command().print_help()?;
+            Ok(Outcome::Failure)
+        }
     }
 }
 

@@ -188,6 +188,10 @@ mod embedded {
     every_behaviour!(crate::backend::embedded);
 }
 
+mod socket {
+    every_behaviour_of_expiring!(crate::backend::socket);
+}
+
 mod zookeeper {
     every_behaviour_of_expiring!(crate::backend::zookeeper);
 }

@@ -14,6 +14,8 @@ use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use nodeyard_store::{CreateMode, Op, Stat, Tree, TreePath, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::output::count;
+
 const FORMAT: u32 = 1;
 
 /// Operations of one multi while a counter is advanced, well below what a server takes at once.
@@ -105,7 +107,7 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
             nodeyard_export: FORMAT,
         },
     )?;
-    let (mut records, mut ephemeral) = (0_u64, 0_u64);
+    let (mut records, mut ephemeral) = (0, 0);
     let top = tree.get(root).await?;
     let mut todo = vec![(root.clone(), top)];
     while let Some((path, record)) = todo.pop() {
@@ -131,7 +133,7 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
     }
     out.flush()
         .with_context(|| format!("cannot write {}", file.display()))?;
-    eprintln!("exported {records} records; left out {ephemeral} ephemeral ones");
+    eprintln!("exported {}; left out {ephemeral} ephemeral", count(records, "record"));
     Ok(())
 }
 
@@ -158,7 +160,7 @@ fn write_line(out: &mut impl Write, line: &impl Serialize) -> anyhow::Result<()>
 struct Plan {
     create: Vec<(TreePath, Bytes)>,
     replace: Vec<(TreePath, Bytes)>,
-    unchanged: u64,
+    unchanged: usize,
     counters: Vec<(TreePath, u32)>,
 }
 
@@ -171,8 +173,8 @@ pub(super) async fn import(
     let lines = read(file).with_context(|| format!("cannot import {}", file.display()))?;
     let plan = plan(tree, lines, overwrite).await?;
     let summary = format!(
-        "{} records created, {} replaced, {} the same already",
-        plan.create.len(),
+        "{} created, {} replaced, {} the same already",
+        count(plan.create.len(), "record"),
         plan.replace.len(),
         plan.unchanged
     );
