@@ -25,6 +25,7 @@ mod fault;
 mod format;
 mod hub;
 mod medium;
+mod resync;
 mod session;
 mod snapshot;
 mod writer;

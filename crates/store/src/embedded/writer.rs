@@ -401,11 +401,14 @@ impl Writer {
     fn broke(&mut self, fault: Fault, doubt: Option<Group>) {
         let file = self.file.display();
         tracing::warn!(%file, error = %fault, "the store failed and is opened again");
-        self.store = Err(Broken {
+        let broken = Broken {
             fault,
             retry_at: Instant::now(),
             doubt,
-        });
+        };
+        if let Ok(store) = std::mem::replace(&mut self.store, Err(broken)) {
+            store.close();
+        }
     }
 
     /// Opens the file again if it is broken and the time has come.
