@@ -214,6 +214,11 @@ impl ZooKeeperBackend {
         Self { chroot, tls }
     }
 
+    /// How other clients are told where to connect, without TLS.
+    pub(crate) fn connection_string(&self) -> String {
+        format!("127.0.0.1:{}{}", server().port(), self.chroot)
+    }
+
     fn options(&self, timeout: Duration) -> Options {
         let server = server();
         let certificates = server.certificates();

@@ -18,6 +18,8 @@
 //! * `locks`: mutual exclusion under contention, fairness, time limits, cancellation, persistent and
 //!   foreign contenders, elections
 //! * `views`: exact after every kind of change, own writes at once, malformed and empty records
+//! * `kazoo` (ZooKeeper): locks shared with Python in both directions
+//! * `faults` (ZooKeeper): a view on servers that restart, lose connections, sessions and their leader
 //! * `property`: random operations give the same results as a simple model in memory
 
 #![allow(
@@ -29,7 +31,9 @@
 
 mod backend;
 mod expiry;
+mod faults;
 mod faulty;
+mod kazoo;
 mod limits;
 mod locks;
 mod model;
@@ -178,6 +182,7 @@ macro_rules! every_behaviour_of_expiring {
                 a_wait_for_a_lock_goes_on
                 a_wait_for_a_persistent_lock_goes_on
                 a_leader_starts_over
+                a_component_registers_again
                 a_view_is_exact_again
                 a_view_keeps_what_has_not_changed;
         }
@@ -194,6 +199,18 @@ mod socket {
 
 mod zookeeper {
     every_behaviour_of_expiring!(crate::backend::zookeeper);
+
+    tests! {
+        crate::backend::zookeeper;
+        kazoo:
+            kazoo_keeps_us_out
+            we_keep_kazoo_out
+            waiters_wake_in_turn
+            our_death_wakes_kazoo
+            kazoos_death_wakes_us
+            persistent_contenders_are_respected
+            both_count_without_losing_any;
+    }
 }
 
 mod zookeeper_tls {
