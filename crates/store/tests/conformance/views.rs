@@ -248,8 +248,9 @@ async fn with_a_late_read(backend: &impl Backend) -> (Arc<Faulty>, View<Things>)
 pub(crate) async fn a_late_read_does_not_undo_an_own_write(backend: &impl Backend) {
     let (faulty, view) = with_a_late_read(backend).await;
     let id = "a".to_owned();
-    let set = faulty.set(&p("/things/a"), "3".into(), Version::Any);
-    view.wrote(id.clone(), Arc::new(3), set.await.unwrap());
+    let path = p("/things/a");
+    let stat = faulty.set(&path, "3".into(), Version::Any).await.unwrap();
+    view.wrote(id, Arc::new(3), stat);
     // The second read begins when the first has been dealt with.
     faulty.sync().await.unwrap();
     faulty.let_reads_through(1);
@@ -275,9 +276,9 @@ pub(crate) async fn a_late_read_does_not_undo_an_own_delete(backend: &impl Backe
 
 pub(crate) async fn a_change_during_a_read_is_read_again(backend: &impl Backend) {
     let (faulty, view) = with_a_late_read(backend).await;
+    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
     for value in ["3", "4"] {
-        let set = faulty.set(&p("/things/a"), value.into(), Version::Any);
-        set.await.unwrap();
+        set(&tree, "a", value).await;
     }
     let synced = tokio::spawn({
         let view = view.clone();
