@@ -301,7 +301,11 @@ async fn drain(writes: &mut FuturesOrdered<Pending<'_>>, below: usize) -> anyhow
 }
 
 /// Counters go up only by creating children, so children are created and removed again.
-pub(crate) async fn advance_counter(tree: &dyn Tree, path: &TreePath, target: u32) -> anyhow::Result<()> {
+pub(crate) async fn advance_counter(
+    tree: &dyn Tree,
+    path: &TreePath,
+    target: u32,
+) -> anyhow::Result<()> {
     let stat = tree
         .stat(path)
         .await?

@@ -18,7 +18,11 @@ pub async fn builds(registry: &Registry, now: Timestamp) -> Result<Table> {
                 Cell::text(&image),
                 Cell::from(build.builder.as_deref()),
                 Cell::List(build.formats.iter().map(str::to_owned).collect()),
-                Cell::text(if paused { "paused" } else { build.state.as_str() }),
+                Cell::text(if paused {
+                    "paused"
+                } else {
+                    build.state.as_str()
+                }),
                 Cell::Since(build.state_time),
             ]);
         }

@@ -98,7 +98,13 @@ pub async fn all_nodes(
     now: Timestamp,
 ) -> Result<Table> {
     let found = match only {
-        Some(id) => registry.nodes().get(id).await?.map(|node| (id, node)).into_iter().collect(),
+        Some(id) => registry
+            .nodes()
+            .get(id)
+            .await?
+            .map(|node| (id, node))
+            .into_iter()
+            .collect(),
         None => registry.nodes().list().await?,
     };
     let mut rows = Vec::with_capacity(found.len());

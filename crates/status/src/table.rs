@@ -49,7 +49,12 @@ impl Cell {
 fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.since(since).as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    format!("{days:02}:{:02}:{:02}:{:02}", hours % 24, minutes % 60, seconds % 60)
+    format!(
+        "{days:02}:{:02}:{:02}:{:02}",
+        hours % 24,
+        minutes % 60,
+        seconds % 60
+    )
 }
 
 /// Columns with a key for programs and a heading for people, and rows of as many cells.
@@ -86,9 +91,16 @@ impl Table {
             .collect();
         let pick = |cells: Vec<String>| -> Vec<String> {
             let both = cells.into_iter().zip(&wanted);
-            both.filter(|(_, wanted)| **wanted).map(|(cell, _)| cell).collect()
+            both.filter(|(_, wanted)| **wanted)
+                .map(|(cell, _)| cell)
+                .collect()
         };
-        let headings = pick(self.columns.iter().map(|(_, heading)| (*heading).to_owned()).collect());
+        let headings = pick(
+            self.columns
+                .iter()
+                .map(|(_, heading)| (*heading).to_owned())
+                .collect(),
+        );
         let rows: Vec<Vec<String>> = self
             .rows
             .iter()
@@ -99,17 +111,30 @@ impl Table {
 }
 
 fn grid(headings: &[String], rows: &[Vec<String>]) -> String {
-    let width = |text: &String| text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let width = |text: &String| {
+        text.lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let mut widths: Vec<usize> = headings.iter().map(width).collect();
     for row in rows {
         for (column, cell) in widths.iter_mut().zip(row) {
             *column = (*column).max(width(cell));
         }
     }
-    let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect();
+    let rule: String = widths
+        .iter()
+        .map(|width| format!("+{}", "-".repeat(width + 2)))
+        .collect();
     let rule = format!("{rule}+\n");
     let line = |cells: &[String]| -> String {
-        let height = cells.iter().map(|cell| cell.lines().count()).max().unwrap_or(0).max(1);
+        let height = cells
+            .iter()
+            .map(|cell| cell.lines().count())
+            .max()
+            .unwrap_or(0)
+            .max(1);
         (0..height)
             .map(|part| {
                 let cells = cells.iter().zip(&widths).map(|(cell, &width)| {
@@ -171,7 +196,11 @@ mod tests {
     }
 
     fn table(rows: Vec<Vec<Cell>>) -> Table {
-        Table::new(&[("id", "ID"), ("labels", "Labels"), ("age", "Age")], rows, at(100_000.0))
+        Table::new(
+            &[("id", "ID"), ("labels", "Labels"), ("age", "Age")],
+            rows,
+            at(100_000.0),
+        )
     }
 
     #[test]
@@ -217,6 +246,9 @@ mod tests {
     #[test]
     fn fields_pick_columns_and_keep_their_order() {
         let table = table(vec![vec![Cell::text(1), Cell::Null, Cell::Null]]);
-        assert_eq!(table.text(Some(&["age", "id", "nonsense"])), "+----+-----+\n| ID | Age |\n+----+-----+\n| 1  |     |\n+----+-----+\n");
+        assert_eq!(
+            table.text(Some(&["age", "id", "nonsense"])),
+            "+----+-----+\n| ID | Age |\n+----+-----+\n| 1  |     |\n+----+-----+\n"
+        );
     }
 }

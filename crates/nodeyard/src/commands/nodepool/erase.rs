@@ -54,7 +54,10 @@ async fn erase_nodes(registry: &Registry, provider: &ProviderName) -> anyhow::Re
         }
         let path = TreePath::new(layout::node(id))?;
         node.set_state(NodeState::Deleted, now());
-        match tree.set(&path, Bytes::from(node.to_json()), Version::Any).await {
+        match tree
+            .set(&path, Bytes::from(node.to_json()), Version::Any)
+            .await
+        {
             Err(error) if error.is_no_node() => continue,
             result => result?,
         };

@@ -38,7 +38,8 @@ async fn copy(
     data: &mut BTreeMap<String, String>,
 ) -> anyhow::Result<()> {
     if let Some(record) = ext::get_opt(tree, &TreePath::new(path.as_str())?).await? {
-        let text = String::from_utf8(record.data.to_vec()).with_context(|| format!("{path} is not text"))?;
+        let text = String::from_utf8(record.data.to_vec())
+            .with_context(|| format!("{path} is not text"))?;
         data.insert(path, text);
     }
     Ok(())
@@ -56,7 +57,11 @@ pub(super) async fn import(registry: &Registry, file: &Path) -> anyhow::Result<(
             Place::parse(path),
             Some(Place::ImagePause(_) | Place::Build(_) | Place::Upload(_))
         );
-        ensure!(known, "cannot import {}: {path} is no image data", file.display());
+        ensure!(
+            known,
+            "cannot import {}: {path} is no image data",
+            file.display()
+        );
     }
     let tree = registry.tree();
     // Parents sort before what is below them.
@@ -76,7 +81,10 @@ async fn write(tree: &dyn Tree, path: &str, data: Bytes) -> anyhow::Result<()> {
             dump::advance_counter(tree, &parent, after).await?;
         }
     }
-    match tree.create(&record, data.clone(), CreateMode::Persistent).await {
+    match tree
+        .create(&record, data.clone(), CreateMode::Persistent)
+        .await
+    {
         Err(error) if error.is_node_exists() => {
             tree.set(&record, data, Version::Any).await?;
         }

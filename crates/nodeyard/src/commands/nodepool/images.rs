@@ -13,7 +13,9 @@ pub(super) fn build_key(text: &str) -> Result<BuildKey, String> {
             build: build.parse().ok()?,
         })
     });
-    key.ok_or_else(|| "expected <image>-<build id>, as in the first column of dib-image-list".to_owned())
+    key.ok_or_else(|| {
+        "expected <image>-<build id>, as in the first column of dib-image-list".to_owned()
+    })
 }
 
 pub(super) async fn request_build(
@@ -26,7 +28,7 @@ pub(super) async fn request_build(
             bail!("there is no image {image} in the configuration, so nobody would build it");
         };
         ensure!(
-            !configured.pause(),
+            !configured.pause,
             "image {image} is paused in the configuration, so nobody would build it"
         );
     }
@@ -35,7 +37,8 @@ pub(super) async fn request_build(
 
 pub(super) async fn pause(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
     let result = registry.images().pause(image).await;
-    result.with_context(|| format!("image {image} cannot be paused before something is known of it"))
+    result
+        .with_context(|| format!("image {image} cannot be paused before something is known of it"))
 }
 
 pub(super) async fn unpause(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {

@@ -20,21 +20,32 @@ pub(super) async fn show(
     provider: &ProviderName,
     format: Format,
 ) -> anyhow::Result<()> {
-    let images = uploads(registry, provider).await?.into_iter().map(|(build, uploads)| {
-        vec![
-            Cell::text(&build.image),
-            Cell::text(build.build),
-            Cell::List(uploads),
-        ]
-    });
+    let images = uploads(registry, provider)
+        .await?
+        .into_iter()
+        .map(|(build, uploads)| {
+            vec![
+                Cell::text(&build.image),
+                Cell::text(build.build),
+                Cell::List(uploads),
+            ]
+        });
     let images = Table::new(
-        &[("image", "Image Name"), ("build_id", "Build ID"), ("upload_ids", "Upload IDs")],
+        &[
+            ("image", "Image Name"),
+            ("build_id", "Build ID"),
+            ("upload_ids", "Upload IDs"),
+        ],
         images.collect(),
         now(),
     );
     let nodes = nodes(registry, provider).await?.into_iter();
     let nodes = nodes.map(|(id, external)| vec![Cell::text(id), Cell::Json(external)]);
-    let nodes = Table::new(&[("id", "ID"), ("server_id", "Server ID")], nodes.collect(), now());
+    let nodes = Table::new(
+        &[("id", "ID"), ("server_id", "Server ID")],
+        nodes.collect(),
+        now(),
+    );
     if format == Format::Json {
         return output::json(&Info {
             images: &images,
@@ -42,7 +53,11 @@ pub(super) async fn show(
         });
     }
     let mut out = io::stdout().lock();
-    writeln!(out, "ZooKeeper data for provider {provider}\n\nImage data:\n{}", images.text(None))?;
+    writeln!(
+        out,
+        "ZooKeeper data for provider {provider}\n\nImage data:\n{}",
+        images.text(None)
+    )?;
     write!(out, "Nodes:\n{}", nodes.text(None))?;
     Ok(())
 }
@@ -72,5 +87,7 @@ async fn nodes(
 ) -> anyhow::Result<Vec<(NodeId, Opaque)>> {
     let nodes = registry.nodes().list().await?.into_iter();
     let nodes = nodes.filter(|(_, node)| node.value.provider.as_ref() == Some(provider));
-    Ok(nodes.map(|(id, node)| (id, node.value.external_id)).collect())
+    Ok(nodes
+        .map(|(id, node)| (id, node.value.external_id))
+        .collect())
 }

@@ -22,7 +22,10 @@ pub(super) async fn nodes(
     format: Format,
 ) -> anyhow::Result<()> {
     let detail = detail || format == Format::Json;
-    print(&status::all_nodes(registry, only, detail, now()).await?, format)
+    print(
+        &status::all_nodes(registry, only, detail, now()).await?,
+        format,
+    )
 }
 
 pub(super) async fn uploads(registry: &Registry, format: Format) -> anyhow::Result<()> {

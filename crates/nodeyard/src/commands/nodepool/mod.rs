@@ -103,7 +103,9 @@ async fn on_store(
         StoreCommand::DibImageList => lists::builds(registry, context.format).await,
         StoreCommand::ImageStatus => lists::image_status(registry, context.format).await,
         StoreCommand::RequestList => lists::requests(registry, context.format).await,
-        StoreCommand::ImageBuild { image } => images::request_build(registry, context, &image).await,
+        StoreCommand::ImageBuild { image } => {
+            images::request_build(registry, context, &image).await
+        }
         StoreCommand::ImagePause { image } => images::pause(registry, &image).await,
         StoreCommand::ImageUnpause { image } => images::unpause(registry, &image).await,
         StoreCommand::ImageDelete(args) => images::delete_upload(registry, args).await,
@@ -111,7 +113,9 @@ async fn on_store(
         StoreCommand::Delete { id } => nodes::delete(registry, id, context.format).await,
         StoreCommand::Hold { id } => nodes::hold(registry, id, context.format).await,
         StoreCommand::Info { provider } => info::show(registry, &provider, context.format).await,
-        StoreCommand::Erase { provider, force } => erase::provider(registry, &provider, force).await,
+        StoreCommand::Erase { provider, force } => {
+            erase::provider(registry, &provider, force).await
+        }
         StoreCommand::ExportImageData { path } => image_data::export(registry, &path).await,
         StoreCommand::ImportImageData { path } => image_data::import(registry, &path).await,
     }
