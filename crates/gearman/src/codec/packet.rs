@@ -73,7 +73,7 @@ pub enum Packet {
     SubmitJobSched {
         function: Bytes,
         unique: Bytes,
-        when: [Bytes; 5],
+        when: Box<[Bytes; 5]>,
         payload: Bytes,
     },
     SubmitJobEpoch {
@@ -241,13 +241,13 @@ impl Packet {
             K::SubmitJobSched => Self::SubmitJobSched {
                 function: args.next("function")?,
                 unique: args.next("unique")?,
-                when: [
+                when: Box::new([
                     args.next("minute")?,
                     args.next("hour")?,
                     args.next("day of month")?,
                     args.next("month")?,
                     args.next("day of week")?,
-                ],
+                ]),
                 payload: args.last(),
             },
             K::SubmitJobEpoch => Self::SubmitJobEpoch {
@@ -417,7 +417,7 @@ impl Packet {
                 when,
                 payload,
             } => {
-                let [minute, hour, day, month, weekday] = when;
+                let [minute, hour, day, month, weekday] = &**when;
                 v(
                     K::SubmitJobSched,
                     &[function, unique, minute, hour, day, month, weekday, payload],
