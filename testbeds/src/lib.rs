@@ -1,1 +1,3 @@
 //! Starts the real counterparts for tests.
+
+pub mod gearman;

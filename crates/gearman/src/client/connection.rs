@@ -5,6 +5,7 @@
 //! server never gives one.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -24,10 +25,13 @@ const EVENTS_AHEAD: usize = 256;
 #[derive(Debug)]
 pub(super) struct Connection {
     server: Arc<str>,
-    writer: tokio::sync::Mutex<FramedWrite<WriteHalf<Stream>, Codec>>,
+    writer: Arc<Writer>,
     waiting: Arc<Mutex<Waiting>>,
     closed: CancellationToken,
 }
+
+/// Emptied when the connection ends, which hangs up.
+type Writer = tokio::sync::Mutex<Option<FramedWrite<WriteHalf<Stream>, Codec>>>;
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -62,9 +66,20 @@ impl Connection {
             .await?;
         let (reader, writer) = tokio::io::split(stream);
         let codec = Codec::new(Magic::Request, options.limits);
+        let mut writer = FramedWrite::new(writer, codec.clone());
+        if options.exceptions {
+            let option = Packet::OptionReq {
+                option: Bytes::from_static(b"exceptions"),
+            };
+            let sent = writer.send(&option).await;
+            sent.map_err(|source| ClientError::NotSent {
+                server: endpoint.to_string(),
+                source,
+            })?;
+        }
         let connection = Arc::new(Self {
             server: endpoint.to_string().into(),
-            writer: tokio::sync::Mutex::new(FramedWrite::new(writer, codec.clone())),
+            writer: Arc::new(Writer::new(Some(writer))),
             waiting: Arc::default(),
             closed: CancellationToken::new(),
         });
@@ -74,6 +89,7 @@ impl Connection {
             waiting: connection.waiting.clone(),
         };
         let closed = connection.closed.clone();
+        let writer = connection.writer.clone();
         tokio::spawn(async move {
             let waiting = reading.waiting.clone();
             tokio::select! {
@@ -81,22 +97,12 @@ impl Connection {
                 () = closed.cancelled() => {}
             }
             // Dropping the senders is what tells everybody who waits.
-            let mut waiting = lock(&waiting);
-            *waiting = Waiting {
+            *lock(&waiting) = Waiting {
                 gone: true,
                 ..Waiting::default()
             };
+            writer.lock().await.take();
         });
-        if options.exceptions {
-            let option = Packet::OptionReq {
-                option: Bytes::from_static(b"exceptions"),
-            };
-            let sent = connection.writer.lock().await.send(&option).await;
-            sent.map_err(|source| ClientError::NotSent {
-                server: connection.server.to_string(),
-                source,
-            })?;
-        }
         Ok(connection)
     }
 
@@ -114,19 +120,26 @@ impl Connection {
         let unknown = || ClientError::OutcomeUnknown {
             server: self.server.to_string(),
         };
+        let not_sent = |source| ClientError::NotSent {
+            server: self.server.to_string(),
+            source,
+        };
         let exchange = async {
             let (answer, answered) = oneshot::channel();
             {
                 let mut writer = self.writer.lock().await;
-                let fed = writer.feed(packet).await;
-                fed.map_err(|source| ClientError::NotSent {
-                    server: self.server.to_string(),
-                    source,
-                })?;
+                let Some(writer) = writer.as_mut() else {
+                    return Err(not_sent(
+                        io::Error::from(io::ErrorKind::NotConnected).into(),
+                    ));
+                };
+                writer.feed(packet).await.map_err(not_sent)?;
                 {
                     let mut waiting = lock(&self.waiting);
                     if waiting.gone {
-                        return Err(unknown());
+                        return Err(not_sent(
+                            io::Error::from(io::ErrorKind::NotConnected).into(),
+                        ));
                     }
                     waiting.requests.push_back(Request { events, answer });
                 }

@@ -1,9 +1,12 @@
 //! What a client hears of a job it waits for.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
 use super::JobHandle;
+use super::connection::Connection;
 
 /// One thing that happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct SubmittedJob {
     pub(super) handle: JobHandle,
     pub(super) events: mpsc::Receiver<JobEvent>,
     pub(super) ended: bool,
+    /// A connection ends with the last who needs it, and foreground jobs end with their connection.
+    pub(super) _connection: Arc<Connection>,
 }
 
 impl SubmittedJob {

@@ -187,17 +187,18 @@ impl Client {
     /// Submits a job and stays with it. When the client goes away, so does the job.
     pub async fn submit(&self, request: &JobRequest) -> Result<SubmittedJob, ClientError> {
         let (sender, events) = connection::event_channel();
-        let handle = self.place(request, false, Some(sender)).await?;
+        let (handle, connection) = self.place(request, false, Some(sender)).await?;
         Ok(SubmittedJob {
             handle,
             events,
             ended: false,
+            _connection: connection,
         })
     }
 
     /// Submits a job that nobody waits for.
     pub async fn submit_background(&self, request: &JobRequest) -> Result<JobHandle, ClientError> {
-        self.place(request, true, None).await
+        Ok(self.place(request, true, None).await?.0)
     }
 
     /// What the job's server knows of it.
@@ -228,14 +229,14 @@ impl Client {
             .ask(server, &Packet::EchoReq { data: data.into() }, None)
             .await?
         {
-            Answer::Echo(data) => Ok(data),
+            (Answer::Echo(data), _) => Ok(data),
             _ => Err(self.out_of_step(server)),
         }
     }
 
     async fn ask_status(&self, server: usize, packet: &Packet) -> Result<JobStatus, ClientError> {
         match self.ask(server, packet, None).await? {
-            Answer::Status(status) => Ok(status),
+            (Answer::Status(status), _) => Ok(status),
             _ => Err(self.out_of_step(server)),
         }
     }
@@ -246,7 +247,7 @@ impl Client {
         request: &JobRequest,
         background: bool,
         events: Option<tokio::sync::mpsc::Sender<JobEvent>>,
-    ) -> Result<JobHandle, ClientError> {
+    ) -> Result<(JobHandle, Arc<Connection>), ClientError> {
         let count = self.inner.options.servers.len();
         let first = self.first_server(request, count);
         let packet = request.packet(background);
@@ -254,7 +255,9 @@ impl Client {
         for step in 0..count {
             let server = (first + step) % count;
             match self.ask(server, &packet, events.clone()).await {
-                Ok(Answer::Created(handle)) => return Ok(JobHandle { server, handle }),
+                Ok((Answer::Created(handle), connection)) => {
+                    return Ok((JobHandle { server, handle }, connection));
+                }
                 Ok(_) => return Err(self.out_of_step(server)),
                 Err(
                     error @ (ClientError::OutcomeUnknown { .. } | ClientError::OutOfStep { .. }),
@@ -288,7 +291,7 @@ impl Client {
         server: usize,
         packet: &Packet,
         events: Option<tokio::sync::mpsc::Sender<JobEvent>>,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<(Answer, Arc<Connection>), ClientError> {
         let connection = self.connection(server).await?;
         match connection
             .request(packet, events, &self.inner.options)
@@ -298,7 +301,7 @@ impl Client {
                 server: self.name(server),
                 refusal,
             }),
-            answer => Ok(answer),
+            answer => Ok((answer, connection)),
         }
     }
 
