@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::codec::FramedRead;
 
 use super::core::{ConnectionId, Outgoing};
@@ -30,7 +31,8 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAd
     match &shared.options.tls {
         None => {
             let (reader, writer) = socket.into_split();
-            run(&shared, peer, None, reader, writer).await;
+            let outbox = Outbox::new(shared.options.outbox_mark, Some(writer));
+            run(&shared, peer, None, reader, outbox, None).await;
         }
         Some(ServerTls(config)) => {
             let accept = TlsAcceptor::from(config.clone()).accept(socket);
@@ -46,7 +48,16 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAd
                 .and_then(|chain| chain.first());
             let subject = certificate.and_then(common_name);
             let (reader, writer) = tokio::io::split(stream);
-            run(&shared, peer, subject.as_deref(), reader, writer).await;
+            let outbox = Outbox::new(shared.options.outbox_mark, None);
+            run(
+                &shared,
+                peer,
+                subject.as_deref(),
+                reader,
+                outbox,
+                Some(writer),
+            )
+            .await;
         }
     }
 }
@@ -55,15 +66,16 @@ async fn run(
     shared: &Arc<Shared>,
     peer: SocketAddr,
     subject: Option<&str>,
-    reader: impl AsyncRead + Send + Unpin + 'static,
-    writer: impl AsyncWrite + Send + Unpin + 'static,
+    reader: impl AsyncRead + Unpin,
+    outbox: Outbox,
+    tls_writer: Option<WriteHalf<TlsStream<TcpStream>>>,
 ) {
     let rights = shared
         .options
         .access
         .as_ref()
         .map(|access| access.rights_of(subject));
-    let outbox = Arc::new(Outbox::new(shared.options.outbox_mark));
+    let outbox = Arc::new(outbox);
     let id = {
         let mut state = shared.lock();
         state.last_connection += 1;
@@ -75,32 +87,27 @@ async fn run(
     };
     tracing::debug!(%peer, subject, connection = id.0, "connected");
     // A task of its own: a peer that does not read must not keep us from hearing what it says.
-    let writing = {
+    let writing = tokio::spawn({
         let outbox = outbox.clone();
-        tokio::spawn(async move {
-            let written = tokio::select! {
-                () = outbox.closed.cancelled() => Ok(()),
-                written = outbox.write_to(writer) => written,
-            };
-            outbox.closed.cancel();
-            written
-        })
-    };
+        async move { outbox.write(tls_writer).await }
+    });
     let mut frames = FramedRead::new(reader, Codec::new(Magic::Response, shared.options.limits));
     let ended = tokio::select! {
         () = outbox.closed.cancelled() => Ok(()),
         ended = read(shared, id, &mut frames) => ended,
     };
-    {
+    let delivered = {
         let mut state = shared.lock();
         state.core.disconnect(id, Instant::now());
         if let Err(error) = &ended {
             state.farewell(id, error);
         }
-        state.deliver();
+        let delivered = state.deliver();
         state.outboxes.remove(&id);
-    }
-    shared.deadline_changed();
+        delivered
+    };
+    delivered.flush();
+    shared.deadline_is(delivered.next_deadline);
     match ended {
         Ok(()) => outbox.closed.cancel(),
         Err(error) => {
@@ -122,7 +129,7 @@ async fn read(
     frames: &mut FramedRead<impl AsyncRead + Unpin, Codec>,
 ) -> Result<(), WireError> {
     while let Some(frame) = frames.next().await {
-        let crowded = {
+        let delivered = {
             let mut state = shared.lock();
             match frame {
                 Ok(Frame::Packet(packet)) => state.core.packet(id, packet, Instant::now()),
@@ -134,8 +141,9 @@ async fn read(
             }
             state.deliver()
         };
-        shared.deadline_changed();
-        for outbox in crowded {
+        delivered.flush();
+        shared.deadline_is(delivered.next_deadline);
+        for outbox in delivered.crowded() {
             if !outbox.wait_for_room(shared.options.slow_reader_limit).await {
                 shared.lock().core.counters.slow_readers += 1;
                 outbox.closed.cancel();
@@ -145,18 +153,44 @@ async fn read(
     Ok(())
 }
 
+/// What has to be done about deliveries once the state is unlocked.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    /// The outboxes that something was put into, and whether that brought them above their mark.
+    outboxes: Vec<(Arc<Outbox>, bool)>,
+    pub(super) next_deadline: Option<Instant>,
+}
+
+impl Delivered {
+    pub(super) fn flush(&self) {
+        for (outbox, _) in &self.outboxes {
+            outbox.flush();
+        }
+    }
+
+    /// The outboxes whose connections read too slowly.
+    fn crowded(self) -> impl Iterator<Item = Arc<Outbox>> {
+        self.outboxes
+            .into_iter()
+            .filter(|(_, crowded)| *crowded)
+            .map(|(outbox, _)| outbox)
+    }
+}
+
 impl State {
-    /// Hands out what the core has decided. Returns the outboxes that are above their mark.
-    pub(super) fn deliver(&mut self) -> Vec<Arc<Outbox>> {
-        let mut crowded = Vec::new();
+    /// Hands out what the core has decided.
+    pub(super) fn deliver(&mut self) -> Delivered {
+        let mut outboxes = Vec::new();
         for (to, outgoing) in self.core.drain_deliveries() {
-            if let Some(outbox) = self.outboxes.get(&to)
-                && outbox.put(&outgoing)
-            {
-                crowded.push(outbox.clone());
+            if let Some(outbox) = self.outboxes.get(&to) {
+                let crowded = outbox.put(&outgoing);
+                outboxes.push((outbox.clone(), crowded));
             }
         }
-        crowded
+        Delivered {
+            outboxes,
+            next_deadline: self.core.next_deadline(),
+        }
     }
 
     /// Says why a connection is closed.

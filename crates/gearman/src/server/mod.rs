@@ -1,8 +1,9 @@
 //! A small job server: queues in memory, plain TCP on loopback or TLS with client certificates.
 //!
-//! It behaves as gear's server does where gear's and gearmand differ, unless an option says otherwise: a job whose
-//! worker is lost fails at once (its client knows best whether to repeat it), equal uniques are separate jobs,
-//! and an exception reaches every client. Jobs live in memory only; a client that must not lose one asks again.
+//! Where gear's server and gearmand differ it does what harms least, unless an option says otherwise: a job whose
+//! worker is lost fails at once (its client knows best whether to repeat it), equal uniques are separate jobs, and
+//! an exception reaches those who asked for exceptions, others as a failure. Jobs live in memory only; a client
+//! that must not lose one asks again.
 //!
 //! The decisions are in the `core` module, without I/O; this one and `connection` give it sockets.
 
@@ -56,7 +57,8 @@ pub struct ServerOptions {
     pub job_attempts: u32,
     /// Whether a submit joins the job of the same function and unique that is there already.
     pub coalesce_uniques: bool,
-    /// Whether clients that did not ask for exceptions get a plain failure instead.
+    /// Whether clients that did not ask for exceptions get a plain failure instead, as from gearmand. Without it
+    /// they get the exception, as from gear's server; the `gearman` command takes that for success.
     pub strict_exceptions: bool,
     /// Bytes waiting for one connection above which those who feed it must wait.
     pub outbox_mark: usize,
@@ -81,7 +83,7 @@ impl Default for ServerOptions {
             max_functions: 200_000,
             job_attempts: 1,
             coalesce_uniques: false,
-            strict_exceptions: false,
+            strict_exceptions: true,
             outbox_mark: 4 << 20,
             slow_reader_limit: Duration::from_secs(60),
             wake_patience: Duration::from_millis(500),
@@ -221,7 +223,8 @@ impl Server {
                 }
             }
         }
-        for outbox in self.shared.lock().outboxes.values() {
+        // An outbox holds its socket, and a handle of this server may outlive it.
+        for outbox in std::mem::take(&mut self.shared.lock().outboxes).into_values() {
             outbox.closed.cancel();
         }
         tasks.shutdown().await;
@@ -264,8 +267,7 @@ impl Shared {
     }
 
     /// Disturbs the timer task if something is due before it would look.
-    fn deadline_changed(&self) {
-        let next = self.lock().core.next_deadline();
+    fn deadline_is(&self, next: Option<Instant>) {
         let planned = *self
             .sleeping_until
             .lock()
@@ -278,18 +280,18 @@ impl Shared {
 
 async fn run_timer(shared: Arc<Shared>) {
     loop {
-        let next = {
+        let delivered = {
             let mut state = shared.lock();
             state.core.expire(Instant::now());
-            state.deliver();
-            let next = state.core.next_deadline();
+            let delivered = state.deliver();
             *shared
                 .sleeping_until
                 .lock()
-                .unwrap_or_else(PoisonError::into_inner) = next;
-            next
+                .unwrap_or_else(PoisonError::into_inner) = delivered.next_deadline;
+            delivered
         };
-        match next {
+        delivered.flush();
+        match delivered.next_deadline {
             Some(at) => tokio::select! {
                 () = tokio::time::sleep_until(at.into()) => {}
                 () = shared.timer.notified() => {}

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use nodeyard_gearman::client::{JobRequest, Outcome};
+use nodeyard_gearman::server::ServerOptions;
 use nodeyard_gearman::worker::{Job, JobError};
 use nodeyard_testbeds::gearman::{Peer, python, tool};
 
-use crate::support::{AnyServer, RunningWorker, bytes, soon, until};
+use crate::support::{AnyServer, OurServer, RunningWorker, bytes, local, soon, until};
 
 /// Runs something that blocks, beside the server.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -186,6 +187,21 @@ async fn a_gear_client_calls_our_worker() {
             .await
             .contains("\"failure\": true")
     );
+    let heard = gear_client(server.port(), "raise", "x").await;
+    assert!(
+        heard.contains("\"failure\": true") && heard.contains("\"exception\": null"),
+        "{heard}"
+    );
+
+    // gear never asks for exceptions but understands them.
+    let options = ServerOptions {
+        strict_exceptions: false,
+        ..local()
+    };
+    let server = AnyServer::Ours(OurServer::start(options).await);
+    let worker = RunningWorker::echo(server.endpoint()).await;
+    let raise = async |_job| Err(JobError::Exception("broken".to_owned()));
+    worker.handle.register("raise", raise).unwrap();
     let heard = gear_client(server.port(), "raise", "x").await;
     assert!(heard.contains("\"exception\": \"broken\""), "{heard}");
 }
