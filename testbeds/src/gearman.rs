@@ -58,6 +58,11 @@ impl JobServer {
         self.port
     }
 
+    /// The process that serves, while there is one.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Kills the server without warning.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

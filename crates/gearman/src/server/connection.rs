@@ -4,21 +4,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use tokio::io::{AsyncRead, WriteHalf};
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_util::codec::FramedRead;
+use tokio_util::codec::Decoder;
 
 use super::core::{ConnectionId, Outgoing};
 use super::outbox::Outbox;
 use super::{Shared, State};
-use crate::codec::{Codec, Frame, Magic, Packet, WireError};
+use crate::codec::{Codec, Frame, FrameError, Magic, Packet, WireError};
 use crate::tls::{ServerTls, common_name};
 
 /// A peer that has not finished its TLS handshake by then is turned away.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Room kept for reading.
+const READ_AHEAD: usize = 8 << 10;
+
+/// Frames of one connection that are acted on before others get their turn.
+const BATCH: usize = 64;
 
 /// How long the last words to a malformed peer may take.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
@@ -66,7 +72,7 @@ async fn run(
     shared: &Arc<Shared>,
     peer: SocketAddr,
     subject: Option<&str>,
-    reader: impl AsyncRead + Unpin,
+    mut reader: impl AsyncRead + Unpin,
     outbox: Outbox,
     tls_writer: Option<WriteHalf<TlsStream<TcpStream>>>,
 ) {
@@ -91,10 +97,9 @@ async fn run(
         let outbox = outbox.clone();
         async move { outbox.write(tls_writer).await }
     });
-    let mut frames = FramedRead::new(reader, Codec::new(Magic::Response, shared.options.limits));
     let ended = tokio::select! {
         () = outbox.closed.cancelled() => Ok(()),
-        ended = read(shared, id, &mut frames) => ended,
+        ended = read(shared, id, &mut reader) => ended,
     };
     let delivered = {
         let mut state = shared.lock();
@@ -114,7 +119,7 @@ async fn run(
             tracing::info!(%peer, error = &error as &dyn std::error::Error, "connection closed");
             outbox.finish();
             // A socket closed with unread data resets the connection, and the peer never reads the reason.
-            let discard = async { tokio::io::copy(frames.get_mut(), &mut tokio::io::sink()).await };
+            let discard = async { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await };
             let _ = tokio::time::timeout(FAREWELL_LIMIT, discard).await;
             outbox.closed.cancel();
         }
@@ -126,31 +131,61 @@ async fn run(
 async fn read(
     shared: &Shared,
     id: ConnectionId,
-    frames: &mut FramedRead<impl AsyncRead + Unpin, Codec>,
+    reader: &mut (impl AsyncRead + Unpin),
 ) -> Result<(), WireError> {
-    while let Some(frame) = frames.next().await {
-        let delivered = {
-            let mut state = shared.lock();
-            match frame {
-                Ok(Frame::Packet(packet)) => state.core.packet(id, packet, Instant::now()),
-                Ok(Frame::Line(line)) => {
-                    state.core.admin(id, &line, shared.options.access.as_ref());
-                }
-                Err(WireError::Io(_)) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            state.deliver()
-        };
-        delivered.flush();
-        shared.deadline_is(delivered.next_deadline);
-        for outbox in delivered.crowded() {
-            if !outbox.wait_for_room(shared.options.slow_reader_limit).await {
-                shared.lock().core.counters.slow_readers += 1;
-                outbox.closed.cancel();
-            }
+    let mut codec = Codec::new(Magic::Response, shared.options.limits);
+    let mut buffer = BytesMut::with_capacity(READ_AHEAD);
+    loop {
+        if buffer.capacity() - buffer.len() < READ_AHEAD / 2 {
+            buffer.reserve(READ_AHEAD);
+        }
+        match reader.read_buf(&mut buffer).await {
+            Ok(0) if buffer.is_empty() => return Ok(()),
+            Ok(0) => return Err(FrameError::Truncated { got: buffer.len() }.into()),
+            Ok(_) => while take_batch(shared, id, &mut codec, &mut buffer).await? {},
+            Err(_) => return Ok(()),
         }
     }
-    Ok(())
+}
+
+/// Acts on frames that have arrived, several under one lock and with one flush. False when there are no more.
+async fn take_batch(
+    shared: &Shared,
+    id: ConnectionId,
+    codec: &mut Codec,
+    buffer: &mut BytesMut,
+) -> Result<bool, WireError> {
+    let (delivered, more) = {
+        let mut state = shared.lock();
+        let now = Instant::now();
+        let mut more = Ok(true);
+        for _ in 0..BATCH {
+            match codec.decode(buffer) {
+                Ok(Some(Frame::Packet(packet))) => state.core.packet(id, packet, now),
+                Ok(Some(Frame::Line(line))) => {
+                    state.core.admin(id, &line, shared.options.access.as_ref());
+                }
+                Ok(None) => {
+                    more = Ok(false);
+                    break;
+                }
+                Err(error) => {
+                    more = Err(error);
+                    break;
+                }
+            }
+        }
+        (state.deliver(), more)
+    };
+    delivered.flush();
+    shared.deadline_is(delivered.next_deadline);
+    for outbox in delivered.crowded() {
+        if !outbox.wait_for_room(shared.options.slow_reader_limit).await {
+            shared.lock().core.counters.slow_readers += 1;
+            outbox.closed.cancel();
+        }
+    }
+    more
 }
 
 /// What has to be done about deliveries once the state is unlocked.

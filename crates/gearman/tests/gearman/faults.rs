@@ -9,6 +9,7 @@ use nodeyard_gearman::client::{
 };
 use nodeyard_gearman::server::ServerOptions;
 use nodeyard_gearman::worker::Job;
+use nodeyard_testbeds::gearman::Kind;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -260,4 +261,31 @@ async fn echo_and_admin_answers_arrive() {
     assert!(admin.cancel_job(&handle.to_string()).await.unwrap());
     assert!(!admin.cancel_job(&handle.to_string()).await.unwrap());
     assert!(admin.cancel_job("two words").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gearmand_answers_what_gear_does_not() {
+    let server = AnyServer::foreign(Kind::Gearmand);
+    let client = server.client();
+    assert_eq!(client.echo(0, "a\0b").await.unwrap(), bytes("a\0b"));
+    let handle = client
+        .submit_background(&JobRequest::new("f", "").unique("u"))
+        .await
+        .unwrap();
+    assert!(client.status_by_unique(0, "u").await.unwrap().known);
+    assert!(!client.status_by_unique(0, "other").await.unwrap().known);
+    let mut admin = server.admin().await;
+    assert!(admin.version().await.unwrap().starts_with("1."));
+    assert_eq!(admin.show_unique_jobs().await.unwrap(), ["u"]);
+    assert_eq!(
+        admin.show_jobs().await.unwrap()[0].handle,
+        handle.to_string()
+    );
+    admin.max_queue("f", Some(1)).await.unwrap();
+    let full = client
+        .submit_background(&JobRequest::new("f", ""))
+        .await
+        .unwrap_err();
+    assert!(matches!(full, ClientError::Refused { .. }), "{full}");
+    assert!(admin.cancel_job(&handle.to_string()).await.unwrap());
 }
