@@ -1,7 +1,7 @@
 //! Submit to assign: the time from a client's submit to the worker's assignment, our server beside gearmand.
 //!
 //! 200 workers register 10,000 functions, 50 each, and sleep; jobs of random functions are submitted one by one
-//! (latency) and 100 at a time (load). Each server is a process of its own and the rounds alternate. Run with
+//! (latency) and 100 at a time (load). After that every worker registers all functions. Each server is a process of its own and the rounds alternate. Run with
 //! `cargo bench -p nodeyard-gearman`; needs gearmand.
 
 #![allow(
@@ -90,8 +90,8 @@ async fn compare() {
         JobServer::start(Kind::Gearmand, None).unwrap(),
     );
     let mut beds = [
-        ("ours", Bed::new(ours.1).await),
-        ("gearmand", Bed::new(gearmand.port()).await),
+        ("ours", Bed::new(ours.1, false).await),
+        ("gearmand", Bed::new(gearmand.port(), false).await),
     ];
     let mut times: [[Vec<Duration>; 2]; 2] = Default::default();
     for _ in 0..ROUNDS {
@@ -103,24 +103,40 @@ async fn compare() {
     let pids = [ours.0.id(), gearmand.pid().unwrap()];
     for (index, (name, _)) in beds.iter().enumerate() {
         println!(
-            "{name:9} {:?} of processor time",
+            "{name}: {:?} of processor time",
             processor_time(pids[index])
         );
         for (load, times) in ["one at a time", "100 at a time"]
             .iter()
             .zip(&mut times[index])
         {
-            times.sort_unstable();
-            let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-            println!(
-                "{name:9} {load}: p50 {:?}, p99 {:?}, max {:?}, {} jobs",
-                at(0.5),
-                at(0.99),
-                at(1.0),
-                times.len()
-            );
+            report(&format!("{name}, {load}"), times);
         }
     }
+    // gearmand takes time in the square of its functions to register them, so this is for us alone.
+    drop((beds, ours, gearmand));
+    let ours = OwnProcess::start();
+    let mut bed = Bed::new(ours.1, true).await;
+    report(
+        "ours, every worker does all functions, one at a time",
+        &mut bed.run(JOBS, 1).await,
+    );
+    report(
+        "ours, every worker does all functions, 100 at a time",
+        &mut bed.run(JOBS, AT_ONCE).await,
+    );
+}
+
+fn report(what: &str, times: &mut [Duration]) {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    println!(
+        "{what}: p50 {:?}, p99 {:?}, max {:?}, {} jobs",
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        times.len()
+    );
 }
 
 /// What a process has used so far, registrations included.
@@ -151,11 +167,11 @@ async fn connect(port: u16) -> Framed<TcpStream, Codec> {
 }
 
 impl Bed {
-    async fn new(port: u16) -> Self {
+    async fn new(port: u16, shared: bool) -> Self {
         let (sender, assigned) = mpsc::unbounded_channel();
         let (ready, mut readies) = mpsc::unbounded_channel();
         for worker in 0..WORKERS {
-            tokio::spawn(work(port, worker, sender.clone(), ready.clone()));
+            tokio::spawn(work(port, worker, shared, sender.clone(), ready.clone()));
         }
         for _ in 0..WORKERS {
             readies.recv().await.unwrap();
@@ -202,11 +218,13 @@ impl Bed {
 async fn work(
     port: u16,
     worker: usize,
+    shared: bool,
     assigned: mpsc::UnboundedSender<(usize, Instant)>,
     ready: mpsc::UnboundedSender<()>,
 ) {
     let mut wire = connect(port).await;
-    for function in (worker..FUNCTIONS).step_by(WORKERS) {
+    let (first, step) = if shared { (0, 1) } else { (worker, WORKERS) };
+    for function in (first..FUNCTIONS).step_by(step) {
         wire.feed(&Packet::CanDo {
             function: format!("image-upload:{function}").into(),
         })

@@ -147,6 +147,8 @@ impl Worker {
     ///
     /// On shutdown handlers are told; those still running after the grace period are dropped.
     pub async fn run(self, shutdown: CancellationToken) {
+        // However this ends, no handler runs on unnoticed.
+        let _kill = self.pool.kill.clone().drop_guard();
         let mut links = JoinSet::new();
         for slot in 1..=self.pool.options.slots {
             for endpoint in &self.pool.options.servers {
