@@ -3,18 +3,19 @@
 //! # Why a grab is cheap
 //!
 //! A worker may have registered 10,000 functions and 200 workers may share them, so neither a grab nor a wake
-//! may look at all of a worker's functions. Each worker has a heap of *hints*: functions that may have work,
-//! ordered by the key (priority, age) of their oldest job. The rule is: whenever a function has waiting jobs,
-//! each worker able to do it holds a hint with a key not above that of the function's first job. Keeping it
+//! may look at all of a worker's functions. Each worker has a heap of hints: functions that may have work, ordered by
+//! the key (priority, age) of their oldest job. The rule is: whenever a function has waiting jobs, each worker that
+//! is able to do it and not asleep holds a hint with a key not above that of the function's first job. Keeping it
 //! costs something only when a function's first job changes to a smaller key, typically when an empty queue
-//! gets its first job; hints that have become stale are corrected when they reach the top of a heap.
+//! gets its first job; hints that have become stale are corrected when they reach the top of a heap. A worker that
+//! is woken gets its hints from the functions that have waiting jobs at that time, of which there are few as long
+//! as anybody sleeps.
 //!
 //! # Who is woken
 //!
 //! One sleeping worker per job. If that worker takes another job instead, vanishes, or does not ask within
 //! [`Settings::wake_patience`], others are woken, so that a dead worker cannot hold a job back.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::{ConnectionId, Core, FunctionId, Key, Sleep};
@@ -46,13 +47,10 @@ impl Core {
         ability.timeout = timeout;
         connection.functions.insert(id);
         if let Some(first) = function.queue.first().copied() {
-            if ability.hint.is_none_or(|hint| hint > first) {
-                ability.hint = Some(first);
-                connection.hints.push(Reverse((first, id)));
-            }
             if connection.sleep == Sleep::Asleep {
-                self.wake(from, id);
+                return self.wake(from, id);
             }
+            connection.hints.add(ability, first, id);
         }
         self.bound_hints(from);
     }
@@ -76,36 +74,53 @@ impl Core {
         }
     }
 
-    /// Keeps a worker that registers and withdraws the same functions for ever from piling up stale hints.
-    fn bound_hints(&mut self, from: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(&from) else {
+    /// Starts over when most hints must be stale.
+    fn bound_hints(&mut self, worker: ConnectionId) {
+        if self
+            .connections
+            .get(&worker)
+            .is_some_and(|c| c.hints.len() > 4 * self.ready.len() + 64)
+        {
+            self.renew_hints(worker);
+        }
+    }
+
+    fn renew_hints(&mut self, worker: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&worker) else {
             return;
         };
-        if connection.hints.len() <= 4 * connection.functions.len() + 64 {
-            return;
-        }
         connection.hints.clear();
-        for id in &connection.functions {
+        let candidates = if self.ready.len() < connection.functions.len() {
+            &self.ready
+        } else {
+            &connection.functions
+        };
+        for id in candidates {
             let Some(Some(function)) = self.functions.get_mut(id.0) else {
                 continue;
             };
-            let first = function.queue.first().copied();
-            if let Some(ability) = function.able.get_mut(&from) {
-                ability.hint = first;
-                connection
-                    .hints
-                    .extend(first.map(|key| Reverse((key, *id))));
+            if let (Some(first), Some(ability)) =
+                (function.queue.first(), function.able.get_mut(&worker))
+            {
+                connection.hints.add(ability, *first, *id);
             }
         }
     }
 
-    // Sleeping and waking
-
     pub(super) fn set_sleep(&mut self, id: ConnectionId, sleep: Sleep) -> Option<Sleep> {
         let connection = self.connections.get_mut(&id)?;
         let before = std::mem::replace(&mut connection.sleep, sleep);
-        self.asleep += usize::from(sleep == Sleep::Asleep);
-        self.asleep -= usize::from(before == Sleep::Asleep);
+        match (before == Sleep::Asleep, sleep == Sleep::Asleep) {
+            (false, true) => {
+                self.asleep += 1;
+                connection.hints.clear();
+            }
+            (true, false) => {
+                self.asleep -= 1;
+                self.renew_hints(id);
+            }
+            _ => {}
+        }
         Some(before)
     }
 
@@ -155,35 +170,32 @@ impl Core {
 
     /// A worker about to sleep is told at once if there is work after all: the job came while it asked.
     pub(super) fn pre_sleep(&mut self, from: ConnectionId) {
-        self.set_sleep(from, Sleep::Asleep);
-        if let Some((_, function)) = self.first_hint(from) {
-            self.wake(from, function);
+        self.set_sleep(from, Sleep::Awake);
+        match self.first_hint(from) {
+            Some((_, function)) => self.wake(from, function),
+            None => {
+                self.set_sleep(from, Sleep::Asleep);
+            }
         }
     }
 
-    /// The job this worker should do next: corrects its hints until the top one is true.
+    /// The job this worker should do next: corrects its hints until the first is true.
     pub(super) fn first_hint(&mut self, worker: ConnectionId) -> Option<(Key, FunctionId)> {
+        self.bound_hints(worker);
         let connection = self.connections.get_mut(&worker)?;
         loop {
-            let Reverse((hint, id)) = *connection.hints.peek()?;
+            let (hint, id) = connection.hints.first()?;
             let function = self.functions.get_mut(id.0).and_then(Option::as_mut);
-            let ability = function.and_then(|f| {
-                let first = f.queue.first().copied();
-                f.able.get_mut(&worker).map(|ability| (ability, first))
-            });
-            match ability {
-                Some((_, Some(first))) if first <= hint => return Some((first, id)),
-                Some((ability, first)) => {
-                    connection.hints.pop();
-                    // A newer hint for the same function, if there is one, must not be doubled.
-                    if ability.hint == Some(hint) {
-                        ability.hint = first;
-                        connection.hints.extend(first.map(|key| Reverse((key, id))));
-                    }
-                }
-                None => {
-                    connection.hints.pop();
-                }
+            let (ability, first) = match function {
+                Some(function) => (
+                    function.able.get_mut(&worker),
+                    function.queue.first().copied(),
+                ),
+                None => (None, None),
+            };
+            match first {
+                Some(first) if ability.is_some() && first <= hint => return Some((first, id)),
+                _ => connection.hints.correct_first(ability, first),
             }
         }
     }

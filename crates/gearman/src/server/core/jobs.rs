@@ -1,12 +1,11 @@
 //! The life of a job: submitted, joined, waiting, assigned, finished, lost.
 
-use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{ConnectionId, Core, FunctionId, Job, JobId, Outgoing, Sleep};
+use super::{ConnectionId, Core, FunctionId, Job, JobId, Key, Outgoing, Sleep};
 use crate::codec::{Packet, Priority};
 
 impl Core {
@@ -137,9 +136,7 @@ impl Core {
         self.counters.coalesced += 1;
         self.send(from, Packet::JobCreated { handle });
         if raised {
-            if let Some(function) = self.function_mut(function) {
-                function.take(before);
-            }
+            self.dequeue(function, before);
             self.enqueue(id, now);
         }
     }
@@ -154,19 +151,29 @@ impl Core {
             return;
         };
         function.insert(key);
+        self.ready.insert(function_id);
         if function.queue.first() == Some(&key) {
             for (worker, ability) in &mut function.able {
-                if ability.hint.is_none_or(|hint| hint > key)
-                    && let Some(connection) = self.connections.get_mut(worker)
+                if let Some(connection) = self.connections.get_mut(worker)
+                    && connection.sleep != Sleep::Asleep
                 {
-                    ability.hint = Some(key);
-                    connection.hints.push(Reverse((key, function_id)));
+                    connection.hints.add(ability, key, function_id);
                 }
             }
         }
         if self.wake_one(function_id) {
             self.wakes
                 .push_back((now + self.settings.wake_patience, id));
+        }
+    }
+
+    fn dequeue(&mut self, id: FunctionId, key: Key) {
+        let Some(function) = self.function_mut(id) else {
+            return;
+        };
+        function.take(key);
+        if function.queue.is_empty() {
+            self.ready.swap_remove(&id);
         }
     }
 
@@ -181,7 +188,6 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&key.1) else {
             return;
         };
-        function.take(key);
         function.running += 1;
         job.worker = Some(worker);
         job.attempts += 1;
@@ -217,6 +223,7 @@ impl Core {
                 payload,
             },
         };
+        self.dequeue(function_id, key);
         self.counters.assigned += 1;
         self.send(worker, assignment);
         if let Some(Sleep::Woken(reason)) = before
@@ -310,10 +317,12 @@ impl Core {
                 same.remove();
             }
         }
-        if let Some(function) = self.function_mut(job.function) {
-            match job.worker {
-                Some(_) => function.running -= 1,
-                None => function.take((job.priority, id)),
+        match job.worker {
+            None => self.dequeue(job.function, (job.priority, id)),
+            Some(_) => {
+                if let Some(function) = self.function_mut(job.function) {
+                    function.running -= 1;
+                }
             }
         }
         if let Some(worker) = job

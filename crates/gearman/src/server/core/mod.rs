@@ -5,12 +5,12 @@
 //! packets in order (JOB_CREATED before the first WORK_ packet of that job).
 
 mod abilities;
+mod hints;
 mod jobs;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use indexmap::{IndexMap, IndexSet};
 
+use self::hints::Hints;
 use super::metrics::Counters;
 use super::rights::Rights;
 use crate::codec::{Packet, Priority, without_trailing_nul};
@@ -95,8 +96,8 @@ impl Function {
 
 #[derive(Debug, Default)]
 pub(in crate::server) struct Ability {
-    /// The key of this worker's newest hint for the function.
-    hint: Option<Key>,
+    /// This worker's newest hint for the function, and the round of hints it belongs to.
+    hint: Option<(u64, Key)>,
     timeout: Option<Duration>,
 }
 
@@ -115,7 +116,7 @@ pub(in crate::server) struct Connection {
     pub(in crate::server) functions: IndexSet<FunctionId>,
     rights: Option<Arc<Rights>>,
     sleep: Sleep,
-    hints: BinaryHeap<Reverse<(Key, FunctionId)>>,
+    hints: Hints,
     running: HashSet<JobId>,
     submitted: HashSet<JobId>,
     exceptions: bool,
@@ -155,6 +156,8 @@ pub(in crate::server) struct Core {
     /// Jobs with the same non-empty unique, of any function.
     uniques: HashMap<Bytes, BTreeSet<JobId>>,
     last_job: JobId,
+    /// Functions that have waiting jobs.
+    ready: IndexSet<FunctionId>,
     asleep: usize,
     /// Jobs for which a worker was woken, with the time by which one must have grabbed.
     wakes: VecDeque<(Instant, JobId)>,
@@ -175,6 +178,7 @@ impl Core {
             names: HashMap::new(),
             uniques: HashMap::new(),
             last_job: 0,
+            ready: IndexSet::new(),
             asleep: 0,
             wakes: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -201,7 +205,7 @@ impl Core {
             functions: IndexSet::new(),
             rights,
             sleep: Sleep::Awake,
-            hints: BinaryHeap::new(),
+            hints: Hints::default(),
             running: HashSet::new(),
             submitted: HashSet::new(),
             exceptions: false,
