@@ -169,11 +169,16 @@ async fn a_client_that_reads_late_misses_nothing() {
         .await,
     );
     let worker = RunningWorker::echo(server.endpoint()).await;
-    let count = async |job: Job| {
-        for number in 0..2000u32 {
-            job.data(number.to_be_bytes().repeat(1000)).await;
+    let (said, mut heard) = tokio::sync::watch::channel(0);
+    let count = move |job: Job| {
+        let said = said.clone();
+        async move {
+            for number in 0..2000u32 {
+                job.data(number.to_be_bytes().repeat(1000)).await;
+                said.send_replace(number);
+            }
+            Ok(bytes("end"))
         }
-        Ok(bytes("end"))
     };
     worker.handle.register("count", count).unwrap();
     let mut job = server
@@ -181,8 +186,13 @@ async fn a_client_that_reads_late_misses_nothing() {
         .submit(&JobRequest::new("count", ""))
         .await
         .unwrap();
-    // Long enough for the worker to run into the limit on two connections.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // More than the client keeps for a reader that is busy elsewhere.
+    soon(
+        "the worker is ahead",
+        heard.wait_for(|number| *number > 300),
+    )
+    .await
+    .unwrap();
     for number in 0..2000u32 {
         let expected = number.to_be_bytes().repeat(1000);
         assert_eq!(
