@@ -4,6 +4,8 @@
 //! number of tests can run side by side. What was started ends with the value that stands for it, and at the
 //! latest with the process that started it. The programs come from Debian packages: `testbeds/install.sh`.
 
+pub mod gearman;
+
 mod certificates;
 mod ensemble;
 mod process;
