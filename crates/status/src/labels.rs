@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nodeyard_model::{PoolComponent, Timestamp};
+use nodeyard_model::{Label, PoolComponent, Timestamp};
 
 use crate::table::{Cell, Table};
 
@@ -11,7 +11,7 @@ pub fn labels<'a>(pools: impl IntoIterator<Item = &'a PoolComponent>, now: Times
     let labels: BTreeSet<&str> = pools
         .into_iter()
         .flat_map(|pool| &pool.supported_labels)
-        .map(|label| label.as_str())
+        .map(Label::as_str)
         .collect();
     let rows = labels.into_iter().map(|label| vec![Cell::text(label)]);
     Table::new(&[("label", "Label")], rows.collect(), now)

@@ -1,6 +1,6 @@
 //! The list of nodes.
 
-use nodeyard_model::{ConnectionPort, Node, NodeId, Timestamp};
+use nodeyard_model::{ConnectionPort, LauncherId, Node, NodeId, PoolName, ProviderName, Timestamp};
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 
@@ -59,7 +59,7 @@ fn cells(NodeRow { id, node, locked }: &NodeRow<'_>) -> Vec<Cell> {
     let labels = node.labels.iter().map(|label| label.as_str().to_owned());
     vec![
         Cell::text(id),
-        Cell::from(node.provider.as_ref().map(|name| name.as_str())),
+        Cell::from(node.provider.as_ref().map(ProviderName::as_str)),
         Cell::List(labels.collect()),
         Cell::Json(node.external_id.clone()),
         Cell::from(node.public_ipv4.as_deref()),
@@ -67,13 +67,13 @@ fn cells(NodeRow { id, node, locked }: &NodeRow<'_>) -> Vec<Cell> {
         Cell::text(node.state.as_str()),
         Cell::Age(node.state_time),
         Cell::text(if *locked { "locked" } else { "unlocked" }),
-        Cell::from(node.pool.as_ref().map(|name| name.as_str())),
+        Cell::from(node.pool.as_ref().map(PoolName::as_str)),
         Cell::from(node.hostname.as_deref()),
         Cell::from(node.private_ipv4.as_deref()),
         Cell::from(node.az.as_deref()),
         Cell::from(node.username.as_deref()),
         port(&node.connection_port),
-        Cell::from(node.launcher.as_ref().map(|id| id.as_str())),
+        Cell::from(node.launcher.as_ref().map(LauncherId::as_str)),
         Cell::from(node.allocated_to.map(|id| id.to_string())),
         Cell::from(node.hold_job.as_deref()),
         Cell::from(node.comment.as_deref()),

@@ -25,6 +25,10 @@ impl<T: Into<String>> From<Option<T>> for Cell {
 }
 
 impl Cell {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers have values as often as references"
+    )]
     pub fn text(text: impl ToString) -> Self {
         Cell::Text(text.to_string())
     }

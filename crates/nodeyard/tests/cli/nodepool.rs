@@ -139,9 +139,17 @@ fn python_environment() -> PathBuf {
 fn comparable(text: &str) -> Vec<String> {
     let is_age = |word: &&str| {
         let parts: Vec<&str> = word.split(':').collect();
-        parts.len() == 4 && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
+        parts.len() == 4
+            && parts
+                .iter()
+                .all(|part| part.bytes().all(|b| b.is_ascii_digit()))
     };
-    let words = |line: &str| line.split_whitespace().filter(|word| !is_age(word)).collect::<Vec<_>>().join(" ");
+    let words = |line: &str| {
+        line.split_whitespace()
+            .filter(|word| !is_age(word))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     let mut lines: Vec<String> = text.lines().map(words).collect();
     lines.sort();
     lines
