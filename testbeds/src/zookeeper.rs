@@ -255,8 +255,13 @@ fn class_path() -> Result<String> {
     for entry in fs::read_dir(JARS).context("cannot read the directory of jars")? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // The native TLS library is optional, and not all of it is in the package.
-        if name.starts_with("netty-") && name.ends_with(".jar") && !name.contains("tcnative") {
+        // Each is there a second time with its version in the name; the native TLS library is optional, and
+        // not all of it is in the package.
+        if name.starts_with("netty-")
+            && name.ends_with(".jar")
+            && !name.ends_with(".Final.jar")
+            && !name.contains("tcnative")
+        {
             jars.push(path.display().to_string());
         }
     }

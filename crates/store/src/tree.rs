@@ -148,7 +148,8 @@ impl Op {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpOutcome {
-    Created(Created),
+    /// The path only: ZooKeeper before 3.9 does not tell the stat of what a multi has created.
+    Created(TreePath),
     Set(Stat),
     Deleted,
     Checked,

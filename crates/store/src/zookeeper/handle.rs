@@ -168,19 +168,19 @@ fn record(outcome: Outcome, path: &TreePath) -> Result<Record> {
     }
 }
 
-fn existing(outcome: Outcome, path: &TreePath) -> Result<Option<Stat>> {
+fn existing(outcome: &Outcome, path: &TreePath) -> Result<Option<Stat>> {
     match outcome {
-        Ok(Response::Exists(stat)) => Ok(Some(stat)),
+        Ok(Response::Exists(stat)) => Ok(Some(*stat)),
         Ok(_) => Err(unexpected(path)),
         Err(Failure::Server(ErrorCode::NoNode)) => Ok(None),
-        Err(failure) => Err(error(failure, path)),
+        Err(failure) => Err(error(*failure, path)),
     }
 }
 
 #[async_trait]
 impl Tree for ZooKeeper {
     async fn create(&self, path: &TreePath, data: Bytes, mode: CreateMode) -> Result<Created> {
-        check_size(path, data.len() + self.chroot.len())?;
+        check_size(&self.chroot, path, data.len())?;
         let request = Request::Create2(Create {
             path: absolute_to_create(&self.chroot, path, mode),
             data,
@@ -209,11 +209,11 @@ impl Tree for ZooKeeper {
             path: self.absolute(path),
             watch: false,
         };
-        existing(self.call(request).await?, path)
+        existing(&self.call(request).await?, path)
     }
 
     async fn set(&self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat> {
-        check_size(path, data.len() + self.chroot.len())?;
+        check_size(&self.chroot, path, data.len())?;
         let request = Request::SetData {
             path: self.absolute(path),
             data,
@@ -317,7 +317,7 @@ impl Tree for ZooKeeper {
             watch: true,
         };
         let receiver = self.begin(request, self.fence()?, Some(sender));
-        let stat = existing(receiver.await.unwrap_or(Err(Failure::Closed)), path)?;
+        let stat = existing(&receiver.await.unwrap_or(Err(Failure::Closed)), path)?;
         Ok((stat, once))
     }
 

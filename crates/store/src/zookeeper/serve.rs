@@ -299,11 +299,9 @@ impl SessionTask {
         match header.xid {
             XID_EVENT => self.watches.dispatch(&Event::decode(body)?),
             XID_PING => {}
-            xid => match link.pending.pop_front() {
-                Some(pending) if pending.xid == xid => {
-                    self.settle(link, pending, header.error, body)?;
-                }
-                _ => return Err(Lost::OutOfOrder),
+            xid => match link.pending.pop_front_if(|pending| pending.xid == xid) {
+                Some(pending) => self.settle(link, pending, header.error, body)?,
+                None => return Err(Lost::OutOfOrder),
             },
         }
         Ok(())

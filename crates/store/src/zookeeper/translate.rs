@@ -4,7 +4,7 @@ use super::call::Failure;
 use super::wire::{Create, ErrorCode, MAX_REPLY, MAX_REQUEST, MultiOp, MultiResult, WireError};
 use crate::error::{Error, Result};
 use crate::path::{InvalidPath, TreePath};
-use crate::tree::{CreateMode, Created, MAX_DATA, Op, OpOutcome, Version};
+use crate::tree::{CreateMode, MAX_DATA, Op, OpOutcome, Version};
 
 /// A refusal that this client has no name for.
 #[derive(Debug, thiserror::Error)]
@@ -108,8 +108,9 @@ pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
 }
 
 /// A server closes the connection on a packet that is too large, so it must not be sent.
-pub(super) fn check_size(path: &TreePath, data: usize) -> Result<()> {
-    let limit = MAX_DATA.min(MAX_REQUEST.saturating_sub(path.as_str().len() + 2 * ENVELOPE));
+pub(super) fn check_size(chroot: &str, path: &TreePath, data: usize) -> Result<()> {
+    let around = chroot.len() + path.as_str().len() + 2 * ENVELOPE;
+    let limit = MAX_DATA.min(MAX_REQUEST.saturating_sub(around));
     if data > limit {
         return Err(Error::TooLarge {
             path: path.clone(),
@@ -131,7 +132,7 @@ fn data_length(op: &Op) -> usize {
 pub(super) fn check_multi(chroot: &str, ops: &[Op]) -> Result<()> {
     let mut total = ENVELOPE;
     for (index, op) in ops.iter().enumerate() {
-        check_size(op.path(), data_length(op)).map_err(|source| Error::Multi {
+        check_size(chroot, op.path(), data_length(op)).map_err(|source| Error::Multi {
             index,
             source: Box::new(source),
         })?;
@@ -153,7 +154,7 @@ pub(super) fn check_multi(chroot: &str, ops: &[Op]) -> Result<()> {
 pub(super) fn multi_op(chroot: &str, op: &Op) -> MultiOp {
     let path = absolute(chroot, op.path());
     match op {
-        Op::Create { data, mode, .. } => MultiOp::Create2(Create {
+        Op::Create { data, mode, .. } => MultiOp::Create(Create {
             path: absolute_to_create(chroot, op.path(), *mode),
             data: data.clone(),
             mode: *mode,
@@ -198,14 +199,13 @@ pub(super) fn multi_outcomes(
     ops.iter()
         .zip(results)
         .map(|(op, result)| match result {
-            MultiResult::Create2 { path, stat } => Ok(OpOutcome::Created(Created {
-                path: relative(chroot, &path)?,
-                stat,
-            })),
+            MultiResult::Create { path } | MultiResult::Create2 { path, .. } => {
+                Ok(OpOutcome::Created(relative(chroot, &path)?))
+            }
             MultiResult::SetData(stat) => Ok(OpOutcome::Set(stat)),
             MultiResult::Deleted => Ok(OpOutcome::Deleted),
             MultiResult::Checked => Ok(OpOutcome::Checked),
-            MultiResult::Create { .. } | MultiResult::Failed(_) => Err(unexpected(op.path())),
+            MultiResult::Failed(_) => Err(unexpected(op.path())),
         })
         .collect()
 }

@@ -14,6 +14,7 @@
 mod ensemble;
 mod faults;
 mod operations;
+mod scripted;
 mod support;
 mod throughput;
 mod tls;
