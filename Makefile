@@ -17,6 +17,7 @@ help: ## Show this list
 
 .PHONY: demo
 demo: ## Build, start a store on this machine, and walk through it
+	testbeds/install.sh build
 	$(CARGO) build --locked --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
@@ -39,7 +40,7 @@ fuzz: ## Property tests with many more cases than `make test` runs
 
 .PHONY: bench
 bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine
-	$(CARGO) bench --locked -p nodeyard-bench
+	$(CARGO) run --locked --release --package nodeyard-bench
 
 .PHONY: testbeds
 testbeds: ## Install the real counterparts the tests run against (Debian packages, Python environments)

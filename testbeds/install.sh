@@ -1,8 +1,13 @@
 #!/bin/sh
-# Installs the Debian packages that tests need. Quick when they are there already; run it as often as you like.
+# Installs Debian packages. Quick when they are there already; run it as often as you like.
+#
+#   install.sh build    what compiling needs beside Rust
+#   install.sh          that, and what the tests need
 set -eu
 
-packages="openjdk-17-jre-headless libzookeeper-java util-linux"
+packages="gcc libc6-dev"
+[ "${1-}" = build ] ||
+    packages="$packages openjdk-17-jre-headless libzookeeper-java python3 python3-venv util-linux"
 
 missing=""
 for package in $packages; do
@@ -16,7 +21,7 @@ if [ "$(id -u)" = 0 ]; then
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root="sudo"
 else
-    echo "testbeds: these Debian packages are missing, and installing them needs root:$missing" >&2
+    echo "these Debian packages are missing, and installing them needs root:$missing" >&2
     exit 1
 fi
 

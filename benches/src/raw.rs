@@ -48,7 +48,10 @@ impl RawClient {
         body.extend(0_i32.to_be_bytes()); // persistent
         self.send(&framed(&body))?;
         let answer = self.receive()?;
-        ensure!(answer.get(12..16) == Some([0; 4].as_slice()), "the server refused to create {path}");
+        ensure!(
+            answer.get(12..16) == Some([0; 4].as_slice()),
+            "the server refused to create {path}"
+        );
         Ok(())
     }
 
@@ -75,14 +78,19 @@ impl RawClient {
         while answered < count {
             if sent < count && sent - answered + BURST <= window {
                 let part = BURST.min(count - sent);
-                self.stream.write_all(burst.get(..part * one.len()).context("burst")?)?;
+                self.stream
+                    .write_all(burst.get(..part * one.len()).context("burst")?)?;
                 sent += part;
             } else {
-                answered += finished.recv().context("the server closed the connection")?;
+                answered += finished
+                    .recv()
+                    .context("the server closed the connection")?;
             }
         }
         let elapsed = started.elapsed();
-        counter.join().map_err(|_| anyhow::anyhow!("the counting thread failed"))??;
+        counter
+            .join()
+            .map_err(|_| anyhow::anyhow!("the counting thread failed"))??;
         Ok(count as f64 / elapsed.as_secs_f64())
     }
 
@@ -111,7 +119,10 @@ fn count_answers(
         ensure!(read > 0, "the server closed the connection");
         filled += read;
         let (mut at, mut batch) = (0, 0);
-        while let Some(length) = buffer.get(at..filled).and_then(|rest| rest.first_chunk::<4>()) {
+        while let Some(length) = buffer
+            .get(at..filled)
+            .and_then(|rest| rest.first_chunk::<4>())
+        {
             let end = at + 4 + usize::try_from(i32::from_be_bytes(*length))?;
             if end > filled {
                 break;

@@ -41,7 +41,10 @@ pub(crate) fn print(title: &str, figures: &[Figure]) {
             Some(true) => " (reached)",
             Some(false) => " (MISSED)",
         };
-        println!("  {:<52} {:>16}  {}", figure.what, figure.value, figure.against);
+        println!(
+            "  {:<52} {:>16}  {}",
+            figure.what, figure.value, figure.against
+        );
         if !figure.aim.is_empty() {
             println!("  {:<52} {:>16}  aim: {}{verdict}", "", "", figure.aim);
         }

@@ -20,6 +20,7 @@ mod images;
 mod load;
 mod provider;
 mod reference;
+mod reload;
 mod render;
 mod schema;
 mod section;
@@ -40,6 +41,7 @@ pub use images::{
 pub use load::{Loaded, MAX_FILE_SIZE, Source, Stamp, load, load_bytes};
 pub use provider::{Driver, LabelRef, PoolCommon, PoolRef, Provider, ProviderCommon};
 pub use reference::reference;
+pub use reload::{Handle, Reloader};
 pub use render::{render, summary};
 pub use schema::schema;
 pub use service::{

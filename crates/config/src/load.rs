@@ -55,24 +55,23 @@ pub struct Loaded {
     pub stamp: Stamp,
 }
 
-/// The modification times of both files; a difference, not an order, means a change.
+/// Modification time and size of both files; a difference, not an order, means a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
-    main: Option<SystemTime>,
-    secure: Option<SystemTime>,
+    main: Option<(SystemTime, u64)>,
+    secure: Option<(SystemTime, u64)>,
 }
 
 impl Stamp {
     /// The state of the files now.
     pub fn of(source: &Source) -> Self {
-        let modified = |path: &Path| {
-            fs::metadata(path)
-                .and_then(|metadata| metadata.modified())
-                .ok()
+        let state = |path: &Path| {
+            let metadata = fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
         };
         Self {
-            main: modified(&source.main),
-            secure: source.secure.as_deref().and_then(modified),
+            main: state(&source.main),
+            secure: source.secure.as_deref().and_then(state),
         }
     }
 }
@@ -137,8 +136,8 @@ pub fn load_bytes(
         }
     }
     let config = main.map(|main| {
-        let file = section::<File>(main, &mut decoder);
-        let secure = secure.map(|secure| section::<SecureFile>(secure, &mut decoder));
+        let file = section::<File>(&main, &mut decoder);
+        let secure = secure.map(|secure| section::<SecureFile>(&secure, &mut decoder));
         Config::resolve(file, secure, &mut decoder)
     });
     let config = config.filter(|_| !decoder.findings.has_errors());
@@ -148,13 +147,13 @@ pub fn load_bytes(
 
 /// A document as a section; an empty one has all defaults.
 fn section<S: Decode<()> + crate::section::Section<()>>(
-    node: Rc<Node>,
+    node: &Rc<Node>,
     decoder: &mut Decoder<'_>,
 ) -> S {
     let read = if node.is_null() {
         None
     } else {
-        S::decode(&node, &(), decoder)
+        S::decode(node, &(), decoder)
     };
     read.unwrap_or_else(|| S::fields(&yaml::Map::default(), &(), decoder))
 }

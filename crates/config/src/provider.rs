@@ -65,16 +65,16 @@ pub struct Provider {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "driver", rename_all = "lowercase")]
 pub enum Driver {
-    Aws(Aws),
-    Container(Container),
-    Fake(Fake),
-    Kubernetes(Kubernetes),
-    Metastatic(Metastatic),
-    OpenShift(OpenShift),
-    OpenShiftPods(OpenShiftPods),
-    OpenStack(OpenStack),
-    Qemu(Qemu),
-    Static(Static),
+    Aws(Box<Aws>),
+    Container(Box<Container>),
+    Fake(Box<Fake>),
+    Kubernetes(Box<Kubernetes>),
+    Metastatic(Box<Metastatic>),
+    OpenShift(Box<OpenShift>),
+    OpenShiftPods(Box<OpenShiftPods>),
+    OpenStack(Box<OpenStack>),
+    Qemu(Box<Qemu>),
+    Static(Box<Static>),
 }
 
 /// A pool of any driver.
@@ -209,14 +209,16 @@ pub(crate) struct Known {
 }
 
 macro_rules! known {
-    ($($name:literal $variant:ident $section:ty $([$ours:ident])?;)+) => {
+    ($($name:literal $variant:ident $section:ident $([$ours:ident])?;)+) => {
         &[$(Known {
             name: $name,
             ours: section!(@has ours $($ours)?),
             shape: <$section as Describe>::shape,
             knows: <$section as Section<ProviderCommon>>::knows,
             keys: || <$section as Section<ProviderCommon>>::keys().iter().map(|key| key.key).collect(),
-            read: |map, common, decoder| Driver::$variant(<$section as Section<ProviderCommon>>::fields(map, common, decoder)),
+            read: |map, common, decoder| {
+                Driver::$variant(Box::new(<$section as Section<ProviderCommon>>::fields(map, common, decoder)))
+            },
         }),+]
     };
 }

@@ -13,11 +13,9 @@ use nodeyard_config::Config;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
 use nodeyard_store::{Tree, TreePath, socket};
+use tokio::net::UnixStream;
 
 use crate::context::Context;
-
-/// The owner's socket in the state directory.
-pub(crate) const SOCKET: &str = "store.sock";
 
 #[derive(Debug, Args)]
 pub(crate) struct TargetArgs {
@@ -128,9 +126,13 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
 }
 
 async fn embedded(directory: &Path, patience: Duration) -> anyhow::Result<Access> {
-    let path = directory.join(SOCKET);
-    if socket::is_served(&path) {
-        let tree = socket::connect(&path, patience).await?;
+    let path = directory.join(socket::FILE_NAME);
+    if UnixStream::connect(&path).await.is_ok() {
+        let options = socket::ConnectOptions {
+            patience,
+            ..socket::ConnectOptions::default()
+        };
+        let tree = socket::connect(&path, options).await?;
         return Ok(Access { tree, owned: None });
     }
     ensure!(

@@ -51,9 +51,9 @@ impl TreePath {
         }
     }
 
-    /// The path to give to a sequential create when the name is to be the number alone: `/nodes/`
-    /// becomes `/nodes/0000000007`. No other operation takes it.
-    pub fn numbered_child(&self) -> Self {
+    /// For a sequential create whose name is to be the ten digits and nothing else: it ends with a slash, has
+    /// `self` as its parent (below the root it is the root) and an empty name. Every other operation refuses it.
+    pub fn unnamed_child(&self) -> Self {
         if self.is_root() {
             self.clone()
         } else {
@@ -173,11 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_numbered_child_is_below_its_parent_and_has_no_name_yet() {
-        let nodes = TreePath::new("/nodes").unwrap();
-        assert_eq!(nodes.numbered_child().as_str(), "/nodes/");
-        assert_eq!(nodes.numbered_child().parent(), Some(nodes.clone()));
-        assert_eq!(nodes.numbered_child().name(), "");
+    fn an_unnamed_child_has_a_parent_and_no_name() {
+        let nodes = TreePath::new("/nodepool/nodes").unwrap();
+        let unnamed = nodes.unnamed_child();
+        assert_eq!(unnamed.as_str(), "/nodepool/nodes/");
+        assert_eq!(unnamed.parent(), Some(nodes));
+        assert_eq!(unnamed.name(), "");
+        assert_eq!(TreePath::root().unnamed_child(), TreePath::root());
     }
 
     #[test]

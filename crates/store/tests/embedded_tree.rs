@@ -102,8 +102,9 @@ async fn sequence_numbers_count_every_create_below_the_parent() {
         .unwrap();
     let mode = CreateMode::EphemeralSequential;
     assert_eq!(next(path("/q/y-"), mode).await, "y-0000000002");
-    let bare = path("/q").numbered_child();
+    let bare = path("/q").unnamed_child();
     assert_eq!(next(bare.clone(), mode).await, "0000000003");
+    assert_eq!(next(TreePath::root(), mode).await, "0000000001");
     let plain = tree
         .create(&bare, Bytes::new(), CreateMode::Persistent)
         .await;

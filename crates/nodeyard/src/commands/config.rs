@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use anstream::{eprint, eprintln};
+use anstream::eprint;
 use clap::{Args, Subcommand};
 use nodeyard_config::{Loaded, Mode};
 
@@ -74,6 +74,5 @@ fn show(context: &Context) -> anyhow::Result<Outcome> {
 pub(crate) fn print_diagnostics(loaded: &Loaded) {
     if !loaded.diagnostics.is_empty() {
         eprint!("{}", nodeyard_config::render(&loaded.diagnostics, true));
-        eprintln!("{}", nodeyard_config::summary(&loaded.diagnostics));
     }
 }

@@ -6,19 +6,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use clap::Args;
 use nodeyard_config::Reloader;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{Tree as _, socket};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::context::{self, Context};
-use crate::store_access::{SOCKET, Target};
+use crate::store_access::Target;
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
@@ -65,16 +63,11 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
 async fn embedded(directory: &Path, stop: &CancellationToken) -> anyhow::Result<()> {
     let owned = directory.to_owned();
     let engine = tokio::task::spawn_blocking(move || Embedded::open(&owned)).await??;
-    let path = directory.join(SOCKET);
-    let serving: JoinHandle<_> = tokio::spawn(socket::serve(
-        Arc::clone(&engine),
-        path.clone(),
-        stop.clone(),
-    ));
+    let path = directory.join(socket::FILE_NAME);
     info!(socket = %path.display(), "store ready");
-    let result = serving.await?;
+    let result = socket::serve(Arc::clone(&engine), &path, stop.cancelled()).await;
     engine.close().await;
-    result.with_context(|| format!("cannot serve the store on {}", path.display()))
+    Ok(result?)
 }
 
 /// The first SIGINT or SIGTERM stops in order, the second at once.

@@ -224,8 +224,11 @@ impl Attempt<'_, '_> {
         data: Bytes,
         mode: CreateMode,
     ) -> Result<Created, Refusal> {
-        let Some(parent_path) = path.parent() else {
-            return Err(Error::NodeExists { path: path.clone() }.into());
+        let parent_path = match path.parent() {
+            Some(parent) => parent,
+            // Below the root, a name that is only the number.
+            None if mode.is_sequential() => path.clone(),
+            None => return Err(Error::NodeExists { path: path.clone() }.into()),
         };
         expect_size(path, &data)?;
         let mut parent = self.existing(&parent_path)?;

@@ -29,9 +29,12 @@ mod session;
 mod snapshot;
 mod writer;
 
+#[cfg(test)]
+mod fault_tests;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 
 use tokio::sync::{RwLock, oneshot};
@@ -43,8 +46,12 @@ use database::{Store, epoch_base};
 use fault::{Doing, Fault};
 use hub::Hub;
 use medium::{FileMedium, Medium};
-use session::SessionTree;
 use writer::{Request, Shared, Writer};
+
+pub(crate) use hub::Listener;
+pub(crate) use session::SessionTree;
+pub(crate) use snapshot::Snapshot;
+pub(crate) use writer::Work;
 
 /// The store of this process. Handles on it come from [`Embedded::session`].
 #[derive(Debug)]
@@ -98,12 +105,23 @@ impl Embedded {
     /// A handle with a session of its own, which ends with [`Tree::close`] or when the last clone of
     /// the handle is dropped.
     pub fn session(&self) -> Arc<dyn Tree> {
+        Arc::new(self.begin_session())
+    }
+
+    pub(crate) fn begin_session(&self) -> SessionTree {
         let id = self.next_session.fetch_add(1, Ordering::Relaxed);
-        Arc::new(SessionTree::begin(
-            id,
-            self.shared.clone(),
-            self.queue.clone(),
-        ))
+        SessionTree::begin(id, self.shared.clone(), self.queue.clone())
+    }
+
+    /// The listener hears of every change from now on, until it is dropped.
+    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+        self.shared.hub.listen(listener);
+    }
+
+    /// Looks at the newest state. No change is published while `look` runs: what it adds to a
+    /// listener's watches is told of everything after this state and of nothing before.
+    pub(crate) async fn look<T>(&self, look: impl FnOnce(&Arc<Snapshot>) -> T) -> T {
+        look(&*self.shared.current.read().await)
     }
 
     /// Ends all sessions and closes the file. When this returns, another process can open it.

@@ -18,7 +18,7 @@ use super::snapshot::Snapshot;
 use super::writer::{Receipt, Request, Shared, Work, Write};
 
 #[derive(Debug)]
-pub(super) struct SessionTree {
+pub(crate) struct SessionTree {
     core: Arc<Core>,
     /// The session whose end ends this handle, too.
     pin: Option<SessionId>,
@@ -81,7 +81,27 @@ impl SessionTree {
         }
     }
 
-    async fn write(&self, work: Work) -> Result<Vec<OpOutcome>> {
+    pub(crate) fn id(&self) -> i64 {
+        self.core.id
+    }
+
+    /// Begins a write at once; the future is its answer.
+    pub(crate) fn write(
+        &self,
+        work: Work,
+    ) -> impl Future<Output = Result<Vec<OpOutcome>>> + Send + use<> {
+        let begun = self.begin_write(work);
+        async {
+            match begun?.await {
+                // The session ended by our own hand while this waited in the queue.
+                Ok(Err(Error::SessionExpired)) => Err(Error::Closed),
+                Ok(result) => result,
+                Err(_) => Err(Error::ConnectionLoss),
+            }
+        }
+    }
+
+    fn begin_write(&self, work: Work) -> Result<oneshot::Receiver<Result<Vec<OpOutcome>>>> {
         self.expect_open()?;
         let (reply, answer) = oneshot::channel();
         self.core.begun.fetch_add(1, Ordering::AcqRel);
@@ -91,15 +111,11 @@ impl SessionTree {
             reply,
             receipt: Receipt(self.core.finished.clone()),
         };
-        if self.core.queue.send(Request::Write(write)).is_err() {
-            return Err(Error::Closed);
-        }
-        match answer.await {
-            // The session ended by our own hand while this waited in the queue.
-            Ok(Err(Error::SessionExpired)) => Err(Error::Closed),
-            Ok(result) => result,
-            Err(_) => Err(Error::ConnectionLoss),
-        }
+        self.core
+            .queue
+            .send(Request::Write(write))
+            .map_err(|_| Error::Closed)?;
+        Ok(answer)
     }
 
     async fn write_one(&self, op: Op) -> Result<OpOutcome> {

@@ -12,11 +12,11 @@ use crate::tree::{Listing, Record, Stat};
 use super::fault::{Doing, Fault};
 use super::format::{self, NODES, Node};
 
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     nodes: ReadOnlyTable<&'static [u8], &'static [u8]>,
     file: Arc<Path>,
     /// The last transaction that is in it.
-    pub(super) zxid: i64,
+    pub(crate) zxid: i64,
     /// Counts how often the file had to be opened again; see [`super::writer`].
     pub(super) generation: u64,
 }
@@ -51,18 +51,18 @@ impl Snapshot {
         }
     }
 
-    pub(super) fn get(&self, path: &TreePath) -> Result<Record> {
+    pub(crate) fn get(&self, path: &TreePath) -> Result<Record> {
         let node = self.node(path).map_err(|fault| self.unreadable(&fault))?;
         node.map(Node::into_record)
             .ok_or_else(|| Error::NoNode { path: path.clone() })
     }
 
-    pub(super) fn stat(&self, path: &TreePath) -> Result<Option<Stat>> {
+    pub(crate) fn stat(&self, path: &TreePath) -> Result<Option<Stat>> {
         let node = self.node(path).map_err(|fault| self.unreadable(&fault))?;
         Ok(node.as_ref().map(Node::stat))
     }
 
-    pub(super) fn children(&self, path: &TreePath) -> Result<Listing> {
+    pub(crate) fn children(&self, path: &TreePath) -> Result<Listing> {
         let stat = self.get(path)?.stat;
         let mut names = Vec::with_capacity(usize::try_from(stat.num_children).unwrap_or(0));
         self.scan(path, |name, _| {

@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{RwLock, oneshot, watch};
@@ -42,7 +42,7 @@ const UNSYNCED: usize = 4 * 1024 * 1024;
 /// Free space below which nothing is written: the storage should not meet a full disk half way.
 const RESERVE: u64 = 16 * 1024 * 1024;
 
-/// How long to leave a file alone that could not be opened again.
+/// How long to leave a file alone that could not be opened again or written to.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What handles and the writer share.
@@ -85,7 +85,7 @@ pub(super) struct Write {
 }
 
 #[derive(Debug)]
-pub(super) enum Work {
+pub(crate) enum Work {
     One(Op),
     All(Vec<Op>),
 }
@@ -140,12 +140,14 @@ struct Group {
 /// Answers held back until the group is committed.
 #[derive(Default)]
 struct Answers {
-    writes: Vec<(
-        oneshot::Sender<Result<Vec<OpOutcome>>>,
-        Result<Vec<OpOutcome>>,
-        Receipt,
-    )>,
+    writes: Vec<Answer>,
     others: Vec<oneshot::Sender<()>>,
+}
+
+struct Answer {
+    reply: oneshot::Sender<Result<Vec<OpOutcome>>>,
+    result: Result<Vec<OpOutcome>>,
+    receipt: Receipt,
 }
 
 /// How a write of a group failed.
@@ -185,8 +187,17 @@ impl Writer {
     pub(super) fn run(mut self, queue: Receiver<Request>) {
         let mut closing = None;
         while closing.is_none() {
-            let Ok(first) = queue.recv() else { break };
-            let mut group = vec![first];
+            let mut group = Vec::new();
+            let first = if self.store.is_ok() && self.ending.is_empty() {
+                queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                queue.recv_timeout(REOPEN_PAUSE)
+            };
+            match first {
+                Ok(first) => group.push(first),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
             while group.len() < GROUP
                 && let Ok(next) = queue.try_recv()
             {
@@ -241,7 +252,11 @@ impl Writer {
                         Work::One(op) => batch.one(session, op).map(|outcome| vec![outcome]),
                         Work::All(ops) => batch.all(session, ops),
                     };
-                    answers.writes.push((write.reply, result, write.receipt));
+                    answers.writes.push(Answer {
+                        reply: write.reply,
+                        result,
+                        receipt: write.receipt,
+                    });
                 }
                 Request::End { session, done } => {
                     if ended.insert(session) {
@@ -449,16 +464,16 @@ impl Writer {
 impl Answers {
     /// Replaces all answers to writes: even those that were refused saw a state that is not there.
     fn fail(&mut self, error: impl Fn() -> Error) {
-        for (_, result, _) in &mut self.writes {
-            *result = Err(error());
+        for answer in &mut self.writes {
+            answer.result = Err(error());
         }
     }
 
     fn send(self) {
-        for (reply, result, receipt) in self.writes {
+        for answer in self.writes {
             // Whoever asked may have stopped waiting.
-            let _ = reply.send(result);
-            drop(receipt);
+            let _ = answer.reply.send(answer.result);
+            drop(answer.receipt);
         }
         for done in self.others {
             let _ = done.send(());

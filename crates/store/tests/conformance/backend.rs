@@ -1,24 +1,71 @@
 //! The backends under test, behind one small interface.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::{SessionId, Tree, TreePath};
+use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::{CreateMode, SessionId, Tree, TreePath};
+use nodeyard_testbeds::{Proxy, ZooKeeperServer};
 
 /// So long that only a hang exceeds it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A busy machine must not end it.
+pub(crate) const LONG_SESSION: Duration = Duration::from_secs(60);
+
+/// For sessions that are to die.
+pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(2);
 
 /// A tree that nobody else uses.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
     async fn session(&self) -> Arc<dyn Tree>;
 
-    /// Ends a session as the death of its process would, without a goodbye. The ephemeral records go
+    /// A session whose death is noticed soon. It needs a machine that is not too busy to keep it alive.
+    async fn mortal(&self) -> Arc<dyn Tree> {
+        self.session().await
+    }
+
+    /// Ends a mortal session as the death of its process would, without a goodbye. The ephemeral records go
     /// when the backend notices.
     async fn kill(&self, tree: Arc<dyn Tree>);
+}
+
+/// A backend whose sessions can end behind the back of their handles.
+#[async_trait]
+pub(crate) trait Expiring: Backend {
+    async fn victim(&self) -> Victim;
+}
+
+/// A handle whose session can be ended.
+pub(crate) struct Victim {
+    pub tree: Arc<dyn Tree>,
+    proxy: Proxy,
+    observer: Arc<dyn Tree>,
+}
+
+impl Victim {
+    /// Ends the session. The handle finds out when it gets through to the server again.
+    pub(crate) async fn expire(&self) {
+        let marker = p("/marker-of-the-victim");
+        self.tree
+            .create(&marker, Bytes::new(), CreateMode::Ephemeral)
+            .await
+            .unwrap();
+        self.proxy.refuse(true);
+        gone(&self.observer, &marker).await;
+        self.proxy.refuse(false);
+    }
+
+    /// Breaks the connection; the session stays.
+    pub(crate) fn disconnect(&self) {
+        self.proxy.drop_connections();
+    }
 }
 
 pub(crate) struct EmbeddedBackend {
@@ -43,6 +90,104 @@ impl Backend for EmbeddedBackend {
 
     async fn kill(&self, tree: Arc<dyn Tree>) {
         drop(tree);
+    }
+}
+
+/// A directory of its own on a server that all tests share.
+pub(crate) struct ZooKeeperBackend {
+    chroot: TreePath,
+    tls: bool,
+}
+
+fn server() -> &'static ZooKeeperServer {
+    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
+    &SERVER
+}
+
+pub(crate) async fn zookeeper() -> ZooKeeperBackend {
+    ZooKeeperBackend::new(false).await
+}
+
+pub(crate) async fn zookeeper_tls() -> ZooKeeperBackend {
+    ZooKeeperBackend::new(true).await
+}
+
+impl ZooKeeperBackend {
+    async fn new(tls: bool) -> Self {
+        static COUNTER: AtomicUsize = AtomicUsize::new(0);
+        let server = tokio::task::spawn_blocking(server).await.unwrap();
+        let chroot = p(&format!("/test-{}", COUNTER.fetch_add(1, Ordering::SeqCst)));
+        let plain = connect(Options::new(vec![host(server.port())])).await;
+        plain
+            .create(&chroot, Bytes::new(), CreateMode::Persistent)
+            .await
+            .unwrap();
+        plain.close().await;
+        Self { chroot, tls }
+    }
+
+    fn options(&self, timeout: Duration) -> Options {
+        let server = server();
+        let certificates = server.certificates();
+        let mut options = Options::new(vec![host(if self.tls {
+            server.tls_port()
+        } else {
+            server.port()
+        })]);
+        options.chroot = self.chroot.clone();
+        options.session_timeout = timeout;
+        options.tls = self.tls.then(|| Tls {
+            ca: certificates.ca.clone(),
+            cert: certificates.client.cert.clone(),
+            key: certificates.client.key.clone(),
+            verify_hostname: true,
+        });
+        options
+    }
+}
+
+pub(crate) fn host(port: u16) -> Host {
+    Host::Tcp {
+        name: "127.0.0.1".to_owned(),
+        port,
+    }
+}
+
+pub(crate) async fn connect(options: Options) -> Arc<dyn Tree> {
+    let client = ZooKeeper::connect(options);
+    client.connected(PATIENCE).await.unwrap();
+    client
+}
+
+#[async_trait]
+impl Backend for ZooKeeperBackend {
+    async fn session(&self) -> Arc<dyn Tree> {
+        connect(self.options(LONG_SESSION)).await
+    }
+
+    async fn mortal(&self) -> Arc<dyn Tree> {
+        connect(self.options(SHORT_SESSION)).await
+    }
+
+    async fn kill(&self, tree: Arc<dyn Tree>) {
+        drop(tree);
+    }
+}
+
+#[async_trait]
+impl Expiring for ZooKeeperBackend {
+    async fn victim(&self) -> Victim {
+        let mut options = self.options(SHORT_SESSION);
+        let Host::Tcp { port, .. } = options.hosts[0] else {
+            panic!("not a port");
+        };
+        let proxy = Proxy::start(port).unwrap();
+        options.hosts = vec![host(proxy.port())];
+        Victim {
+            tree: connect(options).await,
+            proxy,
+            observer: self.session().await,
+        }
     }
 }
 

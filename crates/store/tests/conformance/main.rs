@@ -28,6 +28,7 @@
 )]
 
 mod backend;
+mod expiry;
 mod faulty;
 mod limits;
 mod locks;
@@ -163,6 +164,34 @@ macro_rules! every_behaviour {
     };
 }
 
+macro_rules! every_behaviour_of_expiring {
+    ($start:path) => {
+        every_behaviour!($start);
+        tests! {
+            $start;
+            expiry:
+                a_new_session_follows
+                a_watcher_sees_a_gap_and_goes_on
+                a_pinned_handle_ends
+                a_broken_connection_is_not_the_end
+                a_guard_ends
+                a_wait_for_a_lock_goes_on
+                a_wait_for_a_persistent_lock_goes_on
+                a_leader_starts_over
+                a_view_is_exact_again
+                a_view_keeps_what_has_not_changed;
+        }
+    };
+}
+
 mod embedded {
     every_behaviour!(crate::backend::embedded);
+}
+
+mod zookeeper {
+    every_behaviour_of_expiring!(crate::backend::zookeeper);
+}
+
+mod zookeeper_tls {
+    every_behaviour_of_expiring!(crate::backend::zookeeper_tls);
 }

@@ -33,7 +33,7 @@ pub(crate) async fn a_name_can_be_the_number_alone(backend: &impl Backend) {
     for expected in ["/nodes/0000000000", "/nodes/0000000001"] {
         let created = tree
             .create(
-                &p("/nodes").numbered_child(),
+                &p("/nodes").unnamed_child(),
                 "n".into(),
                 PersistentSequential,
             )

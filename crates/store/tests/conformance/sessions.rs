@@ -31,7 +31,7 @@ pub(crate) async fn ephemerals_go_when_their_session_closes(backend: &impl Backe
 }
 
 pub(crate) async fn ephemerals_go_when_their_session_is_killed(backend: &impl Backend) {
-    let (leaving, staying) = (backend.session().await, backend.session().await);
+    let (leaving, staying) = (backend.mortal().await, backend.session().await);
     leaving
         .create(&p("/e"), Bytes::new(), Ephemeral)
         .await
@@ -46,7 +46,7 @@ pub(crate) async fn ephemerals_go_when_their_session_is_killed(backend: &impl Ba
 }
 
 pub(crate) async fn persistent_records_stay(backend: &impl Backend) {
-    let leaving = backend.session().await;
+    let leaving = backend.mortal().await;
     leaving
         .create(&p("/a"), "kept".into(), Persistent)
         .await

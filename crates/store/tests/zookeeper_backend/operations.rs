@@ -71,7 +71,7 @@ async fn refusals_have_their_own_errors() {
     assert!(tree.get(&path("/x")).await.unwrap_err().is_no_node());
     assert!(tree.children(&path("/x")).await.unwrap_err().is_no_node());
     assert!(tree.list(&path("/x")).await.unwrap_err().is_no_node());
-    let error = create(&a.numbered_child(), CreateMode::Persistent)
+    let error = create(&a.unnamed_child(), CreateMode::Persistent)
         .await
         .unwrap_err();
     assert!(matches!(error, Error::InvalidPath(_)), "{error:?}");
@@ -87,8 +87,8 @@ async fn sequential_names_count_on_with_and_without_a_prefix() {
     let mut names = Vec::new();
     for target in [
         path("/nodes/x-"),
-        nodes.numbered_child(),
-        nodes.numbered_child(),
+        nodes.unnamed_child(),
+        nodes.unnamed_child(),
     ] {
         let created = tree
             .create(&target, data(""), CreateMode::PersistentSequential)
@@ -106,7 +106,7 @@ async fn sequential_names_count_on_with_and_without_a_prefix() {
     );
     let created = tree
         .create(
-            &TreePath::root().numbered_child(),
+            &TreePath::root().unnamed_child(),
             data(""),
             CreateMode::PersistentSequential,
         )

@@ -209,6 +209,9 @@ pub enum Response {
         stat: Stat,
     },
     SetData(Stat),
+    GetChildren {
+        names: Vec<String>,
+    },
     GetChildren2 {
         names: Vec<String>,
         stat: Stat,
@@ -250,6 +253,7 @@ impl Response {
                 jute::put_buffer(out, data);
                 jute::put_stat(out, stat);
             }
+            Response::GetChildren { names } => jute::put_strings(out, names),
             Response::GetChildren2 { names, stat } => {
                 jute::put_strings(out, names);
                 jute::put_stat(out, stat);
@@ -282,6 +286,9 @@ impl Response {
                 stat: reader.stat()?,
             },
             OpCode::SetData => Response::SetData(reader.stat()?),
+            OpCode::GetChildren => Response::GetChildren {
+                names: reader.strings()?,
+            },
             OpCode::GetChildren2 => Response::GetChildren2 {
                 names: reader.strings()?,
                 stat: reader.stat()?,

@@ -80,6 +80,7 @@ numbered! {
         Exists = 3,
         GetData = 4,
         SetData = 5,
+        GetChildren = 8,
         Sync = 9,
         Ping = 11,
         GetChildren2 = 12,
@@ -146,6 +147,12 @@ pub enum Request {
         data: Bytes,
         version: i32,
     },
+    /// Answered with the names.
+    GetChildren {
+        path: String,
+        watch: bool,
+    },
+    /// Answered with names and stat.
     GetChildren2 {
         path: String,
         watch: bool,
@@ -208,6 +215,7 @@ impl Request {
             Request::Exists { .. } => OpCode::Exists,
             Request::GetData { .. } => OpCode::GetData,
             Request::SetData { .. } => OpCode::SetData,
+            Request::GetChildren { .. } => OpCode::GetChildren,
             Request::GetChildren2 { .. } => OpCode::GetChildren2,
             Request::Sync { .. } => OpCode::Sync,
             Request::Multi(_) => OpCode::Multi,
@@ -225,6 +233,7 @@ impl Request {
             self,
             Request::Exists { .. }
                 | Request::GetData { .. }
+                | Request::GetChildren { .. }
                 | Request::GetChildren2 { .. }
                 | Request::Sync { .. }
         )
@@ -251,6 +260,7 @@ impl Request {
             Request::Delete { path, version } => put_path_version(out, path, *version),
             Request::Exists { path, watch }
             | Request::GetData { path, watch }
+            | Request::GetChildren { path, watch }
             | Request::GetChildren2 { path, watch } => {
                 jute::put_string(out, path);
                 jute::put_bool(out, *watch);
@@ -323,6 +333,10 @@ impl Request {
                 watch: reader.bool()?,
             },
             OpCode::GetData => Request::GetData {
+                path: reader.string()?,
+                watch: reader.bool()?,
+            },
+            OpCode::GetChildren => Request::GetChildren {
                 path: reader.string()?,
                 watch: reader.bool()?,
             },

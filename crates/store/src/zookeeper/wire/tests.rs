@@ -73,6 +73,7 @@ fn request() -> impl Strategy<Value = Request> {
         (text(), any::<i32>()).prop_map(|(path, version)| Request::Delete { path, version }),
         (text(), any::<bool>()).prop_map(|(path, watch)| Request::Exists { path, watch }),
         (text(), any::<bool>()).prop_map(|(path, watch)| Request::GetData { path, watch }),
+        (text(), any::<bool>()).prop_map(|(path, watch)| Request::GetChildren { path, watch }),
         (text(), any::<bool>()).prop_map(|(path, watch)| Request::GetChildren2 { path, watch }),
         (text(), data(), any::<i32>()).prop_map(|(path, data, version)| Request::SetData {
             path,

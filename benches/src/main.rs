@@ -1,0 +1,62 @@
+//! `make bench`: the figures of docs/benchmarks.md.
+//!
+//! Every figure stands beside its yardstick from the same run, because two machines, or one machine on two
+//! days, do not compare.
+
+mod config;
+mod embedded;
+mod raw;
+mod report;
+mod view;
+mod zookeeper;
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+#[derive(Parser)]
+struct Args {
+    /// What to measure; everything if nothing is named
+    #[arg(value_enum)]
+    what: Vec<What>,
+    #[arg(long, hide = true, value_name = "STORE")]
+    load_view: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Pipelined writes and locks on a real ZooKeeper server
+    Zookeeper,
+    /// Durable writes and locks on the embedded store
+    Embedded,
+    /// Loading and memory of a cached view with 100,000 nodes
+    View,
+    /// Parsing and checking a configuration with 5,000 labels
+    Config,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    if let Some(store) = args.load_view {
+        return runtime.block_on(view::load(store));
+    }
+    for what in What::value_variants() {
+        if !args.what.is_empty() && !args.what.contains(what) {
+            continue;
+        }
+        let (title, figures) = match what {
+            What::Zookeeper => ("ZooKeeper backend", runtime.block_on(zookeeper::measure())?),
+            What::Embedded => ("Embedded backend", runtime.block_on(embedded::measure())?),
+            What::View => (
+                "Cached view, 100,000 node records",
+                runtime.block_on(view::measure())?,
+            ),
+            What::Config => ("Configuration, 5,000 labels", config::measure()?),
+        };
+        report::print(title, &figures);
+    }
+    Ok(())
+}

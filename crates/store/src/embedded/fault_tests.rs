@@ -1,0 +1,356 @@
+//! The store on a disk that loses power, tears writes, fills up and fails to sync.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proptest::test_runner::TestRng;
+use redb::{Database, DatabaseError, StorageBackend};
+
+use super::Embedded;
+use super::medium::{Medium, builder};
+use crate::error::Error;
+use crate::path::TreePath;
+use crate::tree::{CreateMode, Op, Tree, Version};
+
+const SECTOR: usize = 512;
+
+/// A disk with a cache: what was written since the last sync may or may not survive a crash.
+#[derive(Debug, Clone, Default)]
+struct Disk(Arc<Mutex<Platter>>);
+
+#[derive(Debug, Default)]
+struct Platter {
+    safe: Vec<u8>,
+    cached: Vec<u8>,
+    unsynced: Vec<Change>,
+    /// Writes and syncs until the power fails.
+    fuse: Option<u64>,
+    full: bool,
+    failing_syncs: u32,
+    free: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Len(usize),
+}
+
+impl Change {
+    fn apply(&self, image: &mut Vec<u8>) {
+        match self {
+            Change::Len(len) => image.resize(*len, 0),
+            Change::Write(at, data) => {
+                if image.len() < at + data.len() {
+                    image.resize(at + data.len(), 0);
+                }
+                image[*at..at + data.len()].copy_from_slice(data);
+            }
+        }
+    }
+}
+
+impl Platter {
+    fn burn(&mut self) -> io::Result<()> {
+        match &mut self.fuse {
+            Some(0) => Err(io::Error::other("no power")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Disk {
+    fn set(&self, change: impl FnOnce(&mut Platter)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    /// The disk after a loss of power: of what was not synced, any part may be there, cut anywhere
+    /// between sectors and in any order.
+    fn after_crash(&self, rng: &mut TestRng) -> Disk {
+        let platter = self.0.lock().unwrap();
+        let mut image = platter.safe.clone();
+        for change in &platter.unsynced {
+            match change {
+                Change::Len(_) => change.apply(&mut image),
+                Change::Write(at, data) => {
+                    for (index, sector) in data.chunks(SECTOR).enumerate() {
+                        if rng.random_bool(0.5) {
+                            Change::Write(at + index * SECTOR, sector.to_vec()).apply(&mut image);
+                        }
+                    }
+                }
+            }
+        }
+        Disk(Arc::new(Mutex::new(Platter {
+            safe: image.clone(),
+            cached: image,
+            ..Platter::default()
+        })))
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().cached.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let platter = self.0.lock().unwrap();
+        let at = offset as usize;
+        let found = platter.cached.get(at..at + out.len());
+        out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut platter = self.0.lock().unwrap();
+        platter.burn()?;
+        if platter.full && len as usize > platter.cached.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        platter.cached.resize(len as usize, 0);
+        platter.unsynced.push(Change::Len(len as usize));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut platter = self.0.lock().unwrap();
+        platter.burn()?;
+        if platter.failing_syncs > 0 {
+            platter.failing_syncs -= 1;
+            return Err(io::Error::other("sync failed"));
+        }
+        for change in std::mem::take(&mut platter.unsynced) {
+            change.apply(&mut platter.safe);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut platter = self.0.lock().unwrap();
+        platter.burn()?;
+        let change = Change::Write(offset as usize, data.to_vec());
+        change.apply(&mut platter.cached);
+        platter.unsynced.push(change);
+        Ok(())
+    }
+}
+
+impl Medium for Disk {
+    fn open(&self) -> Result<Database, DatabaseError> {
+        builder().create_with_backend(self.clone())
+    }
+
+    fn free(&self) -> Option<u64> {
+        self.0.lock().unwrap().free
+    }
+
+    fn name(&self) -> Arc<Path> {
+        Path::new("disk").into()
+    }
+}
+
+fn open(disk: &Disk) -> Arc<Embedded> {
+    Embedded::open_on(Box::new(disk.clone())).unwrap()
+}
+
+fn path(text: &str) -> TreePath {
+    TreePath::new(text).unwrap()
+}
+
+fn number(data: &[u8]) -> u64 {
+    std::str::from_utf8(data).unwrap().parse().unwrap()
+}
+
+async fn put(tree: &Arc<dyn Tree>, at: &str, mode: CreateMode) -> crate::Result<()> {
+    let data = Bytes::from_static(b"0");
+    tree.create(&path(at), data, mode).await.map(drop)
+}
+
+/// Counts up in two records at once, with a lock-like ephemeral record around each step, until
+/// something fails. Returns the last number that was answered.
+async fn count(tree: Arc<dyn Tree>, writer: usize) -> u64 {
+    let (left, right) = (format!("/left-{writer}"), format!("/right-{writer}"));
+    let mut acked = 0;
+    loop {
+        let next = Bytes::from((acked + 1).to_string());
+        let set = |at: &str| Op::Set {
+            path: path(at),
+            data: next.clone(),
+            version: Version::Exactly(acked as i32),
+        };
+        let lock = format!("/lock-{writer}");
+        if put(&tree, &lock, CreateMode::Ephemeral).await.is_err()
+            || tree.multi(vec![set(&left), set(&right)]).await.is_err()
+        {
+            return acked;
+        }
+        acked += 1;
+        if tree.delete(&path(&lock), Version::Any).await.is_err() {
+            return acked;
+        }
+    }
+}
+
+fn crash_after(fuse: u64, rng: &mut TestRng) {
+    const WRITERS: usize = 5;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let disk = Disk::default();
+    let acked = runtime.block_on(async {
+        let engine = open(&disk);
+        let tree = engine.session();
+        for writer in 0..WRITERS {
+            for side in ["left", "right"] {
+                let at = format!("/{side}-{writer}");
+                put(&tree, &at, CreateMode::Persistent).await.unwrap();
+            }
+        }
+        disk.set(|platter| platter.fuse = Some(fuse));
+        let counters = (0..WRITERS).map(|writer| count(engine.session(), writer));
+        futures_util::future::join_all(counters).await
+    });
+
+    let disk = disk.after_crash(rng);
+    runtime.block_on(async {
+        let engine = open(&disk);
+        let tree = engine.session();
+        for (writer, acked) in acked.into_iter().enumerate() {
+            let left = tree.get(&path(&format!("/left-{writer}"))).await.unwrap();
+            let right = tree.get(&path(&format!("/right-{writer}"))).await.unwrap();
+            assert_eq!(left.data, right.data, "a multi is never torn");
+            let found = number(&left.data);
+            assert!((acked..=acked + 1).contains(&found), "{acked} -> {found}");
+            assert_eq!(left.stat.version as u64, found);
+        }
+        let listing = tree.children(&TreePath::root()).await.unwrap();
+        assert_eq!(listing.names.len(), 2 * WRITERS, "no ephemeral is left");
+        assert_eq!(listing.stat.num_children as usize, 2 * WRITERS);
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn no_answered_write_is_lost_when_the_power_fails(fuse in 0_u64..400, seed: [u8; 32]) {
+        let mut rng = TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &seed);
+        crash_after(fuse, &mut rng);
+    }
+}
+
+/// Ephemeral records committed without the disk must still be there after the file was opened again.
+async fn with_a_held_lock(disk: &Disk) -> (Arc<Embedded>, Arc<dyn Tree>) {
+    let engine = open(disk);
+    let tree = engine.session();
+    put(&tree, "/a", CreateMode::Persistent).await.unwrap();
+    put(&tree, "/lock", CreateMode::Ephemeral).await.unwrap();
+    (engine, tree)
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_survived_and_what_it_did_is_not_claimed() {
+    let disk = Disk::default();
+    let (engine, tree) = with_a_held_lock(&disk).await;
+    let mut watcher = tree.watch(&path("/a")).await.unwrap();
+    disk.set(|platter| platter.failing_syncs = 1);
+    let failed = put(&tree, "/a/b", CreateMode::Persistent).await;
+    // The pages are in the cache of the disk, so it did happen; nobody could have known.
+    assert!(matches!(failed, Err(Error::ConnectionLoss)), "{failed:?}");
+    assert!(tree.stat(&path("/a/b")).await.unwrap().is_some());
+    let event = watcher.next().await.unwrap();
+    assert_eq!(event, crate::WatchEvent::Created(path("/a/b")));
+
+    assert!(tree.stat(&path("/lock")).await.unwrap().is_some());
+    put(&tree, "/a/c", CreateMode::Persistent).await.unwrap();
+    tree.close().await;
+    let other = engine.session();
+    assert_eq!(other.stat(&path("/lock")).await.unwrap(), None);
+    assert_eq!(other.children(&path("/a")).await.unwrap().names, ["b", "c"]);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_stops_writes_only() {
+    let disk = Disk::default();
+    let (_engine, tree) = with_a_held_lock(&disk).await;
+    disk.set(|platter| platter.full = true);
+    let filler = Bytes::from(vec![1; 500_000]);
+    let mut stored = Vec::new();
+    let error = loop {
+        let at = format!("/a/{}", stored.len());
+        let mode = CreateMode::Persistent;
+        match tree.create(&path(&at), filler.clone(), mode).await {
+            Ok(created) => stored.push(created.path),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("disk is full"), "{error}");
+    for at in &stored {
+        assert_eq!(tree.get(at).await.unwrap().data, filler);
+    }
+    assert!(tree.stat(&path("/lock")).await.unwrap().is_some());
+    disk.set(|platter| platter.full = false);
+    put(&tree, "/a/again", CreateMode::Persistent)
+        .await
+        .unwrap();
+    let children = tree.children(&path("/a")).await.unwrap();
+    assert_eq!(children.names.len(), stored.len() + 1);
+}
+
+#[tokio::test]
+async fn a_nearly_full_disk_is_not_written_to() {
+    let disk = Disk::default();
+    let (_engine, tree) = with_a_held_lock(&disk).await;
+    disk.set(|platter| platter.free = Some(1000));
+    let refused = put(&tree, "/a/b", CreateMode::Persistent)
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("disk is full"), "{refused}");
+    put(&tree, "/other-lock", CreateMode::Ephemeral)
+        .await
+        .expect("locks need no disk");
+    disk.set(|platter| platter.free = None);
+    put(&tree, "/a/b", CreateMode::Persistent).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_ends_while_the_disk_is_away_ends_when_it_is_back() {
+    let disk = Disk::default();
+    let (engine, tree) = with_a_held_lock(&disk).await;
+    disk.set(|platter| platter.fuse = Some(0));
+    let failed = put(&tree, "/a/b", CreateMode::Persistent).await;
+    assert!(failed.is_err());
+    drop(tree);
+    disk.set(|platter| platter.fuse = None);
+    let other = engine.session();
+    // Until the file is open again, reads fail.
+    while !matches!(other.stat(&path("/lock")).await, Ok(None)) {
+        tokio::task::yield_now().await;
+    }
+    put(&other, "/a/c", CreateMode::Persistent).await.unwrap();
+    assert_eq!(other.children(&path("/a")).await.unwrap().names, ["c"]);
+}
+
+#[test]
+fn a_newer_format_is_refused_and_left_alone() {
+    let disk = Disk::default();
+    let database = disk.open().unwrap();
+    let write = database.begin_write().unwrap();
+    write
+        .open_table(super::format::META)
+        .unwrap()
+        .insert(super::format::META_FORMAT, super::format::FORMAT + 1)
+        .unwrap();
+    write.commit().unwrap();
+    drop(database);
+    let error = Embedded::open_on(Box::new(disk)).unwrap_err();
+    assert!(error.to_string().contains("newer program"), "{error}");
+}
