@@ -110,8 +110,11 @@ pub(crate) fn tied(program: &str) -> Command {
 /// first process of a namespace. It also has shared memory, mounts and a host name of its own. Needs root.
 pub(crate) fn enclosed(program: &str) -> Command {
     let mut command = tied("unshare");
-    command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    command.args(["--ipc", "--uts", program]);
+    command
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["--ipc", "--uts", "sh", "-c"])
+        .arg(r#"mount -t tmpfs tmpfs /dev/shm && exec "$@""#)
+        .args(["sh", program]);
     command
 }
 

@@ -13,11 +13,12 @@ use tempfile::TempDir;
 use crate::process::{Process, enclosed, free_ports, is_root, tail, temporary_directory, tied};
 
 const START_PATIENCE: Duration = Duration::from_secs(30);
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const HOST_KEY_TYPES: [&str; 3] = ["ed25519", "ecdsa", "rsa"];
 
 /// Lets the user who runs the test log in with [`Sshd::client_key`], and nobody else. A login sees the files of
-/// this machine. For root it is a machine of its own otherwise: it has [its own host name](Sshd::hostname), and
-/// whatever was started on it ends with it.
+/// this machine, but its home is empty, so that nobody's shell profile gets in the way. For root it is a machine of
+/// its own otherwise: it has [its own host name](Sshd::hostname), and whatever was started on it ends with it.
 #[derive(Debug)]
 pub struct Sshd {
     // Before the directory, so that it is gone first.
@@ -45,12 +46,13 @@ impl Sshd {
         }
         generate_key("ed25519", &path.join("client"))?;
         fs::copy(path.join("client.pub"), path.join("authorized_keys"))?;
+        fs::create_dir(path.join("home"))?;
         fs::write(path.join("sshd_config"), configuration(path, port))?;
 
         let program = Path::new("/usr/sbin/sshd");
         ensure!(
             program.exists(),
-            "{} is missing; run testbeds/zuul/install.sh",
+            "{} is missing; run testbeds/install.sh",
             program.display()
         );
         let hostname;
@@ -155,6 +157,7 @@ fn configuration(directory: &Path, port: u16) -> String {
          MaxStartups 100\n\
          MaxSessions 100\n\
          PerSourceMaxStartups none\n\
+         SetEnv HOME={directory}/home PATH={PATH}\n\
          Subsystem sftp internal-sftp\n"
     )
 }
@@ -165,7 +168,7 @@ fn generate_key(kind: &str, path: &Path) -> Result<()> {
         .arg(path)
         .stdin(Stdio::null())
         .status()
-        .context("cannot run ssh-keygen; run testbeds/zuul/install.sh")?;
+        .context("cannot run ssh-keygen; run testbeds/install.sh")?;
     ensure!(status.success(), "ssh-keygen: {status}");
     Ok(())
 }

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tempfile::TempDir;
 
-use self::configuration::{JOBS, JOBS_SEEN_BY_EXECUTOR, Settings};
+use self::configuration::{JOBS, JOBS_SEEN_BY_EXECUTOR, Settings, TEMPORARY};
 use self::database::Database;
 use self::web::Web;
 use crate::process::{Process, enclosed, free_ports, is_root, show, temporary_directory};
@@ -196,10 +196,11 @@ impl Zuul {
             command = enclosed(&python);
         }
         command
-            .arg(testbeds().join("zuul/daemon.py"))
+            .arg(testbeds().join("zuul/run_daemon.py"))
             // -f: stay in the foreground.
             .args([name, "-f", "-c"])
             .arg(bed.join("zuul.conf"))
+            .env("TMPDIR", bed.join(TEMPORARY))
             .current_dir(bed);
         Process::start(command, &self.log(name))
     }
@@ -207,10 +208,13 @@ impl Zuul {
     /// A push counts only from the second time that the scheduler looks at a repository, and zuul-web may be later
     /// than the scheduler.
     fn is_serving(&self, jobs: &[Job]) -> bool {
-        let log = fs::read_to_string(self.log("scheduler")).unwrap_or_default();
-        let watched = |job: &Job| log.contains(&format!("refs for project {}\n", job.name));
         let path = format!("/api/tenant/{TENANT}/builds");
-        jobs.iter().all(watched) && self.web.get(&path).is_ok()
+        if self.web.get(&path).is_err() {
+            return false;
+        }
+        let log = fs::read_to_string(self.log("scheduler")).unwrap_or_default();
+        jobs.iter()
+            .all(|job| log.contains(&format!("refs for project {}\n", job.name)))
     }
 
     /// Pushes a commit to the repository of a job, which runs it.

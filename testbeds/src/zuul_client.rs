@@ -1,7 +1,7 @@
 //! Zuul's own Nodepool client classes, steered by a test: `zuul/zuul_client.py`.
 //!
-//! It plays scheduler and executor at once and needs nothing of Zuul but the package, so it starts in seconds. It
-//! does not start on the ZooKeeper of a running Zuul.
+//! It plays scheduler and executor at once and needs nothing of Zuul but the package, so it starts in seconds. Any
+//! number can share a ZooKeeper.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout};

@@ -21,31 +21,10 @@ other_version=9
 find=no
 [ "${1-}" != --find ] || find=yes
 
-install_packages() {
-    missing=""
-    for package in bubblewrap git openssh-client openssh-server postgresql procps util-linux; do
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] ||
-            missing="$missing $package"
-    done
-    [ -n "$missing" ] || return 0
-    if [ "$(id -u)" = 0 ]; then
-        as_root=""
-    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-        as_root="sudo"
-    else
-        echo "$0: these Debian packages are missing, and installing them needs root:$missing" >&2
-        return 1
-    fi
-    $as_root apt-get update -q
-    # shellcheck disable=SC2086
-    $as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends $missing
-}
-
 if [ $find = yes ]; then
     venv=$("$here/../python/install.sh" --find zuul)
 else
-    install_packages >&2
+    "$here/../install.sh" bubblewrap git postgresql procps python3 >&2
     venv=$("$here/../python/install.sh" zuul)
 fi
 

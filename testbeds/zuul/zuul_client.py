@@ -4,22 +4,26 @@ Reads one JSON object per line, does what its member `do` says, and answers with
 a member `error` if that failed. See the class Steering for what can be done.
 
 The requests are made, watched, accepted and given back by zuul.nodepool.Nodepool, in the part of a scheduler and of
-an executor. On the ZooKeeper of a running Zuul it would take that scheduler's events away, so it refuses to start
-there.
+an executor. It takes part in no election, so that several of them can share a ZooKeeper, and a running Zuul there
+does not miss its events.
 """
 
+import configparser
 import json
 import logging
+import socket
 import sys
 import threading
 import types
 import uuid
 
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import KazooState
 from zuul import model
+from zuul.lib import tracing
 from zuul.nodepool import Nodepool
 from zuul.zk import ZooKeeperClient
-from zuul.zk.components import COMPONENTS_ROOT
+from zuul.zk.nodepool import NodeRequestEvent
 
 TENANT = "bed"
 PIPELINE = "post"
@@ -27,17 +31,21 @@ PROJECT = "example.com/project"
 
 
 class Scheduler(Nodepool):
-    """Hears of completed requests as Zuul does, and keeps them instead of putting them in a pipeline's queue."""
+    """Hears of its completed requests as Zuul does, and keeps them instead of telling a pipeline."""
 
     def __init__(self, client):
         self.completed = {}
         self.changed = threading.Condition()
         super().__init__(client, uuid.uuid4().hex, statsd=None, scheduler=True)
 
-    def _sendNodesProvisionedEvent(self, request):
-        with self.changed:
-            self.completed[request.id] = request
-            self.changed.notify_all()
+    def runEventElection(self):
+        """One of several schedulers tells the pipelines; there are none here."""
+
+    def _handleNodeRequestEvent(self, request, event):
+        if request.requestor == self.system_id and event == NodeRequestEvent.COMPLETED:
+            with self.changed:
+                self.completed[request.id] = request
+                self.changed.notify_all()
 
     def wait(self, request_id, seconds):
         with self.changed:
@@ -63,7 +71,7 @@ class Network:
     def pull_out(self):
         self.out = True
         # The connection is kazoo's own business; there is no public way to break it.
-        self.kazoo._connection._socket.shutdown(2)
+        self.kazoo._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def plug_in(self):
         self.out = False
@@ -78,6 +86,7 @@ class Steering:
         self.zk = self.nodepool.zk_nodepool
         self.network = Network(client.client)
         self.nodesets = {}
+        self.session = None
 
     def submit(self, labels, priority=100, relative_priority=0, provider=None, tenant=TENANT, job="job"):
         nodeset = model.NodeSet()
@@ -139,48 +148,37 @@ class Steering:
 
     def nodes(self):
         """All there are, and whether someone has locked them or waits to."""
-        records = map(self.zk.getNode, self.zk.getNodes())
-        return {
-            "nodes": [
-                {"id": record.id, "locked": self._is_locked(record), **record.toDict()} for record in records if record
-            ]
-        }
+        found = map(self.zk._getNodeData, self.zk.getNodes())
+        return {"nodes": [{"locked": self._is_locked(node["id"]), **node} for node in found if node]}
 
-    def _is_locked(self, node):
+    def _is_locked(self, node_id):
         try:
-            return bool(self.client.client.get_children(f"{self.zk.NODES_ROOT}/{node.id}/lock"))
+            return bool(self.client.client.get_children(f"{self.zk.NODES_ROOT}/{node_id}/lock"))
         except NoNodeError:
             return False
 
     def disconnect(self):
         """Breaks the connection without closing the session, until `reconnect`."""
+        self.session, _ = self.client.client.client_id
         self.network.pull_out()
 
     def reconnect(self, seconds=60):
         """Says whether the session is a new one: the server has ended the old one, and with it all locks."""
-        before, _ = self.client.client.client_id or (None, None)
         connected = threading.Event()
-        self.client.client.add_listener(lambda state: connected.set() if state == "CONNECTED" else None)
+        self.client.client.add_listener(lambda state: connected.set() if state == KazooState.CONNECTED else None)
         self.network.plug_in()
-        if not connected.wait(seconds) and not self.client.connected:
+        if not connected.wait(seconds):
             raise TimeoutError(f"not connected after {seconds} s")
-        after, _ = self.client.client.client_id
-        return {"new_session": after != before}
-
-
-def running_schedulers(client):
-    path = f"{COMPONENTS_ROOT}/scheduler"
-    return client.client.get_children(path) if client.client.exists(path) else []
+        return {"new_session": self.client.client.client_id[0] != self.session}
 
 
 def main():
+    # Zuul's daemons do so too: requests carry the ids of a trace even where nobody collects them.
+    tracing.Tracing(configparser.ConfigParser())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     hosts, ca, cert, key, session_seconds = sys.argv[1:]
     client = ZooKeeperClient(hosts, timeout=float(session_seconds), tls_cert=cert, tls_key=key, tls_ca=ca)
     client.connect()
-    if running_schedulers(client):
-        client.disconnect()
-        sys.exit("a Zuul runs on this ZooKeeper; its scheduler would miss events")
     steering = Steering(client)
     for line in sys.stdin:
         order = json.loads(line)

@@ -14,6 +14,7 @@ use crate::zookeeper::ZooKeeperServer;
 pub(super) const JOBS_SEEN_BY_EXECUTOR: &str = "/mnt";
 pub(super) const JOBS: &str = "jobs";
 pub(super) const STATE: &str = "state";
+pub(super) const TEMPORARY: &str = "tmp";
 pub(super) const REPOSITORIES: &str = "repositories";
 
 pub(super) struct Settings<'a> {
@@ -28,7 +29,7 @@ pub(super) struct Settings<'a> {
 }
 
 pub(super) fn write(directory: &Path, settings: &Settings<'_>, jobs: &[Job]) -> Result<()> {
-    for name in [JOBS, STATE, REPOSITORIES] {
+    for name in [JOBS, STATE, TEMPORARY, REPOSITORIES] {
         fs::create_dir(directory.join(name))?;
     }
     fs::write(directory.join("zuul.conf"), zuul_conf(directory, settings)?)?;

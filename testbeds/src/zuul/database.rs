@@ -60,8 +60,6 @@ impl Database {
             .arg(directory)
             .args(["-c", "listen_addresses=", "-c", "fsync=off"])
             .args(["-c", "shared_buffers=16MB", "-c", "max_connections=60"])
-            // No files outside of the directory.
-            .args(["-c", "dynamic_shared_memory_type=mmap"])
             .current_dir(directory);
         let mut database = Self {
             process: Process::start(command, log)?,
