@@ -12,6 +12,8 @@ mod database;
 mod repositories;
 mod web;
 
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ use crate::zookeeper::ZooKeeperServer;
 
 const TENANT: &str = "bed";
 const DAEMONS: [&str; 4] = ["scheduler", "merger", "executor", "web"];
+const PROGRAMS: &str = "bin";
 const START_PATIENCE: Duration = Duration::from_secs(300);
 const BUILD_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -150,6 +153,7 @@ impl Zuul {
         };
         configuration::write(bed, &settings, &options.jobs)?;
         repositories::create(bed, &options.jobs)?;
+        copy_ssh_agent(bed)?;
 
         let mut zuul = Self {
             daemons: Vec::new(),
@@ -201,6 +205,7 @@ impl Zuul {
             .args([name, "-f", "-c"])
             .arg(bed.join("zuul.conf"))
             .env("TMPDIR", bed.join(TEMPORARY))
+            .env("PATH", path_with(&bed.join(PROGRAMS)))
             .current_dir(bed);
         Process::start(command, &self.log(name))
     }
@@ -326,6 +331,23 @@ impl Drop for Zuul {
 
 fn log(bed: &Path, daemon: &str) -> PathBuf {
     bed.join(format!("{daemon}.log"))
+}
+
+/// Debian's agent has rights of its own, so it ignores TMPDIR, and an agent that is killed leaves its directory
+/// behind. A copy has no such rights.
+fn copy_ssh_agent(bed: &Path) -> Result<()> {
+    let copy = bed.join(PROGRAMS).join("ssh-agent");
+    fs::create_dir(bed.join(PROGRAMS))?;
+    fs::copy("/usr/bin/ssh-agent", &copy).context("cannot copy ssh-agent")?;
+    fs::set_permissions(copy, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+fn path_with(first: &Path) -> OsString {
+    let mut path = OsString::from(first);
+    path.push(":");
+    path.push(env::var_os("PATH").unwrap_or_default());
+    path
 }
 
 fn python_base(environment: &Path) -> Result<String> {
