@@ -136,10 +136,11 @@ class Steering:
         self.nodepool.cancelRequest(self.zk.getNodeRequest(request))
 
     def revise(self, request, relative_priority):
-        """Says no if someone works on the request."""
+        """Says no if someone works on the request or has just done so."""
+        self.nodepool.reviseRequest(self.zk.getNodeRequest(request), relative_priority)
+        # Zuul itself does not care whether it was too late.
         record = self.zk.getNodeRequest(request)
-        refused = self.nodepool.reviseRequest(record, relative_priority) is False
-        return {"revised": not refused}
+        return {"revised": record is not None and record.relative_priority == relative_priority}
 
     def requests(self):
         """All there are, whoever made them."""
