@@ -3,11 +3,15 @@
 #
 #   install.sh build    what compiling needs beside Rust
 #   install.sh          that, and what the tests need
+#   install.sh zuul     that, and what a complete Zuul needs
 set -eu
 
 packages="gcc libc6-dev"
 [ "${1-}" = build ] ||
-    packages="$packages openjdk-17-jre-headless libzookeeper-java python3 python3-venv util-linux"
+    packages="$packages openjdk-17-jre-headless libzookeeper-java python3 python3-venv util-linux \
+openssh-client openssh-server"
+[ "${1-}" != zuul ] ||
+    packages="$packages bubblewrap git postgresql procps"
 
 missing=""
 for package in $packages; do

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::process::{free_ports, temporary_directory};
+use crate::process::{free_ports, retried, temporary_directory};
 use crate::zookeeper::{ServerOptions, ZooKeeperServer};
 
 const ELECTION_PATIENCE: Duration = Duration::from_secs(60);
@@ -25,6 +25,10 @@ pub struct Ensemble {
 impl Ensemble {
     /// Returns when all of them serve.
     pub fn start(size: usize) -> Result<Self> {
+        retried(|| Self::try_start(size))
+    }
+
+    fn try_start(size: usize) -> Result<Self> {
         let directory = temporary_directory()?;
         let certificates = Certificates::create(directory.path())?;
         let mut peers = String::from("initLimit=20\nsyncLimit=10\n");

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -163,16 +164,30 @@ pub(crate) fn temporary_directory() -> Result<TempDir> {
     Ok(tempfile::Builder::new().prefix(&prefix).tempdir_in(base)?)
 }
 
-/// Ports that were free a moment ago. All are held until all are known, so they differ.
+/// Ports that were free a moment ago and that nobody else in this process gets.
+///
+/// They are below those that the kernel gives to outgoing connections, so that a stopped server finds its port
+/// free when it starts again. Another process may still be faster: see [`retried`].
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut held = Vec::new();
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 22_000;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Processes that run side by side begin far from each other.
+    let begin = std::process::id().wrapping_mul(997);
     let mut ports = [0; N];
     for port in &mut ports {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
+        *port = (0..COUNT)
+            .map(|_| begin.wrapping_add(TAKEN.fetch_add(1, Ordering::SeqCst)) % COUNT + FIRST)
+            .filter_map(|candidate| u16::try_from(candidate).ok())
+            .find(|candidate| TcpListener::bind(("127.0.0.1", *candidate)).is_ok())
+            .context("there is no free port")?;
     }
     Ok(ports)
+}
+
+/// Starts something again, with other ports, if someone took one of them meanwhile.
+pub(crate) fn retried<T>(start: impl Fn() -> Result<T>) -> Result<T> {
+    start().or_else(|_| start()).or_else(|_| start())
 }
 
 /// Shows the end of its log if it is dropped because a test has failed. Declare it before what holds the file.
@@ -193,12 +208,12 @@ impl Drop for Log {
     clippy::print_stderr,
     reason = "a test has failed, and this helps to see why"
 )]
-pub(crate) fn show(log: &PathBuf) {
+pub(crate) fn show(log: &Path) {
     eprintln!("end of {}:\n{}", log.display(), tail(log));
 }
 
 /// The last lines of a log, for a message about a failure.
-pub(crate) fn tail(log: &PathBuf) -> String {
+pub(crate) fn tail(log: &Path) -> String {
     const BYTES: u64 = 8 * 1024;
     let read = || -> io::Result<String> {
         let mut file = File::open(log)?;

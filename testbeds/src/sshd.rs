@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::process::{Process, enclosed, free_ports, is_root, tail, temporary_directory, tied};
+use crate::process::{
+    Process, enclosed, free_ports, is_root, retried, tail, temporary_directory, tied,
+};
 
 const START_PATIENCE: Duration = Duration::from_secs(30);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -31,10 +33,7 @@ pub struct Sshd {
 
 impl Sshd {
     pub fn start() -> Result<Self> {
-        // Someone else may have taken the port meanwhile.
-        Self::try_start()
-            .or_else(|_| Self::try_start())
-            .or_else(|_| Self::try_start())
+        retried(Self::try_start)
     }
 
     fn try_start() -> Result<Self> {

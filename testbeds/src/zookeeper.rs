@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::process::{Process, free_ports, tail, temporary_directory};
+use crate::process::{Process, free_ports, retried, tail, temporary_directory};
 
 const JARS: &str = "/usr/share/java";
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -40,16 +40,7 @@ impl ZooKeeperServer {
     }
 
     pub fn start_with(options: &ServerOptions) -> Result<Self> {
-        // Someone else may have taken a port meanwhile.
-        let mut attempts = 3;
-        loop {
-            attempts -= 1;
-            match Self::try_start(options) {
-                Err(error) if attempts == 0 => return Err(error),
-                Err(_) => {}
-                Ok(server) => return Ok(server),
-            }
-        }
+        retried(|| Self::try_start(options))
     }
 
     fn try_start(options: &ServerOptions) -> Result<Self> {
@@ -169,9 +160,11 @@ impl ZooKeeperServer {
         Ok(())
     }
 
+    /// It is this server that answers, and not one that took the port first.
     pub(crate) fn is_serving(&self) -> bool {
-        self.ask("srvr")
-            .is_ok_and(|answer| answer.contains("Mode: "))
+        let data = self.directory.path().join("data").display().to_string();
+        let says = |word, text: &str| self.ask(word).is_ok_and(|answer| answer.contains(text));
+        says("srvr", "Mode: ") && says("conf", &data)
     }
 
     /// The answer to one of ZooKeeper's commands of four letters.

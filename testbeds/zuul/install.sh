@@ -24,7 +24,7 @@ find=no
 if [ $find = yes ]; then
     venv=$("$here/../python/install.sh" --find zuul)
 else
-    "$here/../install.sh" bubblewrap git postgresql procps python3 >&2
+    "$here/../install.sh" zuul >&2
     venv=$("$here/../python/install.sh" zuul)
 fi
 

@@ -2,49 +2,63 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::config::Config;
+use indexmap::IndexMap;
+
 use crate::decode::{Decoder, similar};
 use crate::drivers::{Metastatic, MetastaticLabel, Static};
-use crate::images::{DiskImageEntry, ImageSource, ZuulImageEntry, missing_format};
+use crate::file::Label;
+use crate::images::{DiskImageEntry, Image, ImageSource, ZuulImageEntry, missing_format};
 use crate::provider::{Driver, Provider};
 use crate::source::Span;
-use crate::values::{Name, Spanned};
+use crate::values::Name;
 
-/// Names that exist, whether or not what they stand for could be read.
+/// What providers may refer to, whether or not it could be read.
+pub(crate) struct Known<'c> {
+    pub(crate) labels: &'c [Label],
+    pub(crate) disk_images: &'c [DiskImageEntry],
+    pub(crate) zuul_images: &'c [ZuulImageEntry],
+    pub(crate) images: &'c IndexMap<String, Image>,
+}
+
 struct Names<'c> {
-    labels: HashSet<&'c str>,
-    images: HashSet<&'c str>,
+    labels: HashMap<&'c str, &'c Name>,
+    images: HashMap<&'c str, &'c Name>,
     abstract_images: HashSet<&'c str>,
 }
 
-pub(crate) fn references(
-    config: &Config,
-    disk: &[DiskImageEntry],
-    zuul: &[ZuulImageEntry],
-    decoder: &mut Decoder<'_>,
-) {
-    let disk_names = disk
-        .iter()
-        .map(|entry| (entry.name.as_str(), entry.is_abstract));
-    let zuul_names = zuul.iter().filter_map(|entry| {
-        let name = entry
-            .name
-            .as_ref()
-            .map(|name| name.as_str())
-            .or(entry.job.as_ref().map(|job| job.as_str()));
-        name.map(|name| (name, entry.is_abstract))
-    });
-    let (abstract_images, images): (Vec<_>, Vec<_>) = disk_names
-        .chain(zuul_names)
-        .partition(|(_, is_abstract)| *is_abstract);
-    let names = Names {
-        labels: config.labels.keys().map(String::as_str).collect(),
-        images: images.into_iter().map(|(name, _)| name).collect(),
-        abstract_images: abstract_images.into_iter().map(|(name, _)| name).collect(),
-    };
+impl<'c> Names<'c> {
+    fn of(known: &Known<'c>) -> Self {
+        let disk = known
+            .disk_images
+            .iter()
+            .map(|entry| (&*entry.name, entry.is_abstract));
+        let zuul = known
+            .zuul_images
+            .iter()
+            .filter_map(|entry| Some((entry.name()?, entry.is_abstract)));
+        let (templates, images): (Vec<_>, Vec<_>) =
+            disk.chain(zuul).partition(|(_, is_abstract)| *is_abstract);
+        Self {
+            labels: by_text(known.labels.iter().map(|label| &label.name)),
+            images: by_text(images.into_iter().map(|(name, _)| name)),
+            abstract_images: templates
+                .into_iter()
+                .map(|(name, _)| name.as_str())
+                .collect(),
+        }
+    }
+}
+
+fn by_text<'c>(names: impl Iterator<Item = &'c Name>) -> HashMap<&'c str, &'c Name> {
+    names.map(|name| (name.as_str(), name)).collect()
+}
+
+/// Checks what providers refer to, and what must be unique.
+pub(crate) fn references(providers: &[Provider], known: &Known<'_>, decoder: &mut Decoder<'_>) {
+    let names = Names::of(known);
     let mut machines = HashMap::new();
-    for provider in config.providers.values() {
-        provider_images(provider, config, &names, decoder);
+    for provider in providers {
+        provider_images(provider, known.images, &names, decoder);
         pools(provider, &names, decoder);
         match &provider.driver {
             Driver::Metastatic(metastatic) => backing_labels(metastatic, &names, decoder),
@@ -52,12 +66,11 @@ pub(crate) fn references(
             _ => {}
         }
     }
-    unused_labels(config, decoder);
 }
 
 fn provider_images(
     provider: &Provider,
-    config: &Config,
+    images: &IndexMap<String, Image>,
     names: &Names<'_>,
     decoder: &mut Decoder<'_>,
 ) {
@@ -72,8 +85,8 @@ fn provider_images(
         .into_iter()
         .filter(|image| !image.is_empty())
     {
-        if names.images.contains(image.as_str()) {
-            provider_format(provider, image, config, decoder);
+        if names.images.contains_key(image.as_str()) {
+            provider_format(provider, image, images, decoder);
         } else if names.abstract_images.contains(image.as_str()) {
             let message = format!(
                 "`{}` is abstract, so there is no such image",
@@ -85,24 +98,22 @@ fn provider_images(
                 "there is no image `{}` in `diskimages` or `zuul-images`",
                 decoder.quote(image)
             );
-            unknown(
-                "unknown-image",
-                image,
-                message,
-                names.images.iter().copied(),
-                decoder,
-            );
+            unknown("unknown-image", image, message, &names.images, decoder);
         }
     }
 }
 
 /// A Zuul image must come in the format the provider takes.
-fn provider_format(provider: &Provider, image: &Name, config: &Config, decoder: &mut Decoder<'_>) {
+fn provider_format(
+    provider: &Provider,
+    image: &Name,
+    images: &IndexMap<String, Image>,
+    decoder: &mut Decoder<'_>,
+) {
     let Some(format) = provider.image_format() else {
         return;
     };
-    if let Some(ImageSource::Zuul(zuul)) =
-        config.images.get(image.as_str()).map(|image| &image.source)
+    if let Some(ImageSource::Zuul(zuul)) = images.get(image.as_str()).map(|image| &image.source)
         && !zuul.artifacts.is_empty()
         && !zuul
             .artifacts
@@ -114,16 +125,8 @@ fn provider_format(provider: &Provider, image: &Name, config: &Config, decoder: 
 }
 
 fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
-    let disk: HashSet<&str> = provider
-        .diskimages()
-        .into_iter()
-        .map(|name| name.as_str())
-        .collect();
-    let cloud: HashSet<&str> = provider
-        .cloud_images()
-        .into_iter()
-        .map(|name| name.as_str())
-        .collect();
+    let disk = by_text(provider.diskimages().into_iter());
+    let cloud = by_text(provider.cloud_images().into_iter());
     let pools = provider.pools();
     unique(
         pools.iter().map(|pool| &pool.common.name).collect(),
@@ -139,68 +142,51 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
             );
         }
         for label in &pool.labels {
-            if !label.name.is_empty() && !names.labels.contains(label.name.as_str()) {
+            if !label.name.is_empty() && !names.labels.contains_key(label.name.as_str()) {
                 let message = format!(
                     "there is no label `{}` in `labels` at the top of the file",
                     decoder.quote(label.name)
                 );
-                unknown(
-                    "unknown-label",
-                    label.name,
-                    message,
-                    names.labels.iter().copied(),
-                    decoder,
-                );
+                unknown("unknown-label", label.name, message, &names.labels, decoder);
             }
             if let Some(image) = label
                 .diskimage
-                .filter(|image| !image.is_empty() && !disk.contains(image.as_str()))
+                .filter(|image| !image.is_empty() && !disk.contains_key(image.as_str()))
             {
                 let message = format!(
                     "there is no image `{}` in `diskimages` of this provider",
                     decoder.quote(image)
                 );
-                unknown(
-                    "unknown-image",
-                    image,
-                    message,
-                    disk.iter().copied(),
-                    decoder,
-                );
+                unknown("unknown-image", image, message, &disk, decoder);
             }
             if let Some(image) = label
                 .cloud_image
-                .filter(|image| !image.is_empty() && !cloud.contains(image.as_str()))
+                .filter(|image| !image.is_empty() && !cloud.contains_key(image.as_str()))
             {
                 let message = format!(
                     "there is no image `{}` in `cloud-images` of this provider",
                     decoder.quote(image)
                 );
-                unknown(
-                    "unknown-image",
-                    image,
-                    message,
-                    cloud.iter().copied(),
-                    decoder,
-                );
+                unknown("unknown-image", image, message, &cloud, decoder);
             }
         }
     }
 }
 
-fn unknown<'n>(
+fn unknown(
     code: &'static str,
     name: &Name,
     message: String,
-    known: impl Iterator<Item = &'n str>,
+    known: &HashMap<&str, &Name>,
     decoder: &mut Decoder<'_>,
 ) {
     let full = decoder.findings.is_full();
+    let sources = decoder.sources;
     if let (Some(finding), false) = (decoder.error(code, name.span, message), full) {
-        // Sets have no order; the answer must not depend on one.
-        let mut known: Vec<&str> = known.collect();
-        known.sort_unstable();
-        finding.suggestion = similar(name, known.into_iter());
+        // A map has no order; the answer must not depend on one.
+        let mut candidates: Vec<&str> = sources.public(known.values().copied()).collect();
+        candidates.sort_unstable();
+        finding.suggestion = similar(name, candidates.into_iter());
     }
 }
 
@@ -227,7 +213,7 @@ fn backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Deco
         if label.backing_label.is_empty() {
             continue;
         }
-        if !names.labels.contains(label.backing_label.as_str()) {
+        if !names.labels.contains_key(label.backing_label.as_str()) {
             let quoted = decoder.quote(&label.backing_label);
             let message = format!(
                 "there is no label `{quoted}` in this file, so another launcher must serve it"
@@ -283,34 +269,5 @@ fn unique_machines<'c>(
                         .help("`max-parallel-jobs` lets several jobs use one machine")
                 });
         }
-    }
-}
-
-/// A label that no pool offers can only be served by another launcher.
-fn unused_labels(config: &Config, decoder: &mut Decoder<'_>) {
-    if config.providers.is_empty() {
-        return;
-    }
-    let pools: Vec<_> = config
-        .providers
-        .values()
-        .flat_map(Provider::pools)
-        .collect();
-    let offered: HashSet<&str> = pools
-        .iter()
-        .flat_map(|pool| &pool.labels)
-        .map(|label| label.name.as_str())
-        .collect();
-    for label in config
-        .labels
-        .values()
-        .filter(|label| label.min_ready > 0 && !offered.contains(label.name.as_str()))
-    {
-        let Spanned { span, .. } = label.name;
-        let message = format!(
-            "`{}` asks for ready nodes, but no pool here offers it",
-            decoder.quote(&label.name)
-        );
-        decoder.warning("unused-label", span, message);
     }
 }

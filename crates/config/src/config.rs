@@ -3,6 +3,7 @@
 use indexmap::IndexMap;
 use serde::Serialize;
 
+use crate::check::{self, Known};
 use crate::decode::Decoder;
 use crate::file::{File, Label, SecureFile, TenantLimits, Webapp, ZooKeeperServer, ZooKeeperTls};
 use crate::images::{self, Image, Secure};
@@ -95,6 +96,13 @@ impl Config {
             .or(file.zookeeper_tls);
         let zookeeper = zookeeper(servers, tls, file.zookeeper_timeout, decoder);
 
+        let known = Known {
+            labels: &file.labels,
+            disk_images: &file.diskimages,
+            zuul_images: &file.zuul_images,
+            images: &images,
+        };
+        check::references(&file.providers, &known, decoder);
         let labels = by_name(file.labels, |label| &label.name, "label", decoder);
         let providers = by_name(
             file.providers,
@@ -108,7 +116,7 @@ impl Config {
             "tenant",
             decoder,
         );
-        let config = Self {
+        Self {
             webapp: file.webapp,
             elements_dir: file.elements_dir,
             images_dir: file.images_dir,
@@ -128,9 +136,7 @@ impl Config {
             images,
             providers,
             tenant_resource_limits: tenants,
-        };
-        crate::check::references(&config, &file.diskimages, &file.zuul_images, decoder);
-        config
+        }
     }
 
     pub fn provider(&self, name: &str) -> Option<&Provider> {

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use crate::diagnostic::{Finding, Findings, Severity};
+use crate::excerpt::sounds_secret;
 use crate::section::Section;
 use crate::source::{Sources, Span};
 use crate::values::Spanned;
@@ -187,6 +188,9 @@ impl<'s> Decoder<'s> {
                 let all = all();
                 finding.suggestion = similar(&entry.key, all.iter().copied());
                 finding.allowed = all.into_iter().map(str::to_owned).collect();
+                if finding.suggestion.as_deref().is_some_and(sounds_secret) {
+                    self.findings.secrets.push(entry.value.span);
+                }
             }
         }
     }

@@ -10,14 +10,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::excerpt::Excerpt;
 use crate::source::{Position, SourceFile, Sources, Span};
 
 /// More findings than this are counted, not kept.
 const MAX_KEPT: usize = 1000;
-/// Longest part of a source line that is shown.
-const MAX_EXCERPT: usize = 240;
-/// What stands in place of a secret.
-pub(crate) const HIDDEN: &str = "(hidden)";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -233,98 +230,18 @@ fn place(file: &SourceFile, span: Span, secrets: &[Span]) -> Place {
     if file.secure {
         return place;
     }
-    let mut hidden: Vec<Range<usize>> = secrets
+    let text = file.text.get(line.clone()).unwrap_or_default();
+    let known = secrets
         .iter()
         .filter(|secret| secret.file == span.file)
         .map(|secret| file.original(*secret))
         .filter(|secret| secret.start < line.end && secret.end > line.start)
-        .map(|secret| secret.start.max(line.start)..secret.end.min(line.end))
-        .collect();
-    hidden.sort_by_key(|range| range.start);
-    let excerpt = Excerpt::new(
-        file.text.get(line.clone()).unwrap_or_default(),
-        line.start,
-        &hidden,
-        range.start..end,
-    );
+        .map(|secret| {
+            secret.start.max(line.start) - line.start..secret.end.min(line.end) - line.start
+        });
+    let marked = range.start - line.start..end - line.start;
+    let excerpt = Excerpt::new(text, known.collect(), marked);
     place.source_line = Some(excerpt.text);
     place.marked = excerpt.marked;
     place
-}
-
-/// A line with its secrets replaced and cut to a readable length.
-struct Excerpt {
-    text: String,
-    marked: Range<usize>,
-}
-
-impl Excerpt {
-    fn new(line: &str, offset: usize, hidden: &[Range<usize>], marked: Range<usize>) -> Self {
-        let mut text = String::with_capacity(line.len().min(2 * MAX_EXCERPT));
-        let (mut start, mut end) = (None, None);
-        let mut hidden = hidden.iter().peekable();
-        for (index, c) in line.char_indices() {
-            let here = offset + index;
-            while hidden.peek().is_some_and(|range| range.end <= here) {
-                hidden.next();
-            }
-            let covered = hidden.peek().is_some_and(|range| range.contains(&here));
-            if here >= marked.start && start.is_none() {
-                start = Some(text.len());
-            }
-            if here >= marked.end && end.is_none() {
-                end = Some(text.len());
-            }
-            if !covered {
-                text.push(c);
-            } else if hidden.peek().is_some_and(|range| range.start == here) || here == offset {
-                text.push_str(HIDDEN);
-            }
-        }
-        let start = start.unwrap_or(text.len());
-        let end = end.unwrap_or(text.len()).max(start);
-        Self {
-            text,
-            marked: start..end,
-        }
-        .shortened()
-    }
-
-    fn shortened(self) -> Self {
-        if self.text.len() <= MAX_EXCERPT {
-            return self;
-        }
-        let from = self
-            .text
-            .floor_char_boundary(self.marked.start.saturating_sub(MAX_EXCERPT / 3));
-        let to = self
-            .text
-            .floor_char_boundary((from + MAX_EXCERPT).min(self.text.len()));
-        let shift = |at: usize| at.clamp(from, to) - from;
-        Self {
-            text: self.text.get(from..to).unwrap_or_default().to_owned(),
-            marked: shift(self.marked.start)..shift(self.marked.end),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_in_a_line_are_replaced_and_the_mark_moves() {
-        let line = "{token: s3cr3t-value, nmae: x}";
-        let excerpt = Excerpt::new(line, 100, std::slice::from_ref(&(108..120)), 122..126);
-        assert_eq!(excerpt.text, "{token: (hidden), nmae: x}");
-        assert_eq!(&excerpt.text[excerpt.marked], "nmae");
-    }
-
-    #[test]
-    fn long_lines_are_cut_around_the_mark() {
-        let line = format!("{}é{}", "a".repeat(1000), "b".repeat(1000));
-        let excerpt = Excerpt::new(&line, 0, &[], 1000..1002);
-        assert!(excerpt.text.len() <= MAX_EXCERPT);
-        assert_eq!(&excerpt.text[excerpt.marked], "é");
-    }
 }

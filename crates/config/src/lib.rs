@@ -15,6 +15,7 @@ mod config;
 mod decode;
 mod diagnostic;
 mod drivers;
+mod excerpt;
 mod file;
 mod images;
 mod load;

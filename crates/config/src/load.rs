@@ -172,7 +172,8 @@ impl Reader<'_> {
                 let message = format!("the file is larger than {} MiB", MAX_FILE_SIZE >> 20);
                 (String::new(), Some((0, "too-large", message)))
             }
-            Ok(text) => (text.to_owned(), None),
+            // A byte order mark says nothing in UTF-8, and would be a column of its own.
+            Ok(text) => (text.trim_start_matches('\u{feff}').to_owned(), None),
             Err(error) => {
                 let at = error.valid_up_to();
                 let message = format!("byte {at} is not part of UTF-8 text");

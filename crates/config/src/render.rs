@@ -1,9 +1,9 @@
 //! Diagnostics for people.
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, Label, Place, Severity};
 
 /// More than this is a wall nobody reads; the rest is counted.
 const MAX_SHOWN: usize = 100;
@@ -56,18 +56,23 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
         .primary_title(diagnostic.message.as_str())
         .id(diagnostic.code)
         .elements(Vec::<Origin<'_>>::new());
+    let (beside, elsewhere): (Vec<&Label>, Vec<&Label>) = diagnostic
+        .labels
+        .iter()
+        .partition(|label| is_beside(&label.place, diagnostic.place.as_ref()));
     group = match &diagnostic.place {
         None => group.element(Origin::path(file.clone())),
-        Some(place) => mark(group, place, &file, AnnotationKind::Primary, None),
+        Some(place) => {
+            let own = annotation(AnnotationKind::Primary, place, None);
+            let others = beside.iter().map(|label| {
+                annotation(AnnotationKind::Context, &label.place, Some(&label.message))
+            });
+            show(group, place, &file, std::iter::once(own).chain(others))
+        }
     };
-    for label in &diagnostic.labels {
-        group = mark(
-            group,
-            &label.place,
-            &file,
-            AnnotationKind::Context,
-            Some(&label.message),
-        );
+    for label in elsewhere {
+        let own = annotation(AnnotationKind::Context, &label.place, Some(&label.message));
+        group = show(group, &label.place, &file, std::iter::once(own));
     }
     if let Some(help) = &diagnostic.help {
         group = group.element(Level::HELP.message(help.as_str()));
@@ -91,12 +96,20 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     group
 }
 
-fn mark<'d>(
+/// Whether a label can be drawn into the line that is shown anyway.
+fn is_beside(label: &Place, place: Option<&Place>) -> bool {
+    place.is_some_and(|place| place.line == label.line && place.source_line == label.source_line)
+}
+
+fn annotation<'d>(kind: AnnotationKind, place: &Place, label: Option<&'d str>) -> Annotation<'d> {
+    kind.span(place.marked.clone()).label(label)
+}
+
+fn show<'d>(
     group: Group<'d>,
     place: &'d Place,
     file: &str,
-    kind: AnnotationKind,
-    label: Option<&'d str>,
+    annotations: impl Iterator<Item = Annotation<'d>>,
 ) -> Group<'d> {
     match &place.source_line {
         None => group.element(
@@ -104,14 +117,11 @@ fn mark<'d>(
                 .line(place.line)
                 .char_column(place.column),
         ),
-        Some(line) => {
-            let annotation = kind.span(place.marked.clone()).label(label);
-            group.element(
-                Snippet::source(line.as_str())
-                    .path(file.to_owned())
-                    .line_start(place.line)
-                    .annotation(annotation),
-            )
-        }
+        Some(line) => group.element(
+            Snippet::source(line.as_str())
+                .path(file.to_owned())
+                .line_start(place.line)
+                .annotations(annotations),
+        ),
     }
 }

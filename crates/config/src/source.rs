@@ -9,6 +9,8 @@ use std::cell::OnceCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::values::Name;
+
 /// Variables a file may refer to, in the order in which they are applied.
 pub type Environment = Vec<(String, String)>;
 
@@ -171,6 +173,7 @@ pub(crate) struct SourceFile {
     pub(crate) secure: bool,
     pub(crate) expansion: Expansion,
     lines: OnceCell<Vec<usize>>,
+    is_ascii: bool,
 }
 
 /// A position for people: lines and columns count from 1, columns in characters.
@@ -184,6 +187,7 @@ impl SourceFile {
     pub(crate) fn new(path: &Path, text: String, secure: bool, expansion: Expansion) -> Self {
         Self {
             path: path.to_owned(),
+            is_ascii: text.is_ascii(),
             text,
             secure,
             expansion,
@@ -205,10 +209,13 @@ impl SourceFile {
 
     pub(crate) fn position(&self, offset: usize) -> Position {
         let (line, start) = self.line_of(offset);
-        let column = self
-            .text
-            .get(start..offset)
-            .map_or(0, |before| before.chars().count());
+        let column = if self.is_ascii {
+            offset - start
+        } else {
+            self.text
+                .get(start..offset)
+                .map_or(0, |before| before.chars().count())
+        };
         Position {
             line: line + 1,
             column: column + 1,
@@ -271,6 +278,16 @@ impl Sources {
             .is_some_and(|file| file.secure || file.expansion.touches(&span.range()))
     }
 
+    /// Those of `names` that may be suggested to somebody.
+    pub(crate) fn public<'n>(
+        &self,
+        names: impl Iterator<Item = &'n Name>,
+    ) -> impl Iterator<Item = &'n str> {
+        names
+            .filter(|name| !self.is_confidential(name.span))
+            .map(|name| name.as_str())
+    }
+
     /// `value`, which was read at `span`, as it may be shown: text from the environment appears as
     /// the token that stands for it in the file.
     pub(crate) fn quote(&self, span: Span, value: &str) -> String {
@@ -278,7 +295,8 @@ impl Sources {
         let shown = match self.file(span) {
             Some(file) if file.expansion.touches(&span.range()) => {
                 let range = file.original(span);
-                file.text.get(range).unwrap_or_default()
+                let written = file.text.get(range).unwrap_or_default();
+                written.trim_matches(['"', '\''])
             }
             _ => value,
         };

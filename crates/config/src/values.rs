@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use crate::decode::{Decode, Decoder};
-use crate::diagnostic::HIDDEN;
+use crate::excerpt::HIDDEN;
 use crate::section::{Describe, Shape};
 use crate::source::Span;
 use crate::yaml::{Kind, Node, Scalar, Value};

@@ -71,8 +71,9 @@ pub(crate) struct Files {
 pub(crate) struct Nodepool {
     #[command(flatten)]
     pub(crate) files: Files,
-    #[command(flatten)]
-    pub(crate) version: VersionFlag,
+    /// Print the version
+    #[arg(long)]
+    pub(crate) version: bool,
     /// Log everything to standard error
     #[arg(long)]
     pub(crate) debug: bool,
@@ -80,13 +81,15 @@ pub(crate) struct Nodepool {
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(crate) format: Format,
     #[command(subcommand)]
-    pub(crate) command: NodepoolCommand,
+    pub(crate) command: Option<NodepoolCommand>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodepoolCommand {
     /// Check the configuration file; nothing is contacted
     ConfigValidate,
+    #[command(flatten)]
+    Store(commands::nodepool::StoreCommand),
 }
 
 /// Options that `nodepool-launcher` and `nodepool-builder` share.
@@ -94,8 +97,9 @@ pub(crate) enum NodepoolCommand {
 pub(crate) struct DaemonFlags {
     #[command(flatten)]
     pub(crate) files: Files,
-    #[command(flatten)]
-    pub(crate) version: VersionFlag,
+    /// Print the version
+    #[arg(long)]
+    pub(crate) version: bool,
     /// Stay in the foreground
     #[arg(short)]
     pub(crate) foreground: bool,
@@ -118,11 +122,4 @@ pub(crate) struct NodepoolLauncher {
 pub(crate) struct NodepoolBuilder {
     #[command(flatten)]
     pub(crate) daemon: DaemonFlags,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct VersionFlag {
-    /// Print the version
-    #[arg(long, action = ArgAction::Version)]
-    version: (),
 }

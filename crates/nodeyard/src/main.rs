@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod context;
+mod dump;
 mod exit;
 mod logging;
 mod output;
@@ -12,7 +13,7 @@ mod store_access;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
@@ -78,10 +79,21 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
 }
 
 fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
+    if args.version {
+        return program::print_nodepool_version();
+    }
     let context = Context::from(&args);
     logging::start(logging::Level::commands(context.verbose));
     match args.command {
-        NodepoolCommand::ConfigValidate => commands::config::validate(&context),
+        Some(NodepoolCommand::ConfigValidate) => commands::config::validate(&context),
+        Some(NodepoolCommand::Store(command)) => {
+            block_on(commands::nodepool::run(command, &context))?;
+            Ok(Outcome::Success)
+        }
+        None => {
+            Nodepool::command().print_help()?;
+            Ok(Outcome::Failure)
+        }
     }
 }
 

@@ -69,3 +69,9 @@ pub(crate) fn table<const N: usize>(
     }
     Ok(())
 }
+
+/// `1 record`, `2 records`.
+pub(crate) fn count(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}

@@ -1,7 +1,13 @@
 //! One binary, several programs: which one runs is decided by the name it was called by.
 
 use std::ffi::OsStr;
+use std::io::{self, Write as _};
 use std::path::Path;
+
+use crate::exit::Outcome;
+
+/// The release of Nodepool whose command lines and records these programs keep.
+const NODEPOOL_RELEASE: &str = "11.0.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -37,6 +43,16 @@ impl Program {
             Program::NodepoolBuilder => "nodepool-builder",
         }
     }
+}
+
+/// In the words of Nodepool, whose scripts read it.
+pub(crate) fn print_nodepool_version() -> anyhow::Result<Outcome> {
+    let ours = env!("CARGO_PKG_VERSION");
+    writeln!(
+        io::stdout(),
+        "Nodepool version: {NODEPOOL_RELEASE}+nodeyard.{ours}"
+    )?;
+    Ok(Outcome::Success)
 }
 
 #[cfg(test)]

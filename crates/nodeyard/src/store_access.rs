@@ -27,6 +27,15 @@ pub(crate) struct TargetArgs {
     timeout: u64,
 }
 
+impl Default for TargetArgs {
+    fn default() -> Self {
+        Self {
+            state_dir: None,
+            timeout: 10,
+        }
+    }
+}
+
 /// Which store a configuration means.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {

@@ -33,6 +33,12 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    #[error("{path}: the record is malformed")]
+    Malformed {
+        path: TreePath,
+        #[source]
+        source: nodeyard_model::RecordError,
+    },
     #[error("{path}: not permitted by the server's access rules")]
     NoAuth { path: TreePath },
     #[error(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt, join_all};
+use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 use crate::path::TreePath;
@@ -109,6 +110,12 @@ pub async fn connected(tree: &dyn Tree) -> Result<SessionId> {
         .await
         .map_err(|_| Error::Closed)?;
     found.id().ok_or(Error::Closed)
+}
+
+/// Returns when the session has ended.
+pub async fn session_over(mut sessions: watch::Receiver<Session>, session: SessionId) {
+    // An error means that the handle is gone, and its session with it.
+    let _ = sessions.wait_for(|now| now.id() != Some(session)).await;
 }
 
 /// Waits out a lost connection or session.

@@ -10,6 +10,7 @@ pub mod embedded;
 pub mod ext;
 pub mod lock;
 pub mod path;
+pub mod registry;
 pub mod socket;
 pub mod tree;
 pub mod view;

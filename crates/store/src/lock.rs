@@ -248,11 +248,7 @@ impl LockGuard {
 
     /// Returns when the session has ended, and with it the lock unless it is persistent.
     pub async fn lost(&self) {
-        let mut sessions = self.sessions.clone();
-        // An error means that the handle is gone, and its session with it.
-        let _ = sessions
-            .wait_for(|session| session.id() != Some(self.session))
-            .await;
+        ext::session_over(self.sessions.clone(), self.session).await;
     }
 
     /// Returns when our contender is gone, or its session.

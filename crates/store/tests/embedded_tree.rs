@@ -213,8 +213,8 @@ async fn a_multi_is_applied_as_a_whole_or_not_at_all() {
     else {
         panic!("{done:?}")
     };
-    assert_eq!(first.stat.czxid, second.stat.czxid, "one transaction");
-    assert_eq!(set.mzxid, first.stat.czxid);
+    assert_eq!((first.as_str(), second.as_str()), ("/a/1", "/a/1/2"));
+    assert_eq!(set.mzxid, set.czxid, "one transaction");
     for expected in [
         WatchEvent::Created(path("/a/1")),
         WatchEvent::Created(path("/a/1/2")),

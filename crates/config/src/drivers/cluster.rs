@@ -346,29 +346,26 @@ section! {
     }
 }
 
-/// Keys Nodepool's validator admits next to `spec`.
-const BESIDE_SPEC: &[&str] = &[
-    "name",
-    "type",
-    "spec",
-    "labels",
-    "dynamic-labels",
-    "annotations",
+/// Keys that go into a pod which is not made when there is a `spec`.
+const REPLACED_BY_SPEC: &[&str] = &[
+    "image",
+    "image-pull",
+    "image-pull-secrets",
+    "cpu-limit",
+    "memory-limit",
+    "storage-limit",
+    "env",
+    "node-selector",
+    "scheduler-name",
+    "privileged",
+    "volumes",
+    "volume-mounts",
 ];
 
 fn check_label(label: &ClusterLabel, map: &Map, decoder: &mut Decoder<'_>) {
     check_dns_label(&label.name, decoder);
     if let Some(spec) = map.set("spec") {
-        let ours = |key: &str| {
-            <ClusterLabel as crate::section::Section<_>>::keys()
-                .iter()
-                .any(|known| known.key == key && known.ours)
-        };
-        for entry in map
-            .entries
-            .iter()
-            .filter(|entry| !BESIDE_SPEC.contains(&entry.key.as_str()) && !ours(&entry.key))
-        {
+        for entry in REPLACED_BY_SPEC.iter().filter_map(|key| map.set(key)) {
             let message = format!("`{}` has no effect beside `spec`", entry.key);
             if let Some(finding) = decoder.lenient("ignored-key", entry.key_span, message) {
                 finding.label(spec.key_span, "pods are made from this alone");

@@ -71,7 +71,7 @@ impl Entry for DiskImageEntry {
 
 impl Entry for ZuulImageEntry {
     fn name(&self) -> Option<&Name> {
-        self.name.as_deref().or(self.job.as_ref())
+        self.name()
     }
 
     fn parent(&self) -> Option<&Name> {
@@ -125,12 +125,14 @@ fn check_parent<E: Entry>(
         return;
     };
     if !by_name.contains_key(parent.as_str()) {
+        let names = by_name.values().filter_map(|entry| entry.name());
+        let candidates: Vec<&str> = decoder.sources.public(names).collect();
         let message = format!(
             "there is no entry `{}` in `{section}` to be the parent",
             decoder.quote(parent)
         );
         if let Some(finding) = decoder.error("unknown-parent", parent.span, message) {
-            finding.suggestion = similar(parent, by_name.keys().copied());
+            finding.suggestion = similar(parent, candidates.into_iter());
         }
         return;
     }
@@ -161,6 +163,13 @@ fn check_parent<E: Entry>(
         let Some(found) = by_name.get(ancestor.as_str()) else {
             return;
         };
+        // A circle further up is reported by its own members.
+        if circle
+            .iter()
+            .any(|member| member.as_str() == ancestor.as_str())
+        {
+            return;
+        }
         if let Some(own) = found.name() {
             circle.push(own);
         }
@@ -266,12 +275,9 @@ fn disk_image(
 }
 
 fn metadata(metadata: &Object, span: Span, decoder: &mut Decoder<'_>) -> Object {
-    for key in metadata.keys().filter(|key| key.starts_with("nodepool_")) {
-        decoder.warning(
-            "reserved-name",
-            span,
-            format!("metadata `{key}` of this image will be overwritten"),
-        );
+    if metadata.keys().any(|key| key.starts_with("nodepool_")) {
+        let message = "metadata of this image that starts with `nodepool_` will be overwritten";
+        decoder.warning("reserved-name", span, message);
     }
     metadata.clone()
 }
@@ -452,30 +458,15 @@ fn check_zuul_names(
         .iter()
         .map(|entry| (entry.name.as_str(), entry.name.span))
         .collect();
-    for entry in zuul_images {
-        match entry.name() {
-            None => {
-                let span = entry
-                    .parent
-                    .as_ref()
-                    .map_or(Span::default(), |parent| parent.span);
-                decoder.error(
-                    "missing-key",
-                    span,
-                    "a Zuul image needs a `name` or a `job`",
-                );
-            }
-            Some(name) => {
-                if let Some(other) = known.insert(name, name.span) {
-                    let message = format!(
-                        "`{}` is already the name of another image",
-                        decoder.quote(name)
-                    );
-                    decoder
-                        .error("duplicate-name", name.span, message)
-                        .map(|finding| finding.label(other, "the other one"));
-                }
-            }
+    for name in zuul_images.iter().filter_map(Entry::name) {
+        if let Some(other) = known.insert(name, name.span) {
+            let message = format!(
+                "`{}` is already the name of another image",
+                decoder.quote(name)
+            );
+            decoder
+                .error("duplicate-name", name.span, message)
+                .map(|finding| finding.label(other, "the other one"));
         }
     }
 }

@@ -97,9 +97,24 @@ section! {
     }
 }
 
-fn check_entry(entry: &ZuulImageEntry, _map: &Map, decoder: &mut Decoder<'_>) {
-    if let (None, Some(job)) = (&entry.name, &entry.job) {
-        check_path_name(job, decoder);
+impl ZuulImageEntry {
+    /// The name, which is the job's where there is no other.
+    pub(crate) fn name(&self) -> Option<&Name> {
+        self.name.as_deref().or(self.job.as_ref())
+    }
+}
+
+fn check_entry(entry: &ZuulImageEntry, map: &Map, decoder: &mut Decoder<'_>) {
+    match (&entry.name, &entry.job) {
+        (None, Some(job)) => check_path_name(job, decoder),
+        (None, None) => {
+            decoder.error(
+                "missing-key",
+                map.head(),
+                "a Zuul image needs a `name` or a `job`",
+            );
+        }
+        (Some(_), _) => {}
     }
     if let Some(interval) = &entry.poll_interval
         && interval.value < SHORTEST_POLL

@@ -270,9 +270,8 @@ impl Builder<'_> {
         let Some(frame) = self.stack.pop() else {
             return Ok(());
         };
-        // A block collection ends where the next thing starts; one line is enough to point at.
         let span = Span {
-            end: end.start.max(frame.span.end),
+            end: end.end.max(frame.span.end),
             ..frame.span
         };
         let value = match frame.content {

@@ -10,9 +10,12 @@ use crate::cli::DaemonFlags;
 use crate::context::{self, Context};
 use crate::exit::Outcome;
 use crate::logging;
-use crate::program::Program;
+use crate::program::{self, Program};
 
 pub(crate) fn run(program: Program, flags: &DaemonFlags) -> anyhow::Result<Outcome> {
+    if flags.version {
+        return program::print_nodepool_version();
+    }
     let context = Context::from(flags);
     logging::start(logging::Level::daemons(context.verbose));
     let source = context.required_source();

@@ -20,6 +20,26 @@ use super::snapshot::Snapshot;
 /// The sessions that live, and the ephemeral records of each.
 pub(super) type Sessions = HashMap<i64, BTreeSet<TreePath>>;
 
+/// What became of an operation: as [`OpOutcome`], but with all that the engine knows.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Created(Created),
+    Set(Stat),
+    Deleted,
+    Checked,
+}
+
+impl From<Outcome> for OpOutcome {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Created(created) => OpOutcome::Created(created.path),
+            Outcome::Set(stat) => OpOutcome::Set(stat),
+            Outcome::Deleted => OpOutcome::Deleted,
+            Outcome::Checked => OpOutcome::Checked,
+        }
+    }
+}
+
 /// What has to be written to get from one state to the next.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Changes {
@@ -80,11 +100,11 @@ impl<'a> Batch<'a> {
         }
     }
 
-    pub(super) fn one(&mut self, session: i64, op: Op) -> Result<OpOutcome> {
+    pub(super) fn one(&mut self, session: i64, op: Op) -> Result<Outcome> {
         self.attempt(|attempt| attempt.apply(session, op))
     }
 
-    pub(super) fn all(&mut self, session: i64, ops: Vec<Op>) -> Result<Vec<OpOutcome>> {
+    pub(super) fn all(&mut self, session: i64, ops: Vec<Op>) -> Result<Vec<Outcome>> {
         self.attempt(|attempt| {
             let apply = |(index, op)| {
                 attempt
@@ -197,22 +217,20 @@ struct Attempt<'b, 'a> {
 }
 
 impl Attempt<'_, '_> {
-    fn apply(&mut self, session: i64, op: Op) -> Result<OpOutcome, Refusal> {
+    fn apply(&mut self, session: i64, op: Op) -> Result<Outcome, Refusal> {
         match op {
             Op::Create { path, data, mode } => self
                 .create(session, &path, data, mode)
-                .map(OpOutcome::Created),
+                .map(Outcome::Created),
             Op::Set {
                 path,
                 data,
                 version,
-            } => self.set(&path, data, version).map(OpOutcome::Set),
-            Op::Delete { path, version } => {
-                self.delete(&path, version).map(|()| OpOutcome::Deleted)
-            }
+            } => self.set(&path, data, version).map(Outcome::Set),
+            Op::Delete { path, version } => self.delete(&path, version).map(|()| Outcome::Deleted),
             Op::Check { path, version } => {
                 expect_version(&path, &self.existing(&path)?, version)?;
-                Ok(OpOutcome::Checked)
+                Ok(Outcome::Checked)
             }
         }
     }

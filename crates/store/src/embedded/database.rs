@@ -8,7 +8,7 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, WriteTransacti
 use crate::path::TreePath;
 
 use super::batch::{Batch, Changes, Sessions};
-use super::fault::Fault;
+use super::fault::{Fault, contained};
 use super::format::{
     EPHEMERALS, FORMAT, META, META_EPOCH, META_FORMAT, META_ZXID, NODES, Node, key,
 };
@@ -26,15 +26,25 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// Opens the file and reads all of it once, so that damage is found here and not later.
     pub(super) fn open(medium: &dyn Medium, generation: u64) -> Result<Self, Fault> {
-        let database = medium.open()?;
-        let store = Self {
-            database,
-            file: medium.name(),
-            generation,
-        };
-        store.expect_format()?;
-        Ok(store)
+        contained(|| {
+            let mut database = medium.open()?;
+            if !database.check_integrity()? {
+                let file = medium.name();
+                tracing::error!(
+                    file = %file.display(),
+                    "the store was damaged and has been repaired; its newest changes may be missing"
+                );
+            }
+            let store = Self {
+                database,
+                file: medium.name(),
+                generation,
+            };
+            store.expect_format()?;
+            Ok(store)
+        })
     }
 
     /// A file without tables is a new one, or one whose first commit never happened.
@@ -56,6 +66,10 @@ impl Store {
 
     /// Begins a new epoch: the ephemeral records of the last one go, its numbers are not used again.
     pub(super) fn begin_epoch(&self, now: i64) -> Result<i64, Fault> {
+        contained(|| self.try_begin_epoch(now))
+    }
+
+    fn try_begin_epoch(&self, now: i64) -> Result<i64, Fault> {
         let epoch = self.meta(META_EPOCH)?.unwrap_or(0) + 1;
         let zxid = epoch << EPOCH_SHIFT;
         let left = self.leftovers()?;
@@ -88,28 +102,41 @@ impl Store {
 
     /// Returns when the changes are on the disk.
     pub(super) fn write_durably(&self, changes: &Changes, zxid: i64) -> Result<(), Fault> {
-        let transaction = self.database.begin_write()?;
-        transaction.open_table(META)?.insert(META_ZXID, zxid)?;
-        write(&transaction, changes)?;
-        Ok(transaction.commit()?)
+        contained(|| {
+            let transaction = self.database.begin_write()?;
+            transaction.open_table(META)?.insert(META_ZXID, zxid)?;
+            write(&transaction, changes)?;
+            Ok(transaction.commit()?)
+        })
     }
 
     /// Returns when readers can see the changes. They reach the disk with the next durable write;
     /// until then a crash takes them back, all that came after included.
     pub(super) fn write_quickly(&self, changes: &Changes) -> Result<(), Fault> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::None)?;
-        write(&transaction, changes)?;
-        Ok(transaction.commit()?)
+        contained(|| {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(Durability::None)?;
+            write(&transaction, changes)?;
+            Ok(transaction.commit()?)
+        })
     }
 
     /// The last transaction that was written durably.
     pub(super) fn durable_zxid(&self) -> Result<i64, Fault> {
-        Ok(self.meta(META_ZXID)?.unwrap_or(0))
+        contained(|| Ok(self.meta(META_ZXID)?.unwrap_or(0)))
     }
 
     pub(super) fn snapshot(&self, zxid: i64) -> Result<Snapshot, Fault> {
-        Snapshot::take(&self.database, &self.file, zxid, self.generation)
+        contained(|| Snapshot::take(&self.database, &self.file, zxid, self.generation))
+    }
+
+    /// Closes the file, in whatever state it is.
+    pub(super) fn close(self) {
+        // There is nobody to tell: what is not on the disk is repeated or was never promised.
+        let _ = contained(|| {
+            drop(self.database);
+            Ok(())
+        });
     }
 
     fn meta(&self, name: &str) -> Result<Option<i64>, Fault> {

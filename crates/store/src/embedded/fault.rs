@@ -1,7 +1,11 @@
 //! What the storage below can do wrong, in words an operator can act on.
+//!
+//! The storage checks its checksums when the file is opened, but trusts what it reads later and panics
+//! where that makes no sense. [`contained`] turns such a panic into a fault like any other.
 
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +24,8 @@ pub(super) enum Fault {
     Io(Arc<io::Error>),
     #[error("the file has format {found}, this program knows up to {FORMAT}")]
     Newer { found: i64 },
+    #[error("the storage met something that cannot be")]
+    Panicked,
     #[error("a reader could not read the file")]
     Reader,
     #[error("only {free} bytes are free on the disk, {needed} are needed")]
@@ -79,7 +85,7 @@ impl Fault {
                 _ => "",
             },
             Fault::Io(error) => io_remedy(error),
-            Fault::Damaged(_) => DAMAGED,
+            Fault::Damaged(_) | Fault::Panicked => DAMAGED,
             Fault::Newer { .. } => ": start the newer program that wrote it",
             Fault::Full { .. } => FULL,
             Fault::Reader => "",
@@ -100,6 +106,12 @@ fn io_remedy(error: &io::Error) -> &'static str {
         K::InvalidData | K::UnexpectedEof => DAMAGED,
         _ => "",
     }
+}
+
+/// Runs work on the storage, whatever state the file is in. After a panic the storage is not used any more,
+/// so it does not matter what state it is left in.
+pub(super) fn contained<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Fault::Panicked))
 }
 
 #[derive(Debug, Clone, Copy)]

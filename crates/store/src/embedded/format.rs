@@ -100,7 +100,8 @@ impl Node {
     pub(super) fn stat(&self) -> Stat {
         // ZooKeeper shows additions and removals, but counts additions: every child that was ever
         // created and is not there any more has been removed.
-        let cversion = self.creates * 2 - i64::from(self.num_children);
+        let removed = self.creates.wrapping_sub(self.num_children.into());
+        let cversion = self.creates.wrapping_add(removed);
         Stat {
             czxid: self.czxid,
             mzxid: self.mzxid,

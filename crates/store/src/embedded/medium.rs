@@ -5,9 +5,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError};
 
 use super::fault::Fault;
+use super::resync::Ledger;
 
 /// Enough for the inner pages of any tree of records we expect and the leaves in use; the operating
 /// system caches the rest of the file.
@@ -35,6 +37,7 @@ pub(super) fn builder() -> Builder {
 pub(super) struct FileMedium {
     directory: PathBuf,
     file: Arc<Path>,
+    ledger: Ledger,
 }
 
 impl FileMedium {
@@ -42,6 +45,7 @@ impl FileMedium {
         Self {
             directory: directory.to_owned(),
             file: directory.join(FILE).into(),
+            ledger: Ledger::default(),
         }
     }
 
@@ -75,7 +79,8 @@ impl FileMedium {
 
 impl Medium for FileMedium {
     fn open(&self) -> Result<Database, DatabaseError> {
-        builder().create_file(self.handle()?)
+        let file = FileBackend::new(self.handle()?)?;
+        builder().create_with_backend(self.ledger.over(file))
     }
 
     fn free(&self) -> Option<u64> {

@@ -25,6 +25,7 @@ mod fault;
 mod format;
 mod hub;
 mod medium;
+mod resync;
 mod session;
 mod snapshot;
 mod writer;
@@ -48,6 +49,7 @@ use hub::Hub;
 use medium::{FileMedium, Medium};
 use writer::{Request, Shared, Writer};
 
+pub(crate) use batch::Outcome;
 pub(crate) use hub::Listener;
 pub(crate) use session::SessionTree;
 pub(crate) use snapshot::Snapshot;

@@ -14,6 +14,7 @@ use crate::tree::{
 };
 use crate::watch::{Once, Watcher};
 
+use super::batch::Outcome;
 use super::snapshot::Snapshot;
 use super::writer::{Receipt, Request, Shared, Work, Write};
 
@@ -89,7 +90,7 @@ impl SessionTree {
     pub(crate) fn write(
         &self,
         work: Work,
-    ) -> impl Future<Output = Result<Vec<OpOutcome>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<Outcome>>> + Send + use<> {
         let begun = self.begin_write(work);
         async {
             match begun?.await {
@@ -101,7 +102,7 @@ impl SessionTree {
         }
     }
 
-    fn begin_write(&self, work: Work) -> Result<oneshot::Receiver<Result<Vec<OpOutcome>>>> {
+    fn begin_write(&self, work: Work) -> Result<oneshot::Receiver<Result<Vec<Outcome>>>> {
         self.expect_open()?;
         let (reply, answer) = oneshot::channel();
         self.core.begun.fetch_add(1, Ordering::AcqRel);
@@ -118,7 +119,7 @@ impl SessionTree {
         Ok(answer)
     }
 
-    async fn write_one(&self, op: Op) -> Result<OpOutcome> {
+    async fn write_one(&self, op: Op) -> Result<Outcome> {
         let outcomes = self.write(Work::One(op)).await?;
         outcomes.into_iter().next().ok_or(Error::ConnectionLoss)
     }
@@ -195,7 +196,7 @@ impl Tree for SessionTree {
     async fn create(&self, path: &TreePath, data: Bytes, mode: CreateMode) -> Result<Created> {
         let path = path.clone();
         match self.write_one(Op::Create { path, data, mode }).await? {
-            OpOutcome::Created(created) => Ok(created),
+            Outcome::Created(created) => Ok(created),
             _ => Err(Error::ConnectionLoss),
         }
     }
@@ -216,7 +217,7 @@ impl Tree for SessionTree {
             version,
         };
         match self.write_one(op).await? {
-            OpOutcome::Set(stat) => Ok(stat),
+            Outcome::Set(stat) => Ok(stat),
             _ => Err(Error::ConnectionLoss),
         }
     }
@@ -235,7 +236,8 @@ impl Tree for SessionTree {
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<OpOutcome>> {
-        self.write(Work::All(ops)).await
+        let outcomes = self.write(Work::All(ops)).await?;
+        Ok(outcomes.into_iter().map(OpOutcome::from).collect())
     }
 
     async fn watch(&self, path: &TreePath) -> Result<Watcher> {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::path::TreePath;
 use crate::tree::{Listing, Record, Stat};
 
-use super::fault::{Doing, Fault};
+use super::fault::{Doing, Fault, contained};
 use super::format::{self, NODES, Node};
 
 pub(crate) struct Snapshot {
@@ -45,10 +45,10 @@ impl Snapshot {
     }
 
     pub(super) fn node(&self, path: &TreePath) -> Result<Option<Node>, Fault> {
-        match self.nodes.get(&*format::key(path))? {
+        contained(|| match self.nodes.get(&*format::key(path))? {
             None => Ok(None),
             Some(value) => Ok(Some(Node::decode(value.value())?)),
-        }
+        })
     }
 
     pub(crate) fn get(&self, path: &TreePath) -> Result<Record> {
@@ -90,13 +90,15 @@ impl Snapshot {
         mut visit: impl FnMut(&str, &[u8]) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let range = format::children(parent);
-        for entry in self.nodes.range(&*range.start..&*range.end)? {
-            let (key, value) = entry?;
-            if let Some(name) = format::child_name(parent, key.value()) {
-                visit(name, value.value())?;
+        contained(|| {
+            for entry in self.nodes.range(&*range.start..&*range.end)? {
+                let (key, value) = entry?;
+                if let Some(name) = format::child_name(parent, key.value()) {
+                    visit(name, value.value())?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn unreadable(&self, fault: &Fault) -> Error {

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{RwLock, oneshot, watch};
 
 use crate::error::{Error, Result};
-use crate::tree::{Op, OpOutcome, Session};
+use crate::tree::{Op, Session};
 use crate::watch::WatchEvent;
 
-use super::batch::{Batch, Changes, Sessions};
+use super::batch::{Batch, Changes, Outcome, Sessions};
 use super::database::Store;
 use super::fault::{Doing, Fault};
 use super::hub::Hub;
@@ -79,7 +79,7 @@ pub(super) enum Request {
 pub(super) struct Write {
     pub(super) session: i64,
     pub(super) work: Work,
-    pub(super) reply: oneshot::Sender<Result<Vec<OpOutcome>>>,
+    pub(super) reply: oneshot::Sender<Result<Vec<Outcome>>>,
     /// Dropped after the reply.
     pub(super) receipt: Receipt,
 }
@@ -145,8 +145,8 @@ struct Answers {
 }
 
 struct Answer {
-    reply: oneshot::Sender<Result<Vec<OpOutcome>>>,
-    result: Result<Vec<OpOutcome>>,
+    reply: oneshot::Sender<Result<Vec<Outcome>>>,
+    result: Result<Vec<Outcome>>,
     receipt: Receipt,
 }
 
@@ -401,11 +401,14 @@ impl Writer {
     fn broke(&mut self, fault: Fault, doubt: Option<Group>) {
         let file = self.file.display();
         tracing::warn!(%file, error = %fault, "the store failed and is opened again");
-        self.store = Err(Broken {
+        let broken = Broken {
             fault,
             retry_at: Instant::now(),
             doubt,
-        });
+        };
+        if let Ok(store) = std::mem::replace(&mut self.store, Err(broken)) {
+            store.close();
+        }
     }
 
     /// Opens the file again if it is broken and the time has come.

@@ -12,10 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::embedded::{Listener, SessionTree, Snapshot};
+use crate::embedded::{Listener, Outcome, SessionTree, Snapshot};
 use crate::error::Result as StoreResult;
 use crate::path::TreePath;
-use crate::tree::OpOutcome;
 use crate::zookeeper::wire::{
     AddWatchMode, ConnectRequest, ConnectResponse, ErrorCode, MAX_REQUEST, Reply, Request,
     Response, WireError, take_frame,
@@ -134,7 +133,7 @@ impl Frames {
 }
 
 /// What came of a write, with the `xid` of its request and how to answer it.
-type Done = (i32, Shape, StoreResult<Vec<OpOutcome>>);
+type Done = (i32, Shape, StoreResult<Vec<Outcome>>);
 
 /// The writes under way, which are answered in order.
 type Writes = FuturesOrdered<BoxFuture<'static, Done>>;

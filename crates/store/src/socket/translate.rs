@@ -1,9 +1,9 @@
 //! From the protocol's terms to the store's and back.
 
-use crate::embedded::Work;
+use crate::embedded::{Outcome, Work};
 use crate::error::Error;
 use crate::path::TreePath;
-use crate::tree::{Op, OpOutcome, Version};
+use crate::tree::{Op, Version};
 use crate::zookeeper::wire::{Create, ErrorCode, MultiOp, MultiResult, Request, Response};
 
 use super::watches::Restored;
@@ -150,7 +150,7 @@ pub(super) fn restored(request: Request) -> Result<Restored, ErrorCode> {
 /// The answer to a write; none if nobody can know what became of it.
 pub(super) fn answer(
     shape: &Shape,
-    result: crate::error::Result<Vec<OpOutcome>>,
+    result: crate::error::Result<Vec<Outcome>>,
 ) -> Option<Result<Response, ErrorCode>> {
     match (shape, result) {
         (_, Err(Error::ConnectionLoss)) => None,
@@ -171,35 +171,35 @@ pub(super) fn answer(
         }
         (shape, Ok(outcomes)) => {
             let response = match outcomes.into_iter().next() {
-                Some(OpOutcome::Created(created)) if matches!(shape, Shape::Create) => {
+                Some(Outcome::Created(created)) if matches!(shape, Shape::Create) => {
                     Response::Create {
                         path: created.path.to_string(),
                     }
                 }
-                Some(OpOutcome::Created(created)) => Response::Create2 {
+                Some(Outcome::Created(created)) => Response::Create2 {
                     path: created.path.to_string(),
                     stat: created.stat,
                 },
-                Some(OpOutcome::Set(stat)) => Response::SetData(stat),
-                Some(OpOutcome::Deleted | OpOutcome::Checked) | None => Response::Done,
+                Some(Outcome::Set(stat)) => Response::SetData(stat),
+                Some(Outcome::Deleted | Outcome::Checked) | None => Response::Done,
             };
             Some(Ok(response))
         }
     }
 }
 
-fn one_of_many(shape: &Shape, outcome: OpOutcome) -> MultiResult {
+fn one_of_many(shape: &Shape, outcome: Outcome) -> MultiResult {
     match outcome {
-        OpOutcome::Created(created) if matches!(shape, Shape::Create) => MultiResult::Create {
+        Outcome::Created(created) if matches!(shape, Shape::Create) => MultiResult::Create {
             path: created.path.to_string(),
         },
-        OpOutcome::Created(created) => MultiResult::Create2 {
+        Outcome::Created(created) => MultiResult::Create2 {
             path: created.path.to_string(),
             stat: created.stat,
         },
-        OpOutcome::Set(stat) => MultiResult::SetData(stat),
-        OpOutcome::Deleted => MultiResult::Deleted,
-        OpOutcome::Checked => MultiResult::Checked,
+        Outcome::Set(stat) => MultiResult::SetData(stat),
+        Outcome::Deleted => MultiResult::Deleted,
+        Outcome::Checked => MultiResult::Checked,
     }
 }
 
@@ -215,6 +215,6 @@ pub(super) fn code(error: &Error) -> ErrorCode {
         Error::NoAuth { .. } => ErrorCode::NoAuth,
         Error::ConnectionLoss => ErrorCode::ConnectionLoss,
         Error::Multi { source, .. } => code(source),
-        Error::LockTimeout(_) | Error::Backend { .. } => SYSTEM_ERROR,
+        Error::LockTimeout(_) | Error::Malformed { .. } | Error::Backend { .. } => SYSTEM_ERROR,
     }
 }

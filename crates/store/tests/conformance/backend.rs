@@ -1,6 +1,7 @@
 //! The backends under test, behind one small interface.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -8,9 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_store::embedded::Embedded;
+use nodeyard_store::socket;
 use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
 use nodeyard_store::{CreateMode, SessionId, Tree, TreePath};
 use nodeyard_testbeds::{Proxy, ZooKeeperServer};
+use tokio::net::{TcpListener, UnixStream};
+use tokio::task::JoinHandle;
 
 /// So long that only a hang exceeds it.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -93,6 +97,90 @@ impl Backend for EmbeddedBackend {
     }
 }
 
+/// An embedded store that this process owns, seen through its socket.
+pub(crate) struct SocketBackend {
+    directory: tempfile::TempDir,
+    server: JoinHandle<()>,
+}
+
+pub(crate) async fn socket() -> SocketBackend {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(directory.path()).unwrap();
+    let path = directory.path().join(socket::FILE_NAME);
+    let server = tokio::spawn(async move {
+        let end = std::future::pending();
+        socket::serve(store, &path, end).await.unwrap();
+    });
+    let backend = SocketBackend { directory, server };
+    eventually(|| async { UnixStream::connect(backend.path()).await.is_ok() }).await;
+    backend
+}
+
+impl SocketBackend {
+    fn path(&self) -> PathBuf {
+        self.directory.path().join(socket::FILE_NAME)
+    }
+
+    async fn connect(&self, session_timeout: Duration) -> Arc<dyn Tree> {
+        let options = socket::ConnectOptions {
+            session_timeout,
+            patience: PATIENCE,
+        };
+        socket::connect(&self.path(), options).await.unwrap()
+    }
+
+    /// A port that leads to the socket.
+    async fn port(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let path = self.path();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut store = UnixStream::connect(&path).await.unwrap();
+                tokio::spawn(async move {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut store).await;
+                });
+            }
+        });
+        port
+    }
+}
+
+impl Drop for SocketBackend {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+#[async_trait]
+impl Backend for SocketBackend {
+    async fn session(&self) -> Arc<dyn Tree> {
+        self.connect(LONG_SESSION).await
+    }
+
+    async fn mortal(&self) -> Arc<dyn Tree> {
+        self.connect(SHORT_SESSION).await
+    }
+
+    async fn kill(&self, tree: Arc<dyn Tree>) {
+        drop(tree);
+    }
+}
+
+#[async_trait]
+impl Expiring for SocketBackend {
+    async fn victim(&self) -> Victim {
+        let proxy = Proxy::start(self.port().await).unwrap();
+        let mut options = Options::new(vec![host(proxy.port())]);
+        options.session_timeout = SHORT_SESSION;
+        Victim {
+            tree: connect(options).await,
+            proxy,
+            observer: self.session().await,
+        }
+    }
+}
+
 /// A directory of its own on a server that all tests share.
 pub(crate) struct ZooKeeperBackend {
     chroot: TreePath,
@@ -124,6 +212,11 @@ impl ZooKeeperBackend {
             .unwrap();
         plain.close().await;
         Self { chroot, tls }
+    }
+
+    /// How other clients are told where to connect, without TLS.
+    pub(crate) fn connection_string(&self) -> String {
+        format!("127.0.0.1:{}{}", server().port(), self.chroot)
     }
 
     fn options(&self, timeout: Duration) -> Options {

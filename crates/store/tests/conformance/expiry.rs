@@ -2,9 +2,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use nodeyard_model::{Component, ComponentKind, ComponentState};
 use nodeyard_store::CreateMode::{Ephemeral, Persistent};
 use nodeyard_store::election::Election;
 use nodeyard_store::lock::Locks;
+use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Session, SessionId, Tree, Version, WatchEvent};
 
 use crate::backend::{Expiring, eventually, id_of, p, within};
@@ -199,6 +201,52 @@ pub(crate) async fn a_leader_starts_over(backend: &impl Expiring) {
     eventually(|| async { terms.load(Ordering::SeqCst) == 1 }).await;
     victim.expire().await;
     assert_eq!(within(run).await.unwrap(), 1);
+}
+
+pub(crate) async fn a_component_registers_again(backend: &impl Expiring) {
+    let victim = backend.victim().await;
+    let registry = Registry::new(Arc::clone(&victim.tree));
+    let mut component = Component::new("np01".into(), ComponentKind::Launcher);
+    let registration = registry.components().register(&component).unwrap();
+    let mut place = registration.path();
+    let first = within(place.wait_for(Option::is_some))
+        .await
+        .unwrap()
+        .clone();
+    let stat = victim
+        .tree
+        .stat(first.as_ref().unwrap())
+        .await
+        .unwrap()
+        .unwrap();
+    victim.disconnect();
+    component.state = ComponentState::Running;
+    registration.update(&component);
+    let observer = Registry::new(backend.session().await);
+    let listed = || async {
+        observer
+            .components()
+            .list(ComponentKind::Launcher)
+            .await
+            .unwrap()
+    };
+    eventually(|| async { listed().await == [component.clone()] }).await;
+    assert_eq!(
+        *place.borrow(),
+        first,
+        "a broken connection is not a new session"
+    );
+    victim.expire().await;
+    let second = within(place.wait_for(|now| *now != first))
+        .await
+        .unwrap()
+        .clone()
+        .unwrap();
+    let renewed = victim.tree.stat(&second).await.unwrap().unwrap();
+    assert_ne!(renewed.ephemeral_owner, stat.ephemeral_owner);
+    assert_eq!(listed().await, [component.clone()]);
+    within(registration.end()).await;
+    assert_eq!(listed().await, []);
 }
 
 pub(crate) async fn a_view_is_exact_again(backend: &impl Expiring) {

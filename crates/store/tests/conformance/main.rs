@@ -18,6 +18,8 @@
 //! * `locks`: mutual exclusion under contention, fairness, time limits, cancellation, persistent and
 //!   foreign contenders, elections
 //! * `views`: exact after every kind of change, own writes at once, malformed and empty records
+//! * `kazoo` (ZooKeeper): locks shared with Python in both directions
+//! * `faults` (ZooKeeper): a view on servers that restart, lose connections, sessions and their leader
 //! * `property`: random operations give the same results as a simple model in memory
 
 #![allow(
@@ -29,7 +31,9 @@
 
 mod backend;
 mod expiry;
+mod faults;
 mod faulty;
+mod kazoo;
 mod limits;
 mod locks;
 mod model;
@@ -154,6 +158,9 @@ macro_rules! every_behaviour {
                 empty_records_are_not_there_yet
                 own_writes_show_at_once
                 own_deletes_show_at_once
+                a_late_read_does_not_undo_an_own_write
+                a_late_read_does_not_undo_an_own_delete
+                a_change_during_a_read_is_read_again
                 changes_name_what_changed
                 a_nested_shape_is_followed
                 exact_after_many_changes_of_few_records
@@ -178,6 +185,7 @@ macro_rules! every_behaviour_of_expiring {
                 a_wait_for_a_lock_goes_on
                 a_wait_for_a_persistent_lock_goes_on
                 a_leader_starts_over
+                a_component_registers_again
                 a_view_is_exact_again
                 a_view_keeps_what_has_not_changed;
         }
@@ -188,8 +196,24 @@ mod embedded {
     every_behaviour!(crate::backend::embedded);
 }
 
+mod socket {
+    every_behaviour_of_expiring!(crate::backend::socket);
+}
+
 mod zookeeper {
     every_behaviour_of_expiring!(crate::backend::zookeeper);
+
+    tests! {
+        crate::backend::zookeeper;
+        kazoo:
+            kazoo_keeps_us_out
+            we_keep_kazoo_out
+            waiters_wake_in_turn
+            our_death_wakes_kazoo
+            kazoos_death_wakes_us
+            persistent_contenders_are_respected
+            both_count_without_losing_any;
+    }
 }
 
 mod zookeeper_tls {

@@ -60,9 +60,9 @@ pub(crate) async fn all_are_applied_at_once(backend: &impl Backend) {
     else {
         panic!("{outcomes:?}");
     };
-    assert_eq!(created.path, p("/new"));
-    assert_eq!(created.stat.czxid, changed.mzxid, "one transaction");
-    assert_eq!(tree.stat(&p("/new")).await.unwrap(), Some(created.stat));
+    assert_eq!(*created, p("/new"));
+    let stat = tree.stat(created).await.unwrap().unwrap();
+    assert_eq!(stat.czxid, changed.mzxid, "one transaction");
     assert_eq!(tree.stat(&p("/kept")).await.unwrap(), Some(*changed));
     assert_eq!(tree.get(&p("/kept")).await.unwrap().data, "changed");
     assert_eq!(tree.stat(&p("/old")).await.unwrap(), None);
@@ -180,8 +180,9 @@ pub(crate) async fn numbers_and_ephemerals_work_inside(backend: &impl Backend) {
     let OpOutcome::Created(ephemeral) = &outcomes[3] else {
         panic!("{outcomes:?}");
     };
-    assert_eq!(ephemeral.path, p("/q/e0000000002"));
-    assert_eq!(ephemeral.stat.ephemeral_owner, id_of(&tree).0);
+    assert_eq!(*ephemeral, p("/q/e0000000002"));
+    let stat = tree.stat(ephemeral).await.unwrap().unwrap();
+    assert_eq!(stat.ephemeral_owner, id_of(&tree).0);
     let names = tree.children(&p("/q")).await.unwrap().names;
     assert_eq!(names, ["e0000000002", "n0000000000", "plain"]);
 }

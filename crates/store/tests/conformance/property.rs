@@ -161,9 +161,10 @@ fn based(op: &Op) -> Op {
 
 async fn run(tree: &Arc<dyn Tree>, op: &Op) -> Result<Outcome, Refusal> {
     let done = match based(op) {
-        Op::Create { path, data, mode } => {
-            tree.create(&path, data, mode).await.map(OpOutcome::Created)
-        }
+        Op::Create { path, data, mode } => tree
+            .create(&path, data, mode)
+            .await
+            .map(|created| OpOutcome::Created(created.path)),
         Op::Set {
             path,
             data,
@@ -184,8 +185,8 @@ async fn run(tree: &Arc<dyn Tree>, op: &Op) -> Result<Outcome, Refusal> {
 
 fn outcome(outcome: OpOutcome) -> Outcome {
     match outcome {
-        OpOutcome::Created(created) => {
-            let path = created.path.as_str().strip_prefix(BASE).unwrap();
+        OpOutcome::Created(path) => {
+            let path = path.as_str().strip_prefix(BASE).unwrap();
             Outcome::Created(path.to_owned())
         }
         OpOutcome::Set(stat) => Outcome::Set(stat.version),

@@ -100,7 +100,7 @@ async fn rate_of_pipelined_writes_compared_with_a_bare_sender() {
     let root = connect(options(shared_server().port())).await;
     let chroot = fresh_chroot(&*root).await;
     let payload = Bytes::from(vec![b'x'; SIZE]);
-    for round in 0..5 {
+    for round in 0..10 {
         let target = chroot.as_str().to_owned();
         let bare_payload = payload.clone();
         let bare =

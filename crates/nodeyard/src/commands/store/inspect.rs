@@ -178,32 +178,29 @@ pub(super) async fn watch(tree: &dyn Tree, path: &TreePath, format: Format) -> a
     let mut watcher = tree.watch(path).await?;
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
+    // Whoever reads this knows that nothing is missed from here on.
+    print_event("watching", Some(path), format)?;
     loop {
         let next = tokio::select! {
             next = watcher.next() => next,
             _ = &mut interrupted => return Ok(()),
         };
-        let Some(event) = next else {
-            anyhow::bail!("the store went away");
-        };
-        let (name, path) = match &event {
-            WatchEvent::Created(path) => ("created", Some(path)),
-            WatchEvent::Changed(path) => ("changed", Some(path)),
-            WatchEvent::Deleted(path) => ("deleted", Some(path)),
-            WatchEvent::Gap => ("gap", None),
-        };
-        match format {
-            Format::Json => output::json_line(&Event {
-                event: name,
-                path: path.map(TreePath::as_str),
-            })?,
-            Format::Table => {
-                let mut out = io::stdout().lock();
-                match path {
-                    Some(path) => writeln!(out, "{name}  {path}")?,
-                    None => writeln!(out, "{name}      (events may be missing here)")?,
-                }
-            }
+        match next {
+            Some(WatchEvent::Created(path)) => print_event("created", Some(&path), format)?,
+            Some(WatchEvent::Changed(path)) => print_event("changed", Some(&path), format)?,
+            Some(WatchEvent::Deleted(path)) => print_event("deleted", Some(&path), format)?,
+            Some(WatchEvent::Gap) => print_event("gap", None, format)?,
+            None => anyhow::bail!("the store went away"),
         }
     }
+}
+
+fn print_event(event: &'static str, path: Option<&TreePath>, format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        let path = path.map(TreePath::as_str);
+        return output::json_line(&Event { event, path });
+    }
+    let what = path.map_or("events may be missing here", TreePath::as_str);
+    writeln!(io::stdout(), "{event:<9} {what}")?;
+    Ok(())
 }

@@ -14,6 +14,8 @@ use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use nodeyard_store::{CreateMode, Op, Stat, Tree, TreePath, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::output::count;
+
 const FORMAT: u32 = 1;
 
 /// Operations of one multi while a counter is advanced, well below what a server takes at once.
@@ -93,7 +95,7 @@ fn creates(stat: &Stat) -> u32 {
     u32::try_from(sum / 2).unwrap_or(0)
 }
 
-pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> anyhow::Result<()> {
+pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> anyhow::Result<()> {
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(if file == Path::new("-") {
         Box::new(io::stdout().lock())
     } else {
@@ -105,7 +107,7 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
             nodeyard_export: FORMAT,
         },
     )?;
-    let (mut records, mut ephemeral) = (0_u64, 0_u64);
+    let (mut records, mut ephemeral) = (0, 0);
     let top = tree.get(root).await?;
     let mut todo = vec![(root.clone(), top)];
     while let Some((path, record)) = todo.pop() {
@@ -131,12 +133,15 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
     }
     out.flush()
         .with_context(|| format!("cannot write {}", file.display()))?;
-    eprintln!("exported {records} records; left out {ephemeral} ephemeral ones");
+    eprintln!(
+        "exported {}; left out {ephemeral} ephemeral",
+        count(records, "record")
+    );
     Ok(())
 }
 
 /// Records hold credentials of machines: nobody else may read the file.
-fn create_private(file: &Path) -> anyhow::Result<std::fs::File> {
+pub(crate) fn create_private(file: &Path) -> anyhow::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     std::fs::OpenOptions::new()
         .write(true)
@@ -158,11 +163,11 @@ fn write_line(out: &mut impl Write, line: &impl Serialize) -> anyhow::Result<()>
 struct Plan {
     create: Vec<(TreePath, Bytes)>,
     replace: Vec<(TreePath, Bytes)>,
-    unchanged: u64,
+    unchanged: usize,
     counters: Vec<(TreePath, u32)>,
 }
 
-pub(super) async fn import(
+pub(crate) async fn import(
     tree: &dyn Tree,
     file: &Path,
     overwrite: bool,
@@ -171,8 +176,8 @@ pub(super) async fn import(
     let lines = read(file).with_context(|| format!("cannot import {}", file.display()))?;
     let plan = plan(tree, lines, overwrite).await?;
     let summary = format!(
-        "{} records created, {} replaced, {} the same already",
-        plan.create.len(),
+        "{} created, {} replaced, {} the same already",
+        count(plan.create.len(), "record"),
         plan.replace.len(),
         plan.unchanged
     );
@@ -296,7 +301,7 @@ async fn drain(writes: &mut FuturesOrdered<Pending<'_>>, below: usize) -> anyhow
 }
 
 /// Counters go up only by creating children, so children are created and removed again.
-async fn advance_counter(tree: &dyn Tree, path: &TreePath, target: u32) -> anyhow::Result<()> {
+pub(crate) async fn advance_counter(tree: &dyn Tree, path: &TreePath, target: u32) -> anyhow::Result<()> {
     let stat = tree
         .stat(path)
         .await?

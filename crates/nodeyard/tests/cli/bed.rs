@@ -1,0 +1,189 @@
+//! A directory of its own for every test, and the binary in it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Nothing here takes nearly as long; it only keeps a broken test from hanging.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Bed {
+    directory: TempDir,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self {
+            directory: TempDir::new().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// `nodeyard`, with an environment that knows nothing of the machine.
+    pub(crate) fn command(&self) -> Command {
+        self.called("nodeyard")
+    }
+
+    /// The binary under another name.
+    pub(crate) fn called(&self, name: &str) -> Command {
+        let binary = Path::new(env!("CARGO_BIN_EXE_nodeyard"));
+        let mut command = if name == "nodeyard" {
+            Command::new(binary)
+        } else {
+            let link = self.path(name);
+            if !link.exists() {
+                std::os::unix::fs::symlink(binary, &link).unwrap();
+            }
+            Command::new(link)
+        };
+        command
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.directory.path())
+            .env("XDG_STATE_HOME", self.directory.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        Ran::from(self.command().args(args).output().unwrap())
+    }
+
+    /// `nodeyard up` on the store `state`, ready for commands.
+    pub(crate) fn up(&self, args: &[&str]) -> Daemon {
+        let log = self.path("log");
+        let child = self
+            .command()
+            .args(["--color", "never"])
+            .args(args)
+            .args(["up", "--state-dir", "state"])
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let daemon = Daemon { child, log };
+        wait_until("the store answers", || self.store(&["ls"]).code == 0);
+        daemon
+    }
+
+    /// `nodeyard store` on the store `state`.
+    pub(crate) fn store(&self, args: &[&str]) -> Ran {
+        self.run(["store", "--state-dir", "state"].iter().chain(args))
+    }
+}
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Self {
+        assert_eq!(self.code, 0, "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn failed(self, with: &str) -> Self {
+        assert_eq!(self.code, 1, "{self:#?}");
+        assert!(self.err.contains(with), "{with:?} is not in {self:#?}");
+        self
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
+
+/// A process that is killed when the test ends.
+pub(crate) struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        wait_until(&format!("{text:?} is in the log"), || {
+            fs::read_to_string(&self.log).unwrap().contains(text)
+        });
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop and returns its exit code.
+    pub(crate) fn terminate(&mut self) -> i32 {
+        signal(&self.child, "TERM");
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill")
+        .args([format!("-{name}"), child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// Reads lines from a child until one has this text.
+pub(crate) fn read_until(child: &mut Child, text: &str) -> String {
+    let out = child.stdout.as_mut().unwrap();
+    let mut read = Vec::new();
+    let mut byte = [0];
+    while !(read.ends_with(b"\n") && String::from_utf8_lossy(&read).contains(text)) {
+        assert_eq!(out.read(&mut byte).unwrap(), 1, "it ended before {text:?}");
+        read.push(byte[0]);
+    }
+    String::from_utf8(read).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < DEADLINE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,14 @@
+//! The built binary as a black box: what a person or a script sees.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod bed;
+mod config;
+mod programs;
+mod store;
+mod up;

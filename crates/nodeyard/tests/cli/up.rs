@@ -1,0 +1,62 @@
+//! The process that runs everything.
+
+use std::fs;
+
+use crate::bed::Bed;
+
+#[test]
+fn it_stops_in_order_and_starts_again() {
+    let bed = Bed::new();
+    let mut daemon = bed.up(&[]);
+    assert_eq!(daemon.terminate(), 0);
+    assert!(!bed.path("state/store.sock").exists());
+    assert!(daemon.log().contains("stopped"));
+    bed.up(&[]);
+}
+
+#[test]
+fn a_second_owner_is_refused() {
+    let bed = Bed::new();
+    let _daemon = bed.up(&[]);
+    bed.run(["up", "--state-dir", "state"])
+        .failed("another process");
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let bed = Bed::new();
+    let lines = (0..200).map(|n| format!("{{\"path\":\"/r{n}\",\"data\":\"{n}\"}}\n"));
+    bed.write(
+        "in.jsonl",
+        format!("{{\"nodeyard-export\":1}}\n{}", lines.collect::<String>()),
+    );
+    let mut daemon = bed.up(&[]);
+    bed.store(&["import", "in.jsonl"]).succeeded();
+    let before = bed.store(&["ls"]).succeeded().out;
+    daemon.kill();
+    let _daemon = bed.up(&[]);
+    assert_eq!(before, bed.store(&["ls"]).succeeded().out);
+    assert_eq!(before.lines().count(), 201);
+}
+
+#[test]
+fn a_changed_configuration_is_taken_over_and_a_broken_one_is_not() {
+    let bed = Bed::new();
+    let file = bed.write("nodepool.yaml", "labels: [{name: a}]\n");
+    let daemon = bed.up(&["-c", "nodepool.yaml"]);
+    fs::write(&file, "labels: [{name: [}]\n").unwrap();
+    daemon.wait_for_log("configuration rejected");
+    // As editors do it: a new file takes the name of the old one.
+    bed.write("next", "labels: [{name: a}, {name: b}]\n");
+    fs::rename(bed.path("next"), &file).unwrap();
+    daemon.wait_for_log("configuration reloaded");
+}
+
+#[test]
+fn a_broken_configuration_is_refused_at_the_start() {
+    let bed = Bed::new();
+    bed.write("nodepool.yaml", "labels: 3\n");
+    let ran = bed.run(["-c", "nodepool.yaml", "up", "--state-dir", "state"]);
+    ran.failed("nodepool.yaml:1:9");
+    assert!(!bed.path("state").exists());
+}

@@ -1,0 +1,256 @@
+//! Images: their builds, the uploads of those, and two flags.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use nodeyard_model::{
+    BuildId, BuildKey, BuildState, ImageBuild, ImageName, ImageUpload, ProviderName, Record as _,
+    UploadId, UploadKey, UploadState, layout,
+};
+
+use super::{Attempt, ImageShape, Patience, Registry, Stored, new_id, path, store};
+use crate::error::{Error, Result};
+use crate::ext;
+use crate::lock::{Lock, LockGuard};
+use crate::path::TreePath;
+use crate::tree::{CreateMode, Stat};
+use crate::view::View;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Images<'a> {
+    pub(super) registry: &'a Registry,
+}
+
+impl Images<'_> {
+    pub fn view(&self) -> Result<View<ImageShape>> {
+        self.registry.view(layout::IMAGES, ImageShape)
+    }
+
+    /// Every image that was ever built or asked for.
+    pub async fn names(&self) -> Result<BTreeSet<ImageName>> {
+        self.names_in(&path(layout::IMAGES)?).await
+    }
+
+    pub async fn is_paused(&self, image: &ImageName) -> Result<bool> {
+        Ok(self.flag(layout::image_pause(image)).await?.is_some())
+    }
+
+    /// Fails with [`Error::NoNode`] if nothing is known of the image.
+    pub async fn pause(&self, image: &ImageName) -> Result<()> {
+        let flag = path(layout::image_pause(image))?;
+        let create = self
+            .registry
+            .tree
+            .create(&flag, Bytes::new(), CreateMode::Persistent);
+        match create.await {
+            Ok(_) | Err(Error::NodeExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// False if it was not paused.
+    pub async fn unpause(&self, image: &ImageName) -> Result<bool> {
+        ext::delete_opt(&*self.registry.tree, &path(layout::image_pause(image))?).await
+    }
+
+    /// Asks for a build; the builders see the request until one of them has made it.
+    pub async fn request_build(&self, image: &ImageName) -> Result<()> {
+        ext::ensure_path(&*self.registry.tree, &path(layout::build_request(image))?).await
+    }
+
+    /// The stat of the request for a build, if there is one. Its `ctime` is when it was made.
+    pub async fn build_request(&self, image: &ImageName) -> Result<Option<Stat>> {
+        self.flag(layout::build_request(image)).await
+    }
+
+    /// False if there was none.
+    pub async fn delete_build_request(&self, image: &ImageName) -> Result<bool> {
+        ext::delete_opt(&*self.registry.tree, &path(layout::build_request(image))?).await
+    }
+
+    pub async fn create_build(&self, key: &BuildKey, build: &ImageBuild) -> Result<Stat> {
+        let dir = path(layout::builds(&key.image))?;
+        let mode = CreateMode::Persistent;
+        let created = self
+            .registry
+            .create(&dir, &path(layout::build(key))?, build.to_json(), mode)
+            .await?;
+        Ok(created.stat)
+    }
+
+    pub async fn build(&self, key: &BuildKey) -> Result<Option<Stored<ImageBuild>>> {
+        self.registry.get(&path(layout::build(key))?).await
+    }
+
+    pub async fn builds(&self, image: &ImageName) -> Result<Vec<(BuildKey, Stored<ImageBuild>)>> {
+        let list: Vec<(BuildId, _)> = self.registry.list(&path(layout::builds(image))?).await?;
+        let key = |build| BuildKey {
+            image: image.clone(),
+            build,
+        };
+        Ok(list
+            .into_iter()
+            .map(|(id, build)| (key(id), build))
+            .collect())
+    }
+
+    /// The builds in a state, the newest first.
+    pub async fn newest_builds(
+        &self,
+        image: &ImageName,
+        state: BuildState,
+    ) -> Result<Vec<(BuildKey, Stored<ImageBuild>)>> {
+        let mut builds = self.builds(image).await?;
+        builds.retain(|(_, build)| build.value.state == state);
+        builds.sort_by_key(|(_, build)| std::cmp::Reverse(build.value.state_time));
+        Ok(builds)
+    }
+
+    pub async fn store_build(
+        &self,
+        guard: &LockGuard,
+        key: &BuildKey,
+        build: &ImageBuild,
+    ) -> Result<Stat> {
+        store(guard, &path(layout::build(key))?, build).await
+    }
+
+    /// Removes the build with all records of its uploads.
+    pub async fn delete_build(&self, key: &BuildKey) -> Result<()> {
+        ext::delete_recursive(&*self.registry.tree, &path(layout::build(key))?).await
+    }
+
+    /// Held while the image is built.
+    pub fn building_lock(&self, image: &ImageName) -> Result<Lock> {
+        Ok(self.registry.locks.lock(path(layout::builds_lock(image))?))
+    }
+
+    /// For changing a build that exists.
+    pub async fn lock_build(
+        &self,
+        key: &BuildKey,
+        patience: Patience,
+    ) -> Result<Attempt<ImageBuild>> {
+        let dir = path(layout::build_lock(key))?;
+        let lock = self.registry.locks.lock(dir).of_existing();
+        let build = path(layout::build(key))?;
+        self.registry.hold(&lock, &build, patience).await
+    }
+
+    pub async fn create_upload(
+        &self,
+        build: &BuildKey,
+        provider: &ProviderName,
+        upload: &ImageUpload,
+    ) -> Result<(UploadKey, Stat)> {
+        let dir = path(layout::uploads(build, provider))?;
+        let mode = CreateMode::PersistentSequential;
+        let created = self
+            .registry
+            .create(&dir, &dir.unnamed_child(), upload.to_json(), mode)
+            .await?;
+        let key = UploadKey {
+            build: build.clone(),
+            provider: provider.clone(),
+            upload: new_id(&created)?,
+        };
+        Ok((key, created.stat))
+    }
+
+    pub async fn upload(&self, key: &UploadKey) -> Result<Option<Stored<ImageUpload>>> {
+        self.registry.get(&path(layout::upload(key))?).await
+    }
+
+    /// The uploads of a build to one provider.
+    pub async fn uploads(
+        &self,
+        build: &BuildKey,
+        provider: &ProviderName,
+    ) -> Result<Vec<(UploadKey, Stored<ImageUpload>)>> {
+        let dir = path(layout::uploads(build, provider))?;
+        let list: Vec<(UploadId, _)> = self.registry.list(&dir).await?;
+        let key = |upload| UploadKey {
+            build: build.clone(),
+            provider: provider.clone(),
+            upload,
+        };
+        Ok(list
+            .into_iter()
+            .map(|(id, upload)| (key(id), upload))
+            .collect())
+    }
+
+    /// The providers that a build was uploaded to, or is about to be.
+    pub async fn providers(&self, build: &BuildKey) -> Result<BTreeSet<ProviderName>> {
+        self.names_in(&path(layout::build_providers(build))?).await
+    }
+
+    /// The upload that nodes boot from: the newest of all builds that is ready.
+    pub async fn newest_ready_upload(
+        &self,
+        image: &ImageName,
+        provider: &ProviderName,
+    ) -> Result<Option<(UploadKey, Stored<ImageUpload>)>> {
+        let builds: Vec<BuildId> = self.names_in(&path(layout::builds(image))?).await?;
+        let keys: Vec<BuildKey> = builds
+            .into_iter()
+            .map(|build| BuildKey {
+                image: image.clone(),
+                build,
+            })
+            .collect();
+        let uploads = try_join_all(keys.iter().map(|key| self.uploads(key, provider))).await?;
+        Ok(uploads
+            .into_iter()
+            .flatten()
+            .filter(|(_, upload)| upload.value.state == UploadState::Ready)
+            .max_by_key(|(_, upload)| upload.value.state_time))
+    }
+
+    pub async fn store_upload(
+        &self,
+        guard: &LockGuard,
+        key: &UploadKey,
+        upload: &ImageUpload,
+    ) -> Result<Stat> {
+        store(guard, &path(layout::upload(key))?, upload).await
+    }
+
+    pub async fn delete_upload(&self, key: &UploadKey) -> Result<()> {
+        ext::delete_recursive(&*self.registry.tree, &path(layout::upload(key))?).await
+    }
+
+    /// Held while a build is uploaded to a provider.
+    pub fn uploading_lock(&self, build: &BuildKey, provider: &ProviderName) -> Result<Lock> {
+        let dir = path(layout::uploads_lock(build, provider))?;
+        Ok(self.registry.locks.lock(dir))
+    }
+
+    /// For changing an upload that exists.
+    pub async fn lock_upload(
+        &self,
+        key: &UploadKey,
+        patience: Patience,
+    ) -> Result<Attempt<ImageUpload>> {
+        let dir = path(layout::upload_lock(key))?;
+        let lock = self.registry.locks.lock(dir).of_existing();
+        let upload = path(layout::upload(key))?;
+        self.registry.hold(&lock, &upload, patience).await
+    }
+
+    async fn flag(&self, flag: String) -> Result<Option<Stat>> {
+        self.registry.tree.stat(&path(flag)?).await
+    }
+
+    /// The children of a directory that are names of the wanted kind: not its lock.
+    async fn names_in<N, C>(&self, dir: &TreePath) -> Result<C>
+    where
+        N: std::str::FromStr,
+        C: FromIterator<N>,
+    {
+        let names = ext::child_names(&*self.registry.tree, dir).await?;
+        let names = names.iter().filter(|name| *name != layout::LOCK);
+        Ok(names.filter_map(|name| name.parse().ok()).collect())
+    }
+}

@@ -1,0 +1,95 @@
+//! Node requests.
+//!
+//! A request never gets children: Zuul deletes it without looking for any. So its lock is beside it, and
+//! outlives it; whoever cleans up removes what [`Requests::lock_dirs`] shows of requests long gone.
+
+use nodeyard_model::{NodeRequest, Record as _, RequestId, layout};
+
+use super::{Attempt, Patience, Registry, RequestShape, Stored, new_id, path, store};
+use crate::error::Result;
+use crate::ext;
+use crate::lock::LockGuard;
+use crate::tree::{CreateMode, Stat};
+use crate::view::View;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Requests<'a> {
+    pub(super) registry: &'a Registry,
+}
+
+/// Whether a request outlives the session that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    Session,
+    UntilDeleted,
+}
+
+impl Requests<'_> {
+    pub fn view(&self) -> Result<View<RequestShape>> {
+        self.registry.view(layout::REQUESTS, RequestShape)
+    }
+
+    pub async fn create(
+        &self,
+        precedence: u16,
+        request: &NodeRequest,
+        lifetime: Lifetime,
+    ) -> Result<(RequestId, Stat)> {
+        let mode = match lifetime {
+            Lifetime::Session => CreateMode::EphemeralSequential,
+            Lifetime::UntilDeleted => CreateMode::PersistentSequential,
+        };
+        let dir = path(layout::REQUESTS)?;
+        let prefix = path(layout::request_prefix(precedence))?;
+        let created = self
+            .registry
+            .create(&dir, &prefix, request.to_json(), mode)
+            .await?;
+        Ok((new_id(&created)?, created.stat))
+    }
+
+    pub async fn get(&self, id: RequestId) -> Result<Option<Stored<NodeRequest>>> {
+        self.registry.get(&path(layout::request(id))?).await
+    }
+
+    pub async fn list(&self) -> Result<Vec<(RequestId, Stored<NodeRequest>)>> {
+        self.registry.list(&path(layout::REQUESTS)?).await
+    }
+
+    pub async fn lock(&self, id: RequestId, patience: Patience) -> Result<Attempt<NodeRequest>> {
+        let lock = self.registry.locks.lock(path(layout::request_lock(id))?);
+        let request = path(layout::request(id))?;
+        self.registry.hold(&lock, &request, patience).await
+    }
+
+    /// Fails with [`Error::NoNode`](crate::Error::NoNode) if the requestor has deleted it meanwhile.
+    pub async fn store(
+        &self,
+        guard: &LockGuard,
+        id: RequestId,
+        request: &NodeRequest,
+    ) -> Result<Stat> {
+        store(guard, &path(layout::request(id))?, request).await
+    }
+
+    /// False if it was gone already.
+    pub async fn delete(&self, id: RequestId) -> Result<bool> {
+        ext::delete_opt(&*self.registry.tree, &path(layout::request(id))?).await
+    }
+
+    /// The lock directories of all requests, of those that are gone as well.
+    pub async fn lock_dirs(&self) -> Result<Vec<(RequestId, Stat)>> {
+        let children = match self.registry.tree.list(&path(layout::REQUEST_LOCKS)?).await {
+            Err(error) if error.is_no_node() => return Ok(Vec::new()),
+            result => result?,
+        };
+        let with_id =
+            |(name, record): &(String, crate::Record)| Some((name.parse().ok()?, record.stat));
+        Ok(children.iter().filter_map(with_id).collect())
+    }
+
+    pub async fn delete_lock_dir(&self, id: RequestId) -> Result<()> {
+        let dir = path(layout::request_lock(id))?;
+        ext::delete_recursive(&*self.registry.tree, &dir).await
+    }
+}
