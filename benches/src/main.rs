@@ -3,6 +3,8 @@
 //! Every figure stands beside its yardstick from the same run, because two machines, or one machine on two
 //! days, do not compare.
 
+#![expect(clippy::print_stdout, reason = "the figures are the output")]
+
 mod embedded;
 mod raw;
 mod report;
