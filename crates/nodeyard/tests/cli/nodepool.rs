@@ -51,7 +51,7 @@ impl Fleet {
             ("/nodepool/nodes/0000000000", node(json!({"external_id": "server-1", "public_ipv4": "192.0.2.1"}))),
             (
                 "/nodepool/nodes/0000000001",
-                node(json!({"type": ["small", "large"], "state": "hold", "hold_job": "acme job", "comment": "broken",
+                node(json!({"type": ["small", "large"], "state": "hold", "external_id": "pod-1", "hold_job": "acme job", "comment": "broken",
                     "public_ipv6": "2001:db8::1", "az": "nova", "launcher": "np01", "allocated_to": "200-0000000003",
                     "connection_port": {"token": "hush"}, "connection_type": "kubectl"})),
             ),
