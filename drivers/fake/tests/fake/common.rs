@@ -10,13 +10,15 @@ use nodeyard_driver::{
     BootImage, CreateOrder, Driver, ErrorClass, ImageSource, Owner, RequestAttributes, SystemId,
 };
 use nodeyard_driver_fake::{
-    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
+    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, Http, ImageChoice,
     InProcess, LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span,
-    Transport, World,
+    Transport, World, serve,
 };
 use nodeyard_model::{ImageName, NodeId, ProviderName, Resources, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 pub(crate) const PROVIDER: &str = "fake-cloud";
 
@@ -121,6 +123,10 @@ pub(crate) fn ask(world: &World, method: &str, arguments: &Value) -> Result<Valu
 
 /// A cloud for the kit.
 pub(crate) struct SimulatedBed {
+    /// Where the cloud is served; otherwise it is in the process.
+    url: Option<String>,
+    /// Ends the server when dropped.
+    stop: Option<oneshot::Sender<()>>,
     pub(crate) world: Arc<World>,
     pub(crate) hand: Hand,
     pub(crate) options: Options,
@@ -138,7 +144,8 @@ impl SimulatedBed {
                 "name": order(number).hostname(), "image": "Fake Precise", "flavor": "tiny",
                 "meta": others.to_metadata(),
             });
-            ask(&world, "create_server", &server).unwrap();
+            // Where the cloud is bad, some of them are half made.
+            let _answer = ask(&world, "create_server", &server);
             let image = json!({
                 "name": "ubuntu", "filename": "/x", "wait": false,
                 "nodepool_provider_name": PROVIDER, "nodepool_upload_id": node(number).to_string(),
@@ -148,20 +155,36 @@ impl SimulatedBed {
         }
         hand.advance(Duration::from_secs(10));
         Self {
+            url: None,
+            stop: None,
             world,
             hand,
             options,
         }
+    }
+
+    /// The same cloud, reached over HTTP.
+    pub(crate) async fn served(mut self) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.url = Some(format!("http://{}", listener.local_addr().unwrap()));
+        let (stop, stopped) = oneshot::channel::<()>();
+        self.stop = Some(stop);
+        tokio::spawn(serve(listener, Arc::clone(&self.world), async {
+            let _dropped = stopped.await;
+        }));
+        self
     }
 }
 
 #[async_trait]
 impl Bed for SimulatedBed {
     async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
-        let transport = Arc::new(FaultyTransport {
-            cloud: InProcess::new(Arc::clone(&self.world), PROVIDER),
-            faults: faults.clone(),
-        });
+        let cloud: Box<dyn Transport> = match &self.url {
+            Some(url) => Box::new(Http::new(url, PROVIDER).unwrap()),
+            None => Box::new(InProcess::new(Arc::clone(&self.world), PROVIDER)),
+        };
+        let faults = faults.clone();
+        let transport = Arc::new(FaultyTransport { cloud, faults });
         Box::new(FakeDriver::new(self.options.clone(), transport))
     }
 
@@ -222,7 +245,7 @@ impl Bed for SimulatedBed {
 /// Lets the kit strike at each call.
 #[derive(Debug)]
 struct FaultyTransport {
-    cloud: InProcess,
+    cloud: Box<dyn Transport>,
     faults: Faults,
 }
 
