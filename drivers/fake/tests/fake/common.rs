@@ -10,9 +10,9 @@ use nodeyard_driver::{
     BootImage, CreateOrder, Driver, ErrorClass, ImageSource, Owner, RequestAttributes, SystemId,
 };
 use nodeyard_driver_fake::{
-    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, Http, ImageChoice,
-    InProcess, LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span,
-    Transport, World, serve,
+    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
+    LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport,
+    World, connect, serve,
 };
 use nodeyard_model::{ImageName, NodeId, ProviderName, Resources, Timestamp};
 use serde_json::value::RawValue;
@@ -179,10 +179,7 @@ impl SimulatedBed {
 #[async_trait]
 impl Bed for SimulatedBed {
     async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
-        let cloud: Box<dyn Transport> = match &self.url {
-            Some(url) => Box::new(Http::new(url, PROVIDER).unwrap()),
-            None => Box::new(InProcess::new(Arc::clone(&self.world), PROVIDER)),
-        };
+        let cloud = connect(self.url.as_deref(), &self.world, PROVIDER).unwrap();
         let faults = faults.clone();
         let transport = Arc::new(FaultyTransport { cloud, faults });
         Box::new(FakeDriver::new(self.options.clone(), transport))
@@ -245,7 +242,7 @@ impl Bed for SimulatedBed {
 /// Lets the kit strike at each call.
 #[derive(Debug)]
 struct FaultyTransport {
-    cloud: Box<dyn Transport>,
+    cloud: Arc<dyn Transport>,
     faults: Faults,
 }
 
