@@ -133,7 +133,7 @@ impl Cloud {
         now: Timestamp,
     ) -> Result<Reply, CloudError> {
         match method {
-            "list_servers" => self.list_servers(&parse(arguments)?),
+            "list_servers" => self.list_servers(),
             "get_server" => self.get_server(&parse(arguments)?),
             "create_server" => self.create_server(parse(arguments)?, now),
             "delete_server" => self.delete_server(&parse(arguments)?, now),

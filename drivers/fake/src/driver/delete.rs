@@ -65,10 +65,7 @@ impl FakeDriver {
                 {
                     return Ok(Some(vec![server]));
                 }
-                let name = target.hostname();
-                let mut servers = self.client.list_servers(name.as_deref()).await?;
-                servers.retain(|server| self.options.owner.owns_node(&server.tags(), *node));
-                Ok(Some(servers))
+                Ok(Some(self.servers_of_node(*node).await?))
             }
             Target::Resource { kind, id } if *kind == ResourceKind::INSTANCES => {
                 let server = self.client.get_server(&server_id(id)?).await?;
