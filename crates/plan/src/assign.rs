@@ -46,6 +46,8 @@ pub(crate) mod judge;
 mod recipe;
 mod room;
 
+use std::collections::BTreeSet;
+
 use nodeyard_model::{Label, RequestId, Timestamp};
 
 use crate::setup::{PoolKey, Zone};
@@ -173,10 +175,7 @@ impl World {
                 true
             }
             Verdict::Decline(_) => {
-                if let Some(pool) = self.own.get(key) {
-                    let stage = Stage::Declined(pool.setup.id.clone());
-                    self.set_stage(request, stage);
-                }
+                self.note_decline(key, request);
                 true
             }
             Verdict::Reserve(_) if !held => {
@@ -188,6 +187,16 @@ impl World {
             }
             _ => false,
         }
+    }
+
+    fn note_decline(&mut self, key: &PoolKey, request: RequestId) {
+        let own = self.own.get(key).map(|pool| pool.setup.id.clone());
+        let mut by = match self.queue.get(request).map(|request| &request.stage) {
+            Some(Stage::Declined(by)) => by.clone(),
+            _ => BTreeSet::new(),
+        };
+        by.extend(own);
+        self.set_stage(request, Stage::declined(by));
     }
 
     fn grant(&mut self, request: RequestId, acceptance: &Acceptance) {

@@ -199,12 +199,26 @@ impl World {
         self.wake_all();
     }
 
-    /// Takes back what [`assign`](Self::assign) decided on a request and the records do not show: the lock
-    /// was taken by somebody else, a launch failed, or the request is not ours any more.
-    pub fn release(&mut self, id: RequestId) {
-        self.fleet_release(id);
-        let route = route(&self.registry, &self.own);
-        self.queue.set_stage(id, Stage::Open, route);
+    /// Takes back what `pool` decided on a request and the records do not show: the lock was taken by somebody
+    /// else, a launch failed, the pool stops. What another pool of ours decided meanwhile stays.
+    pub fn release(&mut self, pool: &PoolKey, id: RequestId) {
+        let Some(request) = self.queue.get(id) else {
+            return;
+        };
+        let stage = match &request.stage {
+            Stage::Open => return,
+            Stage::Held(by) | Stage::Taken(by) if by != pool => return,
+            Stage::Held(_) | Stage::Taken(_) => {
+                self.fleet_release(id);
+                Stage::Open
+            }
+            Stage::Declined(by) => {
+                let own = self.own.get(pool).map(|pool| &pool.setup.id);
+                let others = by.iter().filter(|id| Some(*id) != own);
+                Stage::declined(others.cloned().collect())
+            }
+        };
+        self.set_stage(id, stage);
         self.wake_concerned(id);
     }
 

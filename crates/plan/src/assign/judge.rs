@@ -157,8 +157,12 @@ impl World {
                 to: to.clone(),
             });
         }
+        // Where a provider is asked for, pools elsewhere leave the request to us: leaving it to them would be
+        // for ever.
+        let asked_for = case.ask.provider.as_ref() == Some(&setup.key.provider);
         let first = candidates
             .clone()
+            .filter(|(_, pool)| !asked_for || pool.key.provider == setup.key.provider)
             .filter(|(id, pool)| pool.priority < own && !self.is_paused(id, &pool.key, pool.paused))
             .min_by_key(|(_, pool)| pool.priority);
         if let Some((to, pool)) = first {

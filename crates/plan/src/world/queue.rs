@@ -34,9 +34,20 @@ pub(crate) struct Ask {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stage {
     Open,
-    Declined(LauncherId),
+    /// By these pools of ours.
+    Declined(BTreeSet<LauncherId>),
     Held(PoolKey),
     Taken(PoolKey),
+}
+
+impl Stage {
+    pub(crate) fn declined(by: BTreeSet<LauncherId>) -> Self {
+        if by.is_empty() {
+            Self::Open
+        } else {
+            Self::Declined(by)
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -306,7 +317,7 @@ fn waiting_for(request: &Waiting) -> Option<Arc<Ask>> {
         Stage::Open => Some(ask.clone()),
         Stage::Declined(by) => {
             let mut ask = Ask::clone(ask);
-            ask.declined_by.insert(by.clone());
+            ask.declined_by.extend(by.iter().cloned());
             Some(Arc::new(ask))
         }
     }
@@ -315,8 +326,11 @@ fn waiting_for(request: &Waiting) -> Option<Arc<Ask>> {
 /// A record that shows what we decided, or that the request is done, ends the stage.
 fn stage_after(stage: Stage, record: &NodeRequest) -> Stage {
     match stage {
-        Stage::Declined(by) if record.declined_by.contains(&by) => Stage::Open,
         _ if record.state.is_final() => Stage::Open,
+        Stage::Declined(mut by) => {
+            by.retain(|id| !record.declined_by.contains(id));
+            Stage::declined(by)
+        }
         stage => stage,
     }
 }
