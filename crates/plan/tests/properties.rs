@@ -233,7 +233,7 @@ fn drain(launcher: &mut Launcher) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// I1, I2 and I6 after every step; I7 in the end.
     #[test]

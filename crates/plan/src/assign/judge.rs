@@ -64,6 +64,8 @@ pub(crate) struct Judged {
 pub(crate) struct Wait {
     pub(crate) booking: Booking,
     pub(crate) patient_until: Timestamp,
+    /// It would not fit even if nothing was kept for others.
+    pub(crate) pool_is_short: bool,
 }
 
 impl From<Verdict> for Judged {
@@ -301,6 +303,14 @@ impl World {
         })
     }
 
+    fn has_room(&self, key: &PoolKey, need: &Resources) -> bool {
+        let nothing = Resources::default();
+        let pool = self.fleet.pool(key);
+        let provider = self.fleet.provider(&key.provider);
+        pool.is_none_or(|book| book.account.has_room(&nothing, need))
+            && provider.is_none_or(|book| book.account.has_room(&nothing, need))
+    }
+
     fn wait(&self, pool: &OwnPool, case: &Case<'_>, defer: Defer, recipe: Recipe) -> Judged {
         if case.ask.min_ready
             && let Defer::Shortage(shortage) = defer
@@ -314,6 +324,7 @@ impl World {
         } else {
             (recipe.launch_cost, recipe.reused)
         };
+        let pool_is_short = !defer.is_at_tenant() && !self.has_room(&pool.setup.key, &room);
         let since = case.waiting.known_since;
         let patient_until = since.as_secs() + self.policy.patience.as_secs_f64();
         let wait = Wait {
@@ -327,6 +338,7 @@ impl World {
                 nodes,
             },
             patient_until: Timestamp::from_secs(patient_until).unwrap_or(since),
+            pool_is_short,
         };
         let here_only = case.held_by.is_some() || *case.candidates == [pool.setup.id.clone()];
         let verdict = match defer {
