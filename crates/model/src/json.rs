@@ -9,10 +9,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::text::shared;
 
 /// How deep values may be nested: what any JSON reader of this program can still decode.
 pub(crate) const MAX_DEPTH: usize = 127;
@@ -228,6 +231,17 @@ impl Field for Box<str> {
     }
 }
 
+/// Text that is the same in many records.
+impl Field for Arc<str> {
+    fn read(value: &RawValue) -> Result<Self, Flaw> {
+        text(value).map(|text| shared(&text))
+    }
+
+    fn write(&self, out: &mut String) {
+        write_text(out, self);
+    }
+}
+
 impl Field for bool {
     fn read(value: &RawValue) -> Result<Self, Flaw> {
         match value.get() {
@@ -391,25 +405,24 @@ impl<'a> ObjectWriter<'a> {
 ///
 /// Equality is that of the text. The default is null. `Debug` shows only the size, because connection
 /// data holds tokens.
-#[derive(Clone, Default)]
-pub struct Opaque(Option<Box<RawValue>>);
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Opaque(Option<Arc<str>>);
 
 impl Opaque {
     pub const NULL: Self = Self(None);
 
     pub fn empty_object() -> Self {
-        Self(RawValue::from_string("{}".to_owned()).ok())
+        Self::of("{}")
     }
 
     pub fn string(text: &str) -> Self {
         let mut json = String::with_capacity(text.len() + 2);
         write_text(&mut json, text);
-        Self(RawValue::from_string(json).ok())
+        Self::of(&json)
     }
 
     pub fn encode(value: &impl Serialize) -> Result<Self, serde_json::Error> {
-        let raw = serde_json::value::to_raw_value(value)?;
-        Ok(Self((!is_null(&raw)).then_some(raw)))
+        serde_json::to_string(value).map(|json| Self::of(&json))
     }
 
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
@@ -427,30 +440,27 @@ impl Opaque {
 
     /// The JSON text.
     pub fn text(&self) -> &str {
-        self.0.as_ref().map_or("null", |raw| raw.get())
+        self.0.as_deref().unwrap_or("null")
+    }
+
+    /// `json` must be valid JSON.
+    fn of(json: &str) -> Self {
+        Self((json != "null").then(|| shared(json)))
     }
 }
-
-impl PartialEq for Opaque {
-    fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text()
-    }
-}
-
-impl Eq for Opaque {}
 
 impl fmt::Debug for Opaque {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             None => f.write_str("null"),
-            Some(raw) => write!(f, "({} bytes of JSON)", raw.get().len()),
+            Some(json) => write!(f, "({} bytes of JSON)", json.len()),
         }
     }
 }
 
 impl Field for Opaque {
     fn read(value: &RawValue) -> Result<Self, Flaw> {
-        Ok(Self((!is_null(value)).then(|| value.to_owned())))
+        Ok(Self::of(value.get()))
     }
 
     fn write(&self, out: &mut String) {

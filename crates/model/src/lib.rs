@@ -17,6 +17,7 @@ pub mod state;
 pub mod time;
 
 mod json;
+mod text;
 
 pub use component::{Component, PoolComponent};
 pub use ids::{BuildId, NodeId, RequestId, UploadId};

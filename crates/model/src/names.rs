@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::json::text_form;
+use crate::text::shared;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a valid {kind}: {reason}")]
@@ -102,7 +103,7 @@ macro_rules! path_names {
                 type Err = InvalidName;
 
                 fn from_str(text: &str) -> Result<Self, Self::Err> {
-                    Self::new(text)
+                    Self::new(shared(text))
                 }
             }
         )*
@@ -124,7 +125,7 @@ macro_rules! free_names {
                 type Err = std::convert::Infallible;
 
                 fn from_str(text: &str) -> Result<Self, Self::Err> {
-                    Ok(Self::new(text))
+                    Ok(Self::new(shared(text)))
                 }
             }
 

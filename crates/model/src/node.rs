@@ -1,5 +1,7 @@
 //! Nodes: machines, pods and slots, from the moment they are planned until they are gone.
 
+use std::sync::Arc;
+
 use serde_json::value::RawValue;
 
 use crate::ids::RequestId;
@@ -31,7 +33,7 @@ record! {
         "launcher" => launcher: Option<LauncherId> = None;
         "created_time" => created_time: Option<Timestamp> = None;
         "tenant_name" => tenant_name: Option<TenantName> = None;
-        "requestor" => requestor: Option<Box<str>> = None;
+        "requestor" => requestor: Option<Arc<str>> = None;
 
         /// How the provider calls it: a string, on some clouds an object.
         "external_id" => external_id: Opaque = Opaque::NULL;
@@ -42,22 +44,22 @@ record! {
         "private_ipv4" => private_ipv4: Option<Box<str>> = None;
         "public_ipv6" => public_ipv6: Option<Box<str>> = None;
         /// How Zuul connects: `ssh`, `winrm`, `network_cli`, `kubectl`, `namespace`, `project`.
-        "connection_type" => connection_type: Option<Box<str>> = None;
+        "connection_type" => connection_type: Option<Arc<str>> = None;
         /// Older readers look for `ssh_port`.
         "connection_port" | "ssh_port" => connection_port: ConnectionPort = ConnectionPort::Number(22);
-        "username" => username: Option<Box<str>> = None, absent Some("zuul".into());
+        "username" => username: Option<Arc<str>> = None, absent Some("zuul".into());
         /// Reaches Ansible as it is, so `auto` where nothing is configured.
-        "python_path" => python_path: Option<Box<str>> = None;
-        "shell_type" => shell_type: Option<Box<str>> = None;
+        "python_path" => python_path: Option<Arc<str>> = None;
+        "shell_type" => shell_type: Option<Arc<str>> = None;
         /// `<type> <base64>` each; without any, Zuul does not check the host.
         "host_keys" => host_keys: Vec<Box<str>> = Vec::new();
 
-        "cloud" => cloud: Option<Box<str>> = None;
-        "region" => region: Option<Box<str>> = None;
-        "az" => az: Option<Box<str>> = None;
+        "cloud" => cloud: Option<Arc<str>> = None;
+        "region" => region: Option<Arc<str>> = None;
+        "az" => az: Option<Arc<str>> = None;
         "host_id" => host_id: Option<Box<str>> = None;
         /// The path of the upload it booted from, or the name of a cloud image.
-        "image_id" => image_id: Option<Box<str>> = None;
+        "image_id" => image_id: Option<Arc<str>> = None;
         /// What it takes of the quotas.
         "resources" => resources: Option<Resources> = None;
         /// The pool's `node-attributes`.

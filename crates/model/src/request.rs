@@ -1,5 +1,7 @@
 //! Node requests: what Zuul (or we) ask for, and who is served first.
 
+use std::sync::Arc;
+
 use crate::ids::{NodeId, RequestId};
 use crate::json::Opaque;
 use crate::names::{Label, LauncherId, ProviderName, TenantName};
@@ -25,7 +27,7 @@ record! {
         /// False asks for nodes that are launched for this request alone.
         "reuse" => reuse: bool = true;
         /// Who asked. Zuul ignores requests that do not carry its own name here.
-        "requestor" => requestor: Option<Box<str>> = None;
+        "requestor" => requestor: Option<Arc<str>> = None;
         /// The requestor's own data.
         "requestor_data" => requestor_data: Opaque = Opaque::NULL;
         /// Only this provider will do: the nodes must reach those of another job.
