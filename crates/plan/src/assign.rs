@@ -1,0 +1,245 @@
+//! Assignment: which pool serves which request, with what.
+//!
+//! One *pass* of a pool looks at the requests in their order of service (precedence, then relative priority,
+//! then age) and gives a [`Verdict`] on each. A pass is all or nothing per request: either every label
+//! of it is served now, or the request waits empty-handed. So no two requests ever wait for what the other one
+//! holds, and a more urgent one that arrives later is simply next.
+//!
+//! # The checks, in order
+//!
+//! 1. The pool is registered and its provider takes requests (`max-concurrency` is not 0).
+//! 2. The request waits, and this pool has not declined it.
+//! 3. It names a provider where a capable pool is left: leave it to that one.
+//! 4. A capable pool with a lower priority number is not paused: leave it to that one.
+//! 5. This pool lacks a label and another capable pool is left: leave it to that one.
+//! 6. It can never be served here (no servers, label unknown or broken, image missing, larger than the empty
+//!    cloud): decline. This comes before everything that passes with time, so that a momentary limit does
+//!    not delay the news.
+//! 7. A label that is not launched has too few free machines: defer.
+//! 8. The tenant's limit, the pool's, the provider's: defer, or reserve.
+//! 9. `max-concurrency` launches are under way: defer.
+//! 10. Accept.
+//!
+//! Limits count records, promises of this and earlier passes, and the use by others; what is accepted is
+//! promised at once. So a burst of requests never exceeds a limit.
+//!
+//! # Large and small requests
+//!
+//! A request that is stopped by a shortage waits with *patience*: for [`Policy::patience`] after it
+//! was first seen, later requests may take room that it could use. After that the pool *books* its need: room
+//! and free nodes that it could use are kept, later requests see only what is left beside it. Resources and
+//! labels that it does not need are not affected. What is kept only grows while the nodes in use come
+//! back one by one, so after a finite time the request is served. Only requests that come first in the order
+//! of service can delay it further.
+//!
+//! A request stopped by its tenant's limit books at the tenant only, so that a tenant at its limit
+//! does not block a pool.
+//!
+//! Where this pool is the only one that can serve such a request, it *reserves*: it takes the request (`pending`
+//! on the wire, its lock held), as Nodepool does, one at a time. Elsewhere the request stays
+//! `requested`, and whichever pool has room first gets it.
+//!
+//! [`Policy::patience`]: crate::setup::Policy::patience
+
+pub(crate) mod accrual;
+pub(crate) mod judge;
+mod recipe;
+mod room;
+
+use nodeyard_model::{Label, RequestId, Timestamp};
+
+use crate::setup::{PoolKey, Zone};
+use crate::verdict::{Acceptance, Defer, Verdict};
+use crate::world::World;
+use crate::world::queue::{Line, Stage};
+use accrual::Accrual;
+use judge::{Case, Judged};
+pub use room::Eviction;
+
+/// What a decision needs from outside.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    pub now: Timestamp,
+    /// Chooses between zones that are as good as each other. The same seed chooses the same.
+    pub seed: u64,
+}
+
+/// What a pool has to do after a look at the requests.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pass {
+    /// Accept, decline and reserve, in the order of service. Everything else waits.
+    pub decisions: Vec<Decision>,
+    pub evictions: Vec<Eviction>,
+    /// What the pool's component should say: some request waits for room here.
+    pub paused: bool,
+    /// When patience ends, and the pool may decide otherwise without any event.
+    pub again_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub request: RequestId,
+    pub verdict: Verdict,
+}
+
+/// What becomes of a request that was accepted and lacks nodes again.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Retry {
+    /// Get these in addition.
+    Accept(Acceptance),
+    /// Give back the nodes it has: it waits empty-handed, held by the pool.
+    GiveBack(Verdict),
+}
+
+impl World {
+    /// One pass of one of our pools.
+    ///
+    /// Carry out each decision, and tell the picture: the records as they are written, or
+    /// [`release`](Self::release) if the request's lock could not be had.
+    pub fn assign(&mut self, key: &PoolKey, at: Moment) -> Pass {
+        self.unmark_stale(key);
+        let mut pass = Pass::default();
+        let mut accrual = Accrual::default();
+        let mut bookings = Vec::new();
+        let mut elsewhere = self.bookings_elsewhere(key).into_iter().peekable();
+        let mut wants_room = true;
+        let mut last = None;
+
+        while let Some(head) = self.queue.next_head(key, last) {
+            last = Some(head);
+            while let Some(booking) = elsewhere.next_if(|booking| booking.order < head.0) {
+                accrual.keep_elsewhere(&booking, &key.provider);
+            }
+            let Some(request) = self.queue.line(head.1).and_then(Line::head) else {
+                continue;
+            };
+            let Some(case) = Case::of(self, request) else {
+                continue;
+            };
+            let held = case.held_by.is_some();
+            let Judged { verdict, wait } = self.judge(key, &case, &accrual, at);
+            let verdict = match verdict {
+                Verdict::Reserve(shortage) if !held && self.holds_another(key) => {
+                    Verdict::Defer(Defer::Shortage(shortage))
+                }
+                verdict => verdict,
+            };
+            if let Some(wait) = wait {
+                let stops_the_pool = stops_the_pool(&verdict);
+                pass.paused |= stops_the_pool;
+                if wants_room && stops_the_pool {
+                    wants_room = false;
+                    let need = &wait.booking.room;
+                    let nodes = &wait.booking.nodes;
+                    pass.evictions = self.make_room(key, request, need, &accrual, nodes, at.now);
+                }
+                if wait.patient_until <= at.now {
+                    accrual.keep_here(&wait.booking);
+                    bookings.push(wait.booking);
+                } else {
+                    let again = pass.again_at.unwrap_or(wait.patient_until);
+                    pass.again_at = Some(again.min(wait.patient_until));
+                }
+            }
+            if self.carry_out(key, request, &verdict, held) {
+                pass.decisions.push(Decision { request, verdict });
+            }
+        }
+
+        if let Some(pool) = self.own.get_mut(key) {
+            let fewer = pool.bookings.iter().any(|old| !bookings.contains(old));
+            let reopened = pass.paused != pool.paused;
+            pool.bookings = bookings;
+            pool.paused = pass.paused;
+            if fewer || reopened {
+                self.wake_all();
+                self.unmark_stale(key);
+            }
+        }
+        pass
+    }
+
+    /// Notes a decision; true if there is something to do about it.
+    fn carry_out(
+        &mut self,
+        key: &PoolKey,
+        request: RequestId,
+        verdict: &Verdict,
+        held: bool,
+    ) -> bool {
+        match verdict {
+            Verdict::Accept(acceptance) => {
+                self.grant(request, acceptance);
+                true
+            }
+            Verdict::Decline(_) => {
+                if let Some(pool) = self.own.get(key) {
+                    let stage = Stage::Declined(pool.setup.id.clone());
+                    self.set_stage(request, stage);
+                }
+                true
+            }
+            Verdict::Reserve(_) if !held => {
+                if let Some(pool) = self.own.get_mut(key) {
+                    pool.held = Some(request);
+                }
+                self.set_stage(request, Stage::Held(key.clone()));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn grant(&mut self, request: RequestId, acceptance: &Acceptance) {
+        let tenant = self.queue.get(request).and_then(|r| r.ask.tenant.clone());
+        self.fleet.promise(request, tenant.as_ref(), acceptance);
+        self.set_stage(request, Stage::Taken(acceptance.pool.clone()));
+    }
+
+    fn holds_another(&self, key: &PoolKey) -> bool {
+        let held = self.own.get(key).and_then(|pool| pool.held);
+        let held = held.and_then(|request| self.queue.get(request));
+        held.is_some_and(|request| request.stage == Stage::Held(key.clone()))
+    }
+
+    /// An accepted request lacks `missing` again, because launches hit a quota or a node was lost. `zone` is
+    /// where its other nodes are.
+    pub fn retry(
+        &mut self,
+        request: RequestId,
+        missing: &[Label],
+        zone: Option<&Zone>,
+        at: Moment,
+    ) -> Option<Retry> {
+        let waiting = self.queue.get(request)?;
+        let Stage::Taken(key) = waiting.stage.clone() else {
+            return None;
+        };
+        let accrual = self.kept_before(&key, waiting.order);
+        let mut case = Case::of(self, request)?;
+        case.held_by = Some(&key);
+        case.labels = missing;
+        case.zone = zone;
+        Some(match self.judge(&key, &case, &accrual, at).verdict {
+            Verdict::Accept(acceptance) => {
+                self.grant(request, &acceptance);
+                Retry::Accept(acceptance)
+            }
+            verdict => {
+                self.fleet.break_promise(request);
+                self.set_stage(request, Stage::Held(key.clone()));
+                self.wake_all();
+                Retry::GiveBack(verdict)
+            }
+        })
+    }
+}
+
+/// Whether other pools should stop leaving requests to this one.
+fn stops_the_pool(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Reserve(_) => true,
+        Verdict::Defer(Defer::Shortage(shortage)) => shortage.is_of_room(),
+        _ => false,
+    }
+}

@@ -1,0 +1,355 @@
+//! The verdict of one pool on one request.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use nodeyard_model::{
+    Label, LauncherId, Quantity, RequestId, RequestState, ResourceName, Resources, Timestamp,
+};
+
+use super::Moment;
+use super::accrual::{Accrual, Booking};
+use super::recipe::{Recipe, Wanted, recipe};
+use crate::setup::{PoolKey, PoolSetup, Readiness, Supply, Zone};
+use crate::verdict::{Acceptance, Decline, Defer, Ledger, Shortage, Skip, Verdict, Yield};
+use crate::world::queue::{Ask, Stage, Waiting};
+use crate::world::{OwnPool, World};
+
+/// A request as a pool looks at it.
+#[derive(Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) request: RequestId,
+    pub(crate) waiting: &'a Waiting,
+    ask: &'a Ask,
+    pub(crate) candidates: Cow<'a, [LauncherId]>,
+    pub(crate) labels: &'a [Label],
+    /// Where the nodes are that it has already.
+    pub(crate) zone: Option<&'a Zone>,
+    /// The pool of ours that has taken it without having served it.
+    pub(crate) held_by: Option<&'a PoolKey>,
+}
+
+impl<'a> Case<'a> {
+    pub(crate) fn of(world: &'a World, request: RequestId) -> Option<Self> {
+        let waiting = world.queue.get(request)?;
+        let (ask, candidates) = match world.queue.line_of(request) {
+            Some(line) => (&*line.ask, Cow::Borrowed(&*line.route.candidates)),
+            None => {
+                let ask = &*waiting.ask;
+                let candidates = world.registry.candidates(&ask.labels, &ask.declined_by);
+                (ask, Cow::Owned(candidates))
+            }
+        };
+        Some(Self {
+            request,
+            waiting,
+            ask,
+            candidates,
+            labels: &ask.labels,
+            zone: None,
+            held_by: ask.held_by.as_ref(),
+        })
+    }
+}
+
+/// A verdict, and what follows from it while the request waits.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub(crate) verdict: Verdict,
+    pub(crate) wait: Option<Wait>,
+}
+
+/// A request that is stopped by a shortage.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    pub(crate) booking: Booking,
+    pub(crate) patient_until: Timestamp,
+}
+
+impl From<Verdict> for Judged {
+    fn from(verdict: Verdict) -> Self {
+        let wait = None;
+        Self { verdict, wait }
+    }
+}
+
+impl World {
+    /// `accrual` is what is kept for requests before this one.
+    pub(crate) fn judge(
+        &self,
+        key: &PoolKey,
+        case: &Case<'_>,
+        accrual: &Accrual,
+        at: Moment,
+    ) -> Judged {
+        let Some(pool) = self.own.get(key) else {
+            return Verdict::Skip(Skip::NotRegistered).into();
+        };
+        if let Some(verdict) = self.not_here(pool, case) {
+            return verdict.into();
+        }
+        if let Some(reason) = self.never(pool, case) {
+            return Verdict::Decline(reason).into();
+        }
+        let recipe = recipe(
+            &self.fleet,
+            &pool.setup,
+            &Wanted {
+                labels: case.labels,
+                reuse: case.ask.reuse,
+                zone: case.zone,
+                kept: &accrual.nodes,
+                seed: at.seed,
+            },
+        );
+        if let Some(defer) = self.not_now(key, case, &recipe, accrual) {
+            return self.wait(pool, case, defer, recipe);
+        }
+        Verdict::Accept(Acceptance {
+            pool: key.clone(),
+            steps: recipe.steps,
+            zone: recipe.zone,
+        })
+        .into()
+    }
+
+    /// Checks 1 to 5: whether the request is this pool's business.
+    fn not_here(&self, pool: &OwnPool, case: &Case<'_>) -> Option<Verdict> {
+        let setup = &pool.setup;
+        let Some(registered) = self.registry.get(&setup.id) else {
+            return Some(Verdict::Skip(Skip::NotRegistered));
+        };
+        let provider = self.providers.get(&setup.key.provider);
+        if provider.is_some_and(|provider| provider.max_launches == Some(0)) {
+            return Some(Verdict::Skip(Skip::Ignoring));
+        }
+        if let Some(holder) = case.held_by {
+            let by = || holder.clone();
+            return (*holder != setup.key).then(|| Verdict::Skip(Skip::Taken { by: by() }));
+        }
+        if let Stage::Taken(by) = &case.waiting.stage {
+            return Some(Verdict::Skip(Skip::Taken { by: by.clone() }));
+        }
+        if case.waiting.state != RequestState::Requested {
+            let state = case.waiting.state;
+            return Some(Verdict::Skip(Skip::NotWaiting { state }));
+        }
+        if case.ask.declined_by.contains(&setup.id) {
+            return Some(Verdict::Skip(Skip::AlreadyDeclined));
+        }
+        self.yields(setup, registered.priority, case)
+            .map(Verdict::Yield)
+    }
+
+    fn yields(&self, setup: &PoolSetup, own: i64, case: &Case<'_>) -> Option<Yield> {
+        let mut candidates = case
+            .candidates
+            .iter()
+            .filter_map(|id| Some((id, self.registry.get(id)?)));
+        if let Some(provider) = &case.ask.provider
+            && *provider != setup.key.provider
+            && let Some((to, _)) = candidates
+                .clone()
+                .find(|(_, pool)| pool.key.provider == *provider)
+        {
+            return Some(Yield::Affinity {
+                provider: provider.clone(),
+                to: to.clone(),
+            });
+        }
+        let first = candidates
+            .clone()
+            .filter(|(id, pool)| pool.priority < own && !self.is_paused(id, &pool.key, pool.paused))
+            .min_by_key(|(_, pool)| pool.priority);
+        if let Some((to, pool)) = first {
+            return Some(Yield::Priority {
+                own,
+                theirs: pool.priority,
+                to: to.clone(),
+            });
+        }
+        let missing: Vec<Label> = missing_labels(setup, case.labels).cloned().collect();
+        if !missing.is_empty()
+            && let Some((to, _)) = candidates.find(|(id, _)| **id != setup.id)
+        {
+            let to = to.clone();
+            return Some(Yield::Labels { missing, to });
+        }
+        None
+    }
+
+    /// Of our own pools we know it before the registry does.
+    fn is_paused(&self, id: &LauncherId, key: &PoolKey, registered: bool) -> bool {
+        match self.own.get(key) {
+            Some(own) if own.setup.id == *id => own.paused,
+            _ => registered,
+        }
+    }
+
+    /// Check 6: what no waiting helps against.
+    fn never(&self, pool: &OwnPool, case: &Case<'_>) -> Option<Decline> {
+        let setup = &pool.setup;
+        let servers = setup.limits.get(&ResourceName::INSTANCES);
+        if servers.is_some_and(|limit| limit <= Quantity::ZERO) {
+            return Some(Decline::NoServers);
+        }
+        let labels: Vec<Label> = missing_labels(setup, case.labels).cloned().collect();
+        if !labels.is_empty() {
+            return Some(Decline::UnknownLabels { labels });
+        }
+        let mut wanted: BTreeMap<&Label, usize> = BTreeMap::new();
+        for label in case.labels {
+            *wanted.entry(label).or_default() += 1;
+        }
+        let mut need = Resources::default();
+        for label in case.labels {
+            let of = setup.labels.get(label)?;
+            match &of.readiness {
+                Readiness::Ready => {}
+                Readiness::ImageMissing { image } => {
+                    return Some(Decline::ImageMissing {
+                        label: label.clone(),
+                        image: image.clone(),
+                    });
+                }
+                Readiness::Broken { reason } => {
+                    return Some(Decline::BrokenLabel {
+                        label: label.clone(),
+                        reason: reason.clone(),
+                    });
+                }
+            }
+            let needed = wanted.get(label).copied().unwrap_or(0);
+            match of.supply {
+                Supply::Fixed(exist) if needed > exist => {
+                    return Some(Decline::TooFewMachines {
+                        label: label.clone(),
+                        exist,
+                        needed,
+                    });
+                }
+                Supply::Fixed(_) => {}
+                Supply::Launched => need += &of.cost,
+            }
+        }
+        self.too_large(&setup.key, &need)
+    }
+
+    fn too_large(&self, key: &PoolKey, need: &Resources) -> Option<Decline> {
+        let decline = |(resource, limit): (ResourceName, Quantity), ledger| Decline::TooLarge {
+            ledger,
+            needed: need.get(&resource),
+            resource,
+            limit,
+        };
+        let pool = self.fleet.pool(key)?.account.impossible(need);
+        if let Some(exceeded) = pool {
+            return Some(decline(exceeded, Ledger::Pool(key.clone())));
+        }
+        let provider = self.fleet.provider(&key.provider)?;
+        let exceeded = provider.account.impossible(need)?;
+        Some(decline(exceeded, Ledger::Provider(key.provider.clone())))
+    }
+
+    /// Checks 7 to 9: what there is too little of at the moment.
+    fn not_now(
+        &self,
+        key: &PoolKey,
+        case: &Case<'_>,
+        recipe: &Recipe,
+        accrual: &Accrual,
+    ) -> Option<Defer> {
+        if let Some(missing) = &recipe.missing {
+            return Some(Defer::Shortage(missing.clone()));
+        }
+        let tenant = || {
+            let tenant = case.ask.tenant.as_ref()?;
+            let need = recipe.tenant_cost();
+            let ledger = || Ledger::Tenant(tenant.clone());
+            let account = self.fleet.tenant(tenant)?;
+            account.shortage(accrual.tenant(tenant), &need, ledger)
+        };
+        let pool = || {
+            let account = &self.fleet.pool(key)?.account;
+            let ledger = || Ledger::Pool(key.clone());
+            account.shortage(&accrual.pool, &recipe.launch_cost, ledger)
+        };
+        let provider = || {
+            let account = &self.fleet.provider(&key.provider)?.account;
+            let ledger = || Ledger::Provider(key.provider.clone());
+            account.shortage(&accrual.provider, &recipe.launch_cost, ledger)
+        };
+        tenant()
+            .or_else(pool)
+            .or_else(provider)
+            .map(|sum| Defer::Shortage(Shortage::Quota(sum)))
+            .or_else(|| self.launching_enough(key, recipe, accrual))
+    }
+
+    fn launching_enough(&self, key: &PoolKey, recipe: &Recipe, accrual: &Accrual) -> Option<Defer> {
+        let max_concurrency = self.providers.get(&key.provider)?.max_launches?;
+        let launching = self.fleet.provider(&key.provider)?.launches();
+        let enough = recipe.launches > 0 && launching + accrual.launches >= max_concurrency;
+        enough.then_some(Defer::Launching {
+            launching,
+            kept: accrual.launches,
+            max_concurrency,
+        })
+    }
+
+    fn wait(&self, pool: &OwnPool, case: &Case<'_>, defer: Defer, recipe: Recipe) -> Judged {
+        if case.ask.min_ready
+            && let Defer::Shortage(shortage) = defer
+        {
+            return Verdict::Decline(Decline::NoRoomForMinReady { shortage }).into();
+        }
+        let tenant = case.ask.tenant.as_ref();
+        let tenant = tenant.map(|tenant| (tenant.clone(), recipe.tenant_cost()));
+        let (room, nodes) = if defer.is_at_tenant() {
+            Default::default()
+        } else {
+            (recipe.launch_cost, recipe.reused)
+        };
+        let since = case.waiting.known_since;
+        let patient_until = since.as_secs() + self.policy.patience.as_secs_f64();
+        let wait = Wait {
+            booking: Booking {
+                request: case.request,
+                order: case.waiting.order,
+                provider: pool.setup.key.provider.clone(),
+                room,
+                launches: usize::from(matches!(defer, Defer::Launching { .. })),
+                tenant,
+                nodes,
+            },
+            patient_until: Timestamp::from_secs(patient_until).unwrap_or(since),
+        };
+        let here_only = case.held_by.is_some() || *case.candidates == [pool.setup.id.clone()];
+        let verdict = match defer {
+            Defer::Shortage(shortage) if here_only && shortage.is_of_room() => {
+                Verdict::Reserve(shortage)
+            }
+            defer => Verdict::Defer(defer),
+        };
+        Judged {
+            verdict,
+            wait: Some(wait),
+        }
+    }
+}
+
+impl Recipe {
+    /// What it adds to the tenant.
+    fn tenant_cost(&self) -> Resources {
+        [&self.launch_cost, &self.reuse_cost].into_iter().sum()
+    }
+}
+
+fn missing_labels<'a>(
+    setup: &'a PoolSetup,
+    labels: &'a [Label],
+) -> impl Iterator<Item = &'a Label> {
+    labels
+        .iter()
+        .filter(|label| !setup.labels.contains_key(*label))
+}

@@ -1,0 +1,102 @@
+//! Which idle nodes go when a request needs the room they take.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use nodeyard_model::{NodeId, Quantity, RequestId, Resources, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::accrual::Accrual;
+use crate::setup::PoolKey;
+use crate::world::World;
+use crate::world::fleet::Claim;
+
+/// A node that has been on its way out for longer than this is not counted on.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
+
+/// An idle node that makes room: lock it, check that it is still ready and free, set it to `deleting`. If that
+/// fails, say so with [`World::release_eviction`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Eviction {
+    pub node: NodeId,
+    pub pool: PoolKey,
+    pub wanted_by: RequestId,
+}
+
+impl World {
+    /// The oldest idle nodes whose room `need` lacks: those of the pool, then, where the provider's quota is
+    /// what is short, those of our other pools there. Nodes that are leaving anyway are counted first.
+    pub(super) fn make_room(
+        &mut self,
+        key: &PoolKey,
+        wanted_by: RequestId,
+        need: &Resources,
+        accrual: &Accrual,
+        protected: &[NodeId],
+        now: Timestamp,
+    ) -> Vec<Eviction> {
+        let protected: HashSet<NodeId> = protected.iter().copied().collect();
+        let is_protected = |node: &NodeId| protected.contains(node) || accrual.nodes.contains(node);
+        let mut siblings: Vec<&PoolKey> = self.own.keys().collect();
+        siblings.retain(|other| other.provider == key.provider);
+        siblings.sort_by_key(|other| *other != key);
+
+        let (Some(pool), Some(provider)) =
+            (self.fleet.pool(key), self.fleet.provider(&key.provider))
+        else {
+            return Vec::new();
+        };
+        let mut pool_lacks = pool.account.deficit(&accrual.pool, need);
+        let mut provider_lacks = provider.account.deficit(&accrual.provider, need);
+        let has_idle = |key: &&PoolKey| self.fleet.pool(key).is_some_and(|p| !p.idle.is_empty());
+        if !siblings.iter().any(has_idle) {
+            return Vec::new();
+        }
+        let since = now.as_secs() - STUCK_AFTER.as_secs_f64();
+        let since = Timestamp::from_secs(since).unwrap_or(now);
+        for sibling in &siblings {
+            let leaving = self.fleet.leaving(sibling, since);
+            provider_lacks -= &leaving;
+            if *sibling == key {
+                pool_lacks -= &leaving;
+            }
+        }
+
+        let mut evictions = Vec::new();
+        for sibling in siblings {
+            let idle = self.fleet.pool(sibling).map(|pool| &pool.idle);
+            for (_, node) in idle.into_iter().flatten() {
+                let charge = self.fleet.charge(*node);
+                let helps_pool = sibling == key && relieves(&pool_lacks, charge);
+                if is_protected(node) || !(helps_pool || relieves(&provider_lacks, charge)) {
+                    if is_covered(&pool_lacks) && is_covered(&provider_lacks) {
+                        break;
+                    }
+                    continue;
+                }
+                provider_lacks -= charge;
+                if sibling == key {
+                    pool_lacks -= charge;
+                }
+                evictions.push(Eviction {
+                    node: *node,
+                    pool: sibling.clone(),
+                    wanted_by,
+                });
+            }
+        }
+        for eviction in &evictions {
+            self.fleet.claim(eviction.node, Claim::Eviction(now));
+        }
+        evictions
+    }
+}
+
+fn is_covered(lack: &Resources) -> bool {
+    lack.iter().all(|(_, amount)| amount <= Quantity::ZERO)
+}
+
+fn relieves(lack: &Resources, charge: &Resources) -> bool {
+    lack.iter()
+        .any(|(name, amount)| amount > Quantity::ZERO && charge.get(name) > Quantity::ZERO)
+}

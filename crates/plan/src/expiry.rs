@@ -1,0 +1,114 @@
+//! Nodes that have been ready or held for too long.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use nodeyard_model::{Label, NodeId, ProviderName, Timestamp};
+
+use crate::setup::LabelPolicy;
+use crate::world::World;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Expiry {
+    /// Lock each, check that it still is what it was, and set it to `deleting`.
+    pub expired: Vec<Expired>,
+    /// No other node expires before this.
+    pub again_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expired {
+    pub node: NodeId,
+    pub reason: Reason,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    Ready { age: Duration, limit: Duration },
+    Hold { age: Duration, limit: Duration },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, age, limit) = match self {
+            Self::Ready { age, limit } => ("ready", age, limit),
+            Self::Hold { age, limit } => ("held", age, limit),
+        };
+        let (age, limit) = (age.as_secs(), limit.as_secs());
+        write!(f, "{what} for {age} s, the limit is {limit} s")
+    }
+}
+
+/// Looks at the nodes of our providers. `max_hold_age` is the limit for all held nodes, none is without end.
+pub fn plan(
+    world: &World,
+    labels: &BTreeMap<Label, LabelPolicy>,
+    max_hold_age: Option<Duration>,
+    now: Timestamp,
+) -> Expiry {
+    let mut plan = Expiry::default();
+    let is_ours = |name: &ProviderName| world.providers.contains_key(name);
+    let limits = labels.values().filter_map(|policy| policy.max_ready_age);
+    if let Some(shortest) = limits.min() {
+        for (_, pool) in world
+            .fleet
+            .pools()
+            .filter(|(key, _)| is_ours(&key.provider))
+        {
+            for (since, id) in &pool.idle {
+                let age = now.since(*since);
+                if age < shortest {
+                    plan.look_again(*since, shortest);
+                    break;
+                }
+                let label = world.fleet.node(*id).and_then(|node| node.labels.first());
+                let policy = label.and_then(|label| labels.get(label));
+                let Some(limit) = policy.and_then(|policy| policy.max_ready_age) else {
+                    continue;
+                };
+                plan.check(*id, *since, age, limit, Reason::Ready { age, limit });
+            }
+        }
+    }
+    for (id, node) in world.fleet.held() {
+        let own = node
+            .hold_expiration
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        let own = own.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let Some(limit) = own.into_iter().chain(max_hold_age).min() else {
+            continue;
+        };
+        if !node.locked && node.provider.as_ref().is_some_and(is_ours) {
+            let age = now.since(node.state_time);
+            plan.check(id, node.state_time, age, limit, Reason::Hold { age, limit });
+        }
+    }
+    plan.expired.sort_by_key(|expired| expired.node);
+    plan
+}
+
+impl Expiry {
+    fn check(
+        &mut self,
+        node: NodeId,
+        since: Timestamp,
+        age: Duration,
+        limit: Duration,
+        reason: Reason,
+    ) {
+        if age >= limit {
+            self.expired.push(Expired { node, reason });
+        } else {
+            self.look_again(since, limit);
+        }
+    }
+
+    fn look_again(&mut self, since: Timestamp, limit: Duration) {
+        let due = Timestamp::from_secs(since.as_secs() + limit.as_secs_f64());
+        self.again_at = match (self.again_at, due) {
+            (Some(first), Some(due)) => Some(first.min(due)),
+            (first, due) => first.or(due),
+        };
+    }
+}

@@ -1,0 +1,79 @@
+//! Requests, under the request's lock.
+
+use std::collections::HashSet;
+
+use nodeyard_model::{Label, LauncherId, NodeId, NodeRequest, RequestState, Timestamp};
+
+use super::Refused;
+
+/// Takes a waiting request: `pending`.
+pub fn take(
+    record: Option<&NodeRequest>,
+    own: &LauncherId,
+    now: Timestamp,
+) -> Result<NodeRequest, Refused> {
+    let record = in_state(record, &[RequestState::Requested])?;
+    if record.declined_by.contains(own) {
+        return Err(Refused::Declined);
+    }
+    let mut record = record.clone();
+    record.set_state(RequestState::Pending, now);
+    Ok(record)
+}
+
+/// Declines a request that waits or that this pool has taken. It fails only when every registered pool has
+/// declined; one that is still to look at it may serve it.
+pub fn decline<'a>(
+    record: Option<&NodeRequest>,
+    own: &LauncherId,
+    registered: impl IntoIterator<Item = &'a LauncherId>,
+    now: Timestamp,
+) -> Result<NodeRequest, Refused> {
+    let record = in_state(record, &[RequestState::Requested, RequestState::Pending])?;
+    let mut record = record.clone();
+    if !record.declined_by.contains(own) {
+        record.declined_by.push(own.clone());
+    }
+    let declined: HashSet<&LauncherId> = record.declined_by.iter().collect();
+    let all = registered.into_iter().all(|id| declined.contains(id));
+    record.nodes.clear();
+    let state = if all {
+        RequestState::Failed
+    } else {
+        RequestState::Requested
+    };
+    record.set_state(state, now);
+    Ok(record)
+}
+
+/// Hands over the nodes. They must be unlocked by now: Zuul locks them as soon as it sees this.
+pub fn fulfil(
+    record: Option<&NodeRequest>,
+    given: Vec<(Label, NodeId)>,
+    now: Timestamp,
+) -> Result<NodeRequest, Refused> {
+    let mut record = in_state(record, &[RequestState::Pending])?.clone();
+    record.fulfil(given, now)?;
+    Ok(record)
+}
+
+/// Lets a pending request wait again: its launcher is gone, or stops.
+pub fn put_back(record: Option<&NodeRequest>, now: Timestamp) -> Result<NodeRequest, Refused> {
+    let mut record = in_state(record, &[RequestState::Pending])?.clone();
+    record.nodes.clear();
+    record.set_state(RequestState::Requested, now);
+    Ok(record)
+}
+
+fn in_state<'a>(
+    record: Option<&'a NodeRequest>,
+    allowed: &[RequestState],
+) -> Result<&'a NodeRequest, Refused> {
+    let record = record.ok_or(Refused::Gone)?;
+    if allowed.contains(&record.state) {
+        Ok(record)
+    } else {
+        let state = record.state;
+        Err(Refused::RequestIs { state })
+    }
+}

@@ -1,0 +1,120 @@
+//! What the launcher tells the plan about its own pools: configuration, and what the drivers found out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
+use serde::{Deserialize, Serialize};
+
+/// An availability zone.
+pub type Zone = Arc<str>;
+
+/// A pool of a provider, whoever runs it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PoolKey {
+    pub provider: ProviderName,
+    pub pool: PoolName,
+}
+
+impl PoolKey {
+    pub fn new(provider: ProviderName, pool: PoolName) -> Self {
+        Self { provider, pool }
+    }
+}
+
+impl fmt::Display for PoolKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.provider, self.pool)
+    }
+}
+
+/// How the plan weighs what it can weigh either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a request that does not fit lets later ones take the room it could use.
+    pub patience: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A provider that this launcher runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ProviderSetup {
+    /// What the cloud grants; unlimited where `ignore-provider-quota` is set.
+    pub limits: Limits,
+    /// What others use of it: instances that have no node record of ours.
+    pub foreign: Resources,
+    /// `max-concurrency`. None is without limit; with zero the provider neither accepts nor declines.
+    pub max_launches: Option<usize>,
+}
+
+/// One of this launcher's pools.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolSetup {
+    /// The id under which this pool is registered; it signs `declined_by` and nodes.
+    pub id: LauncherId,
+    pub key: PoolKey,
+    /// `max-servers` and its kin.
+    pub limits: Limits,
+    pub labels: BTreeMap<Label, LabelSetup>,
+    /// Where to launch; empty leaves it to the cloud.
+    pub zones: Vec<Zone>,
+}
+
+/// What it takes to serve a label in a pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabelSetup {
+    /// What one node takes of the quotas.
+    pub cost: Resources,
+    pub readiness: Readiness,
+    pub supply: Supply,
+}
+
+impl LabelSetup {
+    /// A label that can be launched right away.
+    pub fn launched(cost: Resources) -> Self {
+        Self {
+            cost,
+            readiness: Readiness::Ready,
+            supply: Supply::Launched,
+        }
+    }
+}
+
+/// Where the nodes of a label come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Supply {
+    Launched,
+    /// So many machines exist; each appears as a ready node when it is free. None is ever launched.
+    Fixed(usize),
+}
+
+/// Whether nodes of a label can be launched at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// No ready upload, or no such image in the cloud.
+    ImageMissing {
+        image: Box<str>,
+    },
+    /// The configuration of the label cannot work, such as a flavor that does not exist.
+    Broken {
+        reason: Box<str>,
+    },
+}
+
+/// What the configuration says of a label, whatever pool it comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LabelPolicy {
+    pub min_ready: usize,
+    /// `max-ready-age`; none is without end.
+    pub max_ready_age: Option<Duration>,
+}

@@ -1,0 +1,422 @@
+//! Verdicts: what a pool says to a request, as data and as a sentence.
+//!
+//! The texts read after "pool p/q: ", so they start in lower case and end without a full stop.
+
+use std::fmt;
+
+use nodeyard_model::{
+    Label, LauncherId, NodeId, ProviderName, Quantity, RequestState, ResourceName, Resources,
+    TenantName,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::setup::{PoolKey, Zone};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The request is no business of this pool.
+    Skip(Skip),
+    /// Another pool goes first.
+    Yield(Yield),
+    /// This pool could serve it later.
+    Defer(Defer),
+    /// As defer, and no other pool could: this one takes the request and keeps room for it.
+    Reserve(Shortage),
+    /// This pool cannot serve it.
+    Decline(Decline),
+    /// This pool serves it now.
+    Accept(Acceptance),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Skip {
+    /// Somebody works on the request, or it is done.
+    NotWaiting {
+        state: RequestState,
+    },
+    /// A pool of this launcher has taken it.
+    Taken {
+        by: PoolKey,
+    },
+    AlreadyDeclined,
+    /// The pool does not see itself among the registered pools.
+    NotRegistered,
+    /// `max-concurrency: 0`: the provider neither accepts nor declines.
+    Ignoring,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Yield {
+    /// The request names a provider, and a pool of it can serve the request.
+    Affinity {
+        provider: ProviderName,
+        to: LauncherId,
+    },
+    /// A pool that can serve the request comes first.
+    Priority {
+        own: i64,
+        theirs: i64,
+        to: LauncherId,
+    },
+    /// This pool lacks a label that another one has.
+    Labels { missing: Vec<Label>, to: LauncherId },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Defer {
+    Shortage(Shortage),
+    /// `max-concurrency` launches are under way.
+    Launching {
+        launching: usize,
+        /// Kept for requests that come first.
+        kept: usize,
+        max_concurrency: usize,
+    },
+}
+
+impl Defer {
+    pub(crate) fn is_at_tenant(&self) -> bool {
+        matches!(self, Self::Shortage(Shortage::Quota(sum)) if matches!(sum.ledger, Ledger::Tenant(_)))
+    }
+}
+
+/// Whose limit it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ledger {
+    Pool(PoolKey),
+    Provider(ProviderName),
+    Tenant(TenantName),
+}
+
+/// What there is too little of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shortage {
+    Quota(Sum),
+    /// Too few free machines of a label that is not launched.
+    Machines {
+        label: Label,
+        needed: usize,
+        free: usize,
+    },
+}
+
+impl Shortage {
+    /// Whether the pool lacks room that it could make. A tenant's limit is the same in every pool, and
+    /// machines that are all in use are as many as there will ever be.
+    pub(crate) fn is_of_room(&self) -> bool {
+        matches!(self, Self::Quota(sum) if !matches!(sum.ledger, Ledger::Tenant(_)))
+    }
+}
+
+/// A limit that does not hold what is needed:
+/// `foreign + used + launching + kept + needed > limit`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sum {
+    pub ledger: Ledger,
+    #[serde(with = "resource_name")]
+    pub resource: ResourceName,
+    pub limit: Quantity,
+    /// Used by instances that are not Nodepool's.
+    pub foreign: Quantity,
+    /// Used by nodes that have a record.
+    pub used: Quantity,
+    /// Promised to requests whose nodes have no record yet.
+    pub launching: Quantity,
+    /// Kept for requests that come first.
+    pub kept: Quantity,
+    pub needed: Quantity,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decline {
+    /// `max-servers` is zero.
+    NoServers,
+    UnknownLabels {
+        labels: Vec<Label>,
+    },
+    BrokenLabel {
+        label: Label,
+        reason: Box<str>,
+    },
+    ImageMissing {
+        label: Label,
+        image: Box<str>,
+    },
+    /// More than the limit allows even when nothing else runs.
+    TooLarge {
+        ledger: Ledger,
+        #[serde(with = "resource_name")]
+        resource: ResourceName,
+        limit: Quantity,
+        needed: Quantity,
+    },
+    /// More machines of a label than exist.
+    TooFewMachines {
+        label: Label,
+        exist: usize,
+        needed: usize,
+    },
+    /// Nodes that nobody waits for are not worth waiting for.
+    NoRoomForMinReady {
+        shortage: Shortage,
+    },
+}
+
+/// How a request is served: one step for each of its labels, in their order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Acceptance {
+    pub pool: PoolKey,
+    pub steps: Vec<Step>,
+    /// Where to launch; all nodes of a request are in one zone.
+    #[serde(with = "zone")]
+    pub zone: Option<Zone>,
+}
+
+impl Acceptance {
+    /// The nodes that are taken as they are.
+    pub fn reused(&self) -> impl Iterator<Item = NodeId> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Reuse { node, .. } => Some(*node),
+            Step::Launch { .. } => None,
+        })
+    }
+
+    /// The labels that are launched, with their cost.
+    pub fn launched(&self) -> impl Iterator<Item = (&Label, &Resources)> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Launch { label, cost } => Some((label, cost)),
+            Step::Reuse { .. } => None,
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Lock this ready node, check that it is still free, allocate it.
+    Reuse { label: Label, node: NodeId },
+    /// Record, lock and launch a node; `cost` is its `resources`.
+    Launch { label: Label, cost: Resources },
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Skip(skip) => skip.fmt(f),
+            Self::Yield(to) => write!(f, "leaves it to another pool: {to}"),
+            Self::Defer(defer) => write!(f, "cannot serve it yet: {defer}"),
+            Self::Reserve(shortage) => write!(f, "keeps room for it: {shortage}"),
+            Self::Decline(reason) => write!(f, "declines: {reason}"),
+            Self::Accept(acceptance) => acceptance.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotWaiting { state } => write!(f, "nothing to do, the request is {state}"),
+            Self::Taken { by } => write!(f, "nothing to do, {by} has taken it"),
+            Self::AlreadyDeclined => f.write_str("has declined it"),
+            Self::NotRegistered => f.write_str("is not registered yet"),
+            Self::Ignoring => f.write_str("takes no requests because max-concurrency is 0"),
+        }
+    }
+}
+
+impl fmt::Display for Yield {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Affinity { provider, to } => {
+                write!(
+                    f,
+                    "the request asks for provider {provider}, where {to} can serve it"
+                )
+            }
+            Self::Priority { own, theirs, to } => {
+                write!(f, "{to} has priority {theirs}, this pool {own}")
+            }
+            Self::Labels { missing, to } => {
+                write!(f, "it lacks {}, {to} has them all", List(missing))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Defer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shortage(shortage) => shortage.fmt(f),
+            Self::Launching {
+                launching,
+                kept,
+                max_concurrency,
+            } => {
+                write!(f, "{launching} launches are under way, ")?;
+                if *kept > 0 {
+                    write!(f, "{kept} are kept for requests before it, ")?;
+                }
+                write!(f, "max-concurrency is {max_concurrency}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool(key) => write!(f, "pool {key}"),
+            Self::Provider(name) => write!(f, "provider {name}"),
+            Self::Tenant(name) => write!(f, "tenant {name}"),
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(sum) => sum.fmt(f),
+            Self::Machines {
+                label,
+                needed,
+                free,
+            } => write!(
+                f,
+                "{needed} machines with label {label} needed, {free} free"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ledger,
+            resource,
+            limit,
+            needed,
+            used,
+            ..
+        } = self;
+        write!(
+            f,
+            "{needed} {resource} needed, {ledger} has {used} of {limit} in use"
+        )?;
+        for (amount, what) in [
+            (self.foreign, "used by others"),
+            (self.launching, "about to be launched"),
+            (self.kept, "kept for requests before it"),
+        ] {
+            if amount > Quantity::ZERO {
+                write!(f, ", {amount} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Decline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoServers => f.write_str("max-servers is 0"),
+            Self::UnknownLabels { labels } => write!(f, "it does not offer {}", List(labels)),
+            Self::BrokenLabel { label, reason } => {
+                write!(f, "label {label} cannot work: {reason}")
+            }
+            Self::ImageMissing { label, image } => {
+                write!(f, "image {image} of label {label} is not available")
+            }
+            Self::TooLarge {
+                ledger,
+                resource,
+                limit,
+                needed,
+            } => write!(
+                f,
+                "{needed} {resource} needed, {ledger} allows {limit} in all"
+            ),
+            Self::TooFewMachines {
+                label,
+                exist,
+                needed,
+            } => write!(
+                f,
+                "{needed} machines with label {label} needed, {exist} exist"
+            ),
+            Self::NoRoomForMinReady { shortage } => {
+                write!(f, "no room for a node that nobody waits for: {shortage}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Acceptance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("serves it:")?;
+        for (index, step) in self.steps.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match step {
+                Step::Reuse { label, node } => write!(f, "{comma} {label} is node {node}")?,
+                Step::Launch { label, .. } => write!(f, "{comma} {label} is launched")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Labels, separated by commas.
+pub(crate) struct List<'a>(pub(crate) &'a [Label]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, label) in self.0.iter().enumerate() {
+            write!(f, "{}{label}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+mod resource_name {
+    use nodeyard_model::ResourceName;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        name: &ResourceName,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(name.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<ResourceName, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Ok(ResourceName::from(&*name))
+    }
+}
+
+mod zone {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::setup::Zone;
+
+    pub(super) fn serialize<S: Serializer>(
+        zone: &Option<Zone>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        zone.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Zone>, D::Error> {
+        Ok(Option::<Box<str>>::deserialize(deserializer)?.map(Zone::from))
+    }
+}

@@ -1,0 +1,361 @@
+//! The picture: everything a launcher sees of the store and of its own pools, indexed for decisions.
+//!
+//! The launcher feeds it every change it sees ([`put_node`](World::put_node),
+//! [`put_request`](World::put_request), [`put_pool`](World::put_pool), ...) and everything it is about to do;
+//! [`take_stale`](World::take_stale) then names the pools for which
+//! [`assign`](World::assign) may answer differently than before. An update costs what it changes, whatever
+//! else exists.
+//!
+//! Fill it completely before acting on it: a node whose request has not been read yet looks abandoned.
+
+pub(crate) mod fleet;
+pub(crate) mod ledger;
+pub(crate) mod queue;
+pub(crate) mod registry;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodeyard_model::{
+    Label, LauncherId, Limits, Node, NodeId, NodeRequest, NodeState, PoolComponent, ProviderName,
+    RequestId, Resources, TenantName, Timestamp,
+};
+
+use crate::assign::accrual::Booking;
+use crate::setup::{Policy, PoolKey, PoolSetup, ProviderSetup, Readiness};
+use crate::verdict::Sum;
+use fleet::{Fleet, Freed};
+use queue::{Ask, Queue, Route, Stage};
+use registry::{Change, Registry};
+
+#[derive(Debug, Default)]
+pub struct World {
+    pub(crate) policy: Policy,
+    pub(crate) fleet: Fleet,
+    pub(crate) queue: Queue,
+    pub(crate) registry: Registry,
+    pub(crate) own: BTreeMap<PoolKey, OwnPool>,
+    pub(crate) providers: BTreeMap<ProviderName, ProviderSetup>,
+    /// Nodes on their way to a request, or ready for it, whose request is gone.
+    pub(crate) stranded: BTreeSet<NodeId>,
+    stale: BTreeSet<PoolKey>,
+}
+
+/// One of our pools, and what its last pass left.
+#[derive(Debug)]
+pub(crate) struct OwnPool {
+    pub(crate) setup: PoolSetup,
+    /// Some request waits for room here.
+    pub(crate) paused: bool,
+    /// The request that this pool has taken without having room for it yet.
+    pub(crate) held: Option<RequestId>,
+    pub(crate) bookings: Vec<Booking>,
+}
+
+impl World {
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            ..Self::default()
+        }
+    }
+
+    /// A node's record was created or changed.
+    pub fn put_node(&mut self, id: NodeId, node: &Node) {
+        let freed = self.fleet.put(id, node);
+        self.judge_stranded(id);
+        self.wake(&freed);
+    }
+
+    /// Somebody stands in line for the lock of a node, or nobody does any more. A hint, as every look at
+    /// locks that one does not hold. Of a node that is not known it says nothing.
+    pub fn set_node_locked(&mut self, id: NodeId, locked: bool) {
+        let freed = self.fleet.set_locked(id, locked);
+        self.wake(&freed);
+    }
+
+    /// A node's record is there but empty: what a late lock left of a deleted one.
+    pub fn put_empty_node(&mut self, id: NodeId) {
+        let freed = self.fleet.put_empty(id);
+        self.stranded.remove(&id);
+        self.wake(&freed);
+    }
+
+    pub fn remove_node(&mut self, id: NodeId) {
+        let freed = self.fleet.remove(id);
+        self.stranded.remove(&id);
+        self.wake(&freed);
+    }
+
+    /// A request's record was created or changed. `now` counts the first time only: patience runs from there.
+    pub fn put_request(&mut self, id: RequestId, record: &NodeRequest, now: Timestamp) {
+        if record.state.is_final() {
+            self.fleet_release(id);
+        }
+        let route = route(&self.registry, &self.own);
+        self.queue.put(id, record, now, route);
+        self.judge_nodes_of(id);
+        self.wake_concerned(id);
+    }
+
+    /// Somebody stands in line for the lock of a request, or nobody does any more; a hint.
+    pub fn set_request_locked(&mut self, id: RequestId, locked: bool) {
+        self.queue.set_locked(id, locked);
+    }
+
+    pub fn remove_request(&mut self, id: RequestId) {
+        self.fleet_release(id);
+        let had_booking = self.drop_bookings(id);
+        self.queue.remove(id);
+        self.judge_nodes_of(id);
+        if had_booking {
+            self.wake_all();
+        }
+    }
+
+    /// A pool of any launcher, ours included, registered or changed; `entry` is its name in the registry.
+    pub fn put_pool(&mut self, entry: &str, component: &PoolComponent) {
+        let change = self.registry.put(entry, component);
+        self.registry_changed(change);
+    }
+
+    pub fn remove_pool(&mut self, entry: &str) {
+        let change = self.registry.remove(entry);
+        self.registry_changed(change);
+    }
+
+    /// Adds or replaces a provider that this launcher runs. Its quota must be known by then.
+    pub fn set_provider(&mut self, name: &ProviderName, setup: ProviderSetup) {
+        let account = &mut self.fleet.provider_mut(name).account;
+        account.limits = setup.limits.clone();
+        account.foreign = setup.foreign.clone();
+        self.providers.insert(name.clone(), setup);
+        self.wake_provider(name);
+    }
+
+    /// The provider's quota was looked up again.
+    pub fn set_provider_quota(&mut self, name: &ProviderName, limits: Limits, foreign: Resources) {
+        if let Some(setup) = self.providers.get(name) {
+            let max_launches = setup.max_launches;
+            let setup = ProviderSetup {
+                limits,
+                foreign,
+                max_launches,
+            };
+            self.set_provider(name, setup);
+        }
+    }
+
+    /// The provider is no longer ours; its pools go with it.
+    pub fn remove_provider(&mut self, name: &ProviderName) {
+        self.providers.remove(name);
+        let account = &mut self.fleet.provider_mut(name).account;
+        account.limits = Limits::unlimited();
+        account.foreign = Resources::default();
+        let keys = self.own.keys().filter(|key| key.provider == *name);
+        for key in keys.cloned().collect::<Vec<_>>() {
+            self.remove_own_pool(&key);
+        }
+    }
+
+    /// Adds or replaces one of our pools.
+    pub fn set_own_pool(&mut self, setup: PoolSetup) {
+        self.fleet.set_pool(&setup);
+        let key = setup.key.clone();
+        let pool = OwnPool {
+            setup,
+            paused: false,
+            held: None,
+            bookings: Vec::new(),
+        };
+        self.own.insert(key, pool);
+        self.registry_changed(Change::Candidates);
+    }
+
+    pub fn remove_own_pool(&mut self, key: &PoolKey) {
+        self.own.remove(key);
+        self.stale.remove(key);
+        self.fleet.forget_pool(key);
+        self.registry_changed(Change::Candidates);
+    }
+
+    /// An image became available, or ceased to be.
+    pub fn set_readiness(&mut self, key: &PoolKey, label: &Label, readiness: Readiness) {
+        let setup = self.own.get_mut(key).map(|pool| &mut pool.setup.labels);
+        if let Some(label) = setup.and_then(|labels| labels.get_mut(label)) {
+            label.readiness = readiness;
+            self.stale.insert(key.clone());
+        }
+    }
+
+    /// Replaces the limits of all tenants.
+    pub fn set_tenant_limits(&mut self, limits: impl IntoIterator<Item = (TenantName, Limits)>) {
+        let tenants = self.fleet.tenants_mut();
+        for account in tenants.values_mut() {
+            account.limits = Limits::unlimited();
+        }
+        for (tenant, limits) in limits {
+            tenants.entry(tenant).or_default().limits = limits;
+        }
+        self.wake_all();
+    }
+
+    /// Takes back what [`assign`](Self::assign) decided on a request and the records do not show: the lock
+    /// was taken by somebody else, a launch failed, or the request is not ours any more.
+    pub fn release(&mut self, id: RequestId) {
+        self.fleet_release(id);
+        let route = route(&self.registry, &self.own);
+        self.queue.set_stage(id, Stage::Open, route);
+        self.wake_concerned(id);
+    }
+
+    /// The node chosen to make room could not be deleted.
+    pub fn release_eviction(&mut self, id: NodeId) {
+        self.fleet.drop_claim(id);
+        if let Some(provider) = self.fleet.node(id).and_then(|node| node.provider.clone()) {
+            self.wake_provider(&provider);
+        }
+    }
+
+    /// Whether a recorded node still fits when several launchers write at once.
+    ///
+    /// Each launcher records its node first, and looks here when it sees its own record: everything recorded
+    /// earlier is in the picture by then. Of two that together exceed a limit the later one gets a sum
+    /// here, removes its record and waits again, so the limit holds at every moment.
+    pub fn excess(&self, node: NodeId) -> Option<Sum> {
+        self.fleet.excess_at(node)
+    }
+
+    /// Our pools for which a pass may decide something new, since the last call.
+    pub fn take_stale(&mut self) -> BTreeSet<PoolKey> {
+        std::mem::take(&mut self.stale)
+    }
+
+    /// The ids of all registered pools: who has to decline before a request fails.
+    pub fn registered(&self) -> impl Iterator<Item = &LauncherId> {
+        self.registry.iter().map(|(id, _)| id)
+    }
+
+    pub fn node_count(&self) -> usize {
+        self.fleet.len()
+    }
+
+    pub fn request_count(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How many different things are asked for; what a pass has to look at.
+    pub fn line_count(&self) -> usize {
+        self.queue.lines()
+    }
+
+    pub(crate) fn set_stage(&mut self, id: RequestId, stage: Stage) {
+        let route = route(&self.registry, &self.own);
+        self.queue.set_stage(id, stage, route);
+    }
+
+    /// Takes a pool off the list of those that need a pass.
+    pub(crate) fn unmark_stale(&mut self, key: &PoolKey) {
+        self.stale.remove(key);
+    }
+
+    fn fleet_release(&mut self, id: RequestId) {
+        if let Some(key) = self.fleet.break_promise(id) {
+            self.wake_provider(&key.provider);
+            if self.queue.get(id).is_some_and(|r| r.ask.tenant.is_some()) {
+                self.wake_all();
+            }
+        }
+    }
+
+    /// True if some pool kept room for the request.
+    pub(crate) fn drop_bookings(&mut self, id: RequestId) -> bool {
+        let mut found = false;
+        for pool in self.own.values_mut() {
+            let before = pool.bookings.len();
+            pool.bookings.retain(|booking| booking.request != id);
+            found |= pool.bookings.len() < before;
+        }
+        found
+    }
+
+    fn judge_nodes_of(&mut self, request: RequestId) {
+        let nodes: Vec<NodeId> = self.fleet.allocated_to(request).collect();
+        for node in nodes {
+            self.judge_stranded(node);
+        }
+    }
+
+    fn judge_stranded(&mut self, id: NodeId) {
+        let stranded = self.fleet.node(id).is_some_and(|node| {
+            matches!(node.state, NodeState::Ready | NodeState::Init)
+                && node
+                    .allocated_to
+                    .is_some_and(|request| self.queue.get(request).is_none())
+        });
+        if stranded {
+            self.stranded.insert(id);
+        } else {
+            self.stranded.remove(&id);
+        }
+    }
+
+    fn wake(&mut self, freed: &Freed) {
+        if let Some(provider) = &freed.provider {
+            self.wake_provider(provider);
+        }
+        let limited = |tenant: &TenantName| {
+            let account = self.fleet.tenant(tenant);
+            account.is_some_and(|account| account.limits.iter().next().is_some())
+        };
+        if freed.tenant.as_ref().is_some_and(limited) {
+            self.wake_all();
+        }
+    }
+
+    fn wake_provider(&mut self, name: &ProviderName) {
+        let keys = self.own.keys().filter(|key| key.provider == *name);
+        self.stale.extend(keys.cloned());
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        self.stale.extend(self.own.keys().cloned());
+    }
+
+    fn wake_concerned(&mut self, id: RequestId) {
+        if let Some(line) = self.queue.line_of(id) {
+            self.stale.extend(line.route.concerned.iter().cloned());
+        }
+    }
+
+    fn registry_changed(&mut self, change: Change) {
+        if change == Change::Candidates {
+            self.queue.reroute(route(&self.registry, &self.own));
+        }
+        if change != Change::Nothing {
+            self.wake_all();
+        }
+    }
+}
+
+/// A pool of ours looks at an ask if it can serve it, or if nobody can and it has to say so.
+fn route<'a>(
+    registry: &'a Registry,
+    own: &'a BTreeMap<PoolKey, OwnPool>,
+) -> impl Fn(&Ask) -> Route + 'a {
+    |ask| {
+        let candidates = registry.candidates(&ask.labels, &ask.declined_by);
+        let concerns = |pool: &OwnPool| match &ask.held_by {
+            Some(holder) => *holder == pool.setup.key,
+            None => {
+                let id = &pool.setup.id;
+                let last_word = candidates.is_empty() && !ask.declined_by.contains(id);
+                registry.get(id).is_some() && (last_word || candidates.contains(id))
+            }
+        };
+        let concerned = own.values().filter(|pool| concerns(pool));
+        Route {
+            concerned: concerned.map(|pool| pool.setup.key.clone()).collect(),
+            candidates,
+        }
+    }
+}

@@ -1,0 +1,673 @@
+//! The nodes: their records, what they use, and which of them are free.
+//!
+//! Every sum and index is kept up to date record by record, so a change costs what it touches. A *promise* is
+//! what a request was granted before the records show it; it counts like a record until the record arrives.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nodeyard_model::{
+    Label, LauncherId, Node, NodeId, NodeState, ProviderName, RequestId, Resources, TenantName,
+    Timestamp,
+};
+
+use super::ledger::Account;
+use crate::setup::{PoolKey, PoolSetup, Zone};
+use crate::verdict::{Acceptance, Ledger, Step, Sum};
+
+/// What the plan keeps of a node's record.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) state: NodeState,
+    pub(crate) state_time: Timestamp,
+    pub(crate) provider: Option<ProviderName>,
+    pub(crate) key: Option<PoolKey>,
+    pub(crate) labels: Box<[Label]>,
+    pub(crate) allocated_to: Option<RequestId>,
+    pub(crate) tenant: Option<TenantName>,
+    pub(crate) hold_expiration: Option<i64>,
+    /// Somebody stands in line for its lock.
+    pub(crate) locked: bool,
+    resources: Option<Resources>,
+    /// What it uses: its own word, else what its label costs.
+    charge: Resources,
+    zone: Option<Zone>,
+    /// One of our pools is launching it.
+    launching: bool,
+}
+
+impl Entry {
+    /// Ready and nobody's, as far as the record says.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state == NodeState::Ready && self.allocated_to.is_none() && !self.locked
+    }
+
+    /// Its room comes back without anybody's doing.
+    fn is_leaving(&self) -> bool {
+        use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
+        matches!(self.state, Used | Failed | Aborted | Deleting | Deleted)
+    }
+
+    /// What its tenant is charged. An idle node is nobody's, even if it remembers its last tenant.
+    fn tenant_charge(&self) -> Option<(&TenantName, &Resources)> {
+        if self.state == NodeState::Ready && self.allocated_to.is_none() {
+            return None;
+        }
+        Some((self.tenant.as_ref()?, self.resources.as_ref()?))
+    }
+}
+
+/// Nodes, those longest in their state first.
+type ByAge = BTreeSet<(Timestamp, NodeId)>;
+type ByZone = BTreeMap<Option<Zone>, ByAge>;
+
+/// The nodes of one pool, ours or not.
+#[derive(Debug, Default)]
+pub(crate) struct PoolBook {
+    pub(crate) account: Account,
+    own: Option<Own>,
+    free: HashMap<Label, ByZone>,
+    /// Free nodes by age.
+    pub(crate) idle: ByAge,
+    /// Nodes on their way out, by the time they went there.
+    leaving: ByAge,
+    members: BTreeSet<NodeId>,
+}
+
+/// What is known of a pool that this launcher runs.
+#[derive(Debug)]
+struct Own {
+    id: LauncherId,
+    costs: BTreeMap<Label, Resources>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ProviderBook {
+    pub(crate) account: Account,
+    /// Launches that have a record.
+    launching: usize,
+    /// Launches that have none yet.
+    promised: usize,
+}
+
+impl ProviderBook {
+    pub(crate) fn launches(&self) -> usize {
+        self.launching + self.promised
+    }
+}
+
+/// Why a free node is not in the index of free nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Request(RequestId),
+    /// It is to make room.
+    Eviction(Timestamp),
+}
+
+#[derive(Debug)]
+struct Promise {
+    key: PoolKey,
+    tenant: Option<TenantName>,
+    launches: Vec<(Label, Resources)>,
+    /// With what each adds to its tenant.
+    reuses: Vec<(NodeId, Resources)>,
+}
+
+/// What a change of a node may let happen.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) provider: Option<ProviderName>,
+    pub(crate) tenant: Option<TenantName>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    nodes: BTreeMap<NodeId, Entry>,
+    pools: HashMap<PoolKey, PoolBook>,
+    providers: HashMap<ProviderName, ProviderBook>,
+    tenants: HashMap<TenantName, Account>,
+    free_of_label: HashMap<Label, usize>,
+    claims: HashMap<NodeId, Claim>,
+    promises: HashMap<RequestId, Promise>,
+    allocated: HashMap<RequestId, BTreeSet<NodeId>>,
+    loose: BTreeSet<NodeId>,
+    held: BTreeSet<NodeId>,
+    empty: BTreeSet<NodeId>,
+    nothing: Resources,
+}
+
+impl Fleet {
+    pub(crate) fn node(&self, id: NodeId) -> Option<&Entry> {
+        self.nodes.get(&id)
+    }
+
+    pub(crate) fn pool(&self, key: &PoolKey) -> Option<&PoolBook> {
+        self.pools.get(key)
+    }
+
+    pub(crate) fn provider(&self, name: &ProviderName) -> Option<&ProviderBook> {
+        self.providers.get(name)
+    }
+
+    pub(crate) fn provider_mut(&mut self, name: &ProviderName) -> &mut ProviderBook {
+        self.providers.entry(name.clone()).or_default()
+    }
+
+    pub(crate) fn tenant(&self, name: &TenantName) -> Option<&Account> {
+        self.tenants.get(name)
+    }
+
+    pub(crate) fn tenants_mut(&mut self) -> &mut HashMap<TenantName, Account> {
+        &mut self.tenants
+    }
+
+    /// What a node uses of the quotas of its pool and provider.
+    pub(crate) fn charge(&self, id: NodeId) -> &Resources {
+        self.nodes.get(&id).map_or(&self.nothing, |e| &e.charge)
+    }
+
+    /// What a free node adds to the tenant that takes it.
+    pub(crate) fn tenant_cost(&self, id: NodeId) -> &Resources {
+        let entry = self.nodes.get(&id);
+        entry
+            .and_then(|e| e.resources.as_ref())
+            .unwrap_or(&self.nothing)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn free_of_label(&self, label: &Label) -> usize {
+        self.free_of_label.get(label).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn allocated_to(&self, request: RequestId) -> impl Iterator<Item = NodeId> {
+        self.allocated.get(&request).into_iter().flatten().copied()
+    }
+
+    pub(crate) fn pools(&self) -> impl Iterator<Item = (&PoolKey, &PoolBook)> {
+        self.pools.iter()
+    }
+
+    /// Nodes that nobody has locked, in states that somebody should have.
+    pub(crate) fn loose(&self) -> impl Iterator<Item = (NodeId, &Entry)> {
+        self.entries(&self.loose)
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, &Entry)> {
+        self.entries(&self.held)
+    }
+
+    pub(crate) fn empty(&self) -> impl Iterator<Item = NodeId> {
+        self.empty.iter().copied()
+    }
+
+    fn entries<'a>(
+        &'a self,
+        ids: &'a BTreeSet<NodeId>,
+    ) -> impl Iterator<Item = (NodeId, &'a Entry)> {
+        ids.iter().filter_map(|id| Some((*id, self.nodes.get(id)?)))
+    }
+
+    /// Sets what is known of one of our pools, and charges its nodes anew.
+    pub(crate) fn set_pool(&mut self, setup: &PoolSetup) {
+        let book = self.pools.entry(setup.key.clone()).or_default();
+        book.account.limits = setup.limits.clone();
+        let costs =
+            |(label, of): (&Label, &crate::setup::LabelSetup)| (label.clone(), of.cost.clone());
+        book.own = Some(Own {
+            id: setup.id.clone(),
+            costs: setup.labels.iter().map(costs).collect(),
+        });
+        for id in book.members.clone() {
+            if let Some(mut entry) = self.nodes.remove(&id) {
+                self.unindex(id, &entry);
+                if entry.resources.is_none() {
+                    entry.charge = self.price(entry.key.as_ref(), &entry.labels);
+                }
+                self.index(id, &entry);
+                self.nodes.insert(id, entry);
+            }
+        }
+    }
+
+    pub(crate) fn forget_pool(&mut self, key: &PoolKey) {
+        if let Some(book) = self.pools.get_mut(key) {
+            book.own = None;
+            book.account.limits = nodeyard_model::Limits::unlimited();
+        }
+    }
+
+    pub(crate) fn put(&mut self, id: NodeId, node: &Node) -> Freed {
+        let old = self.take(id);
+        let key = match (&node.provider, &node.pool) {
+            (Some(provider), Some(pool)) => Some(PoolKey::new(provider.clone(), pool.clone())),
+            _ => None,
+        };
+        let labels: Box<[Label]> = node.labels.as_slice().into();
+        let charge = match &node.resources {
+            Some(resources) => resources.clone(),
+            None => self.price(key.as_ref(), &labels),
+        };
+        let entry = Entry {
+            state: node.state,
+            state_time: node.state_time,
+            provider: node.provider.clone(),
+            launching: matches!(node.state, NodeState::Init | NodeState::Building)
+                && node.launcher.is_some()
+                && node.launcher.as_ref() == self.own(key.as_ref()).map(|own| &own.id),
+            key,
+            labels,
+            allocated_to: node.allocated_to,
+            tenant: node.tenant_name.clone(),
+            hold_expiration: node.hold_expiration,
+            locked: old.as_ref().is_some_and(|old| old.locked),
+            resources: node.resources.clone(),
+            charge,
+            zone: node.az.as_deref().map(Zone::from),
+        };
+        self.settle(id, &entry, old.is_none());
+        let freed = self.freed(id, old.as_ref(), Some(&entry));
+        self.index(id, &entry);
+        self.nodes.insert(id, entry);
+        self.empty.remove(&id);
+        freed
+    }
+
+    pub(crate) fn set_locked(&mut self, id: NodeId, locked: bool) -> Freed {
+        let Some(mut entry) = self.take(id) else {
+            return Freed::default();
+        };
+        let was_idle = entry.is_idle();
+        entry.locked = locked;
+        self.index(id, &entry);
+        let mut freed = Freed::default();
+        if entry.is_idle() && !was_idle {
+            freed.provider.clone_from(&entry.provider);
+        }
+        self.nodes.insert(id, entry);
+        freed
+    }
+
+    pub(crate) fn put_empty(&mut self, id: NodeId) -> Freed {
+        let freed = self.remove(id);
+        self.empty.insert(id);
+        freed
+    }
+
+    pub(crate) fn remove(&mut self, id: NodeId) -> Freed {
+        self.empty.remove(&id);
+        let old = self.take(id);
+        self.drop_claim(id);
+        self.freed(id, old.as_ref(), None)
+    }
+
+    fn take(&mut self, id: NodeId) -> Option<Entry> {
+        let entry = self.nodes.remove(&id)?;
+        self.unindex(id, &entry);
+        Some(entry)
+    }
+
+    fn freed(&self, id: NodeId, old: Option<&Entry>, new: Option<&Entry>) -> Freed {
+        let mut freed = Freed::default();
+        if let Some(old) = old {
+            let same_room = new.is_some_and(|new| {
+                old.key == new.key && old.charge == new.charge && old.launching == new.launching
+            });
+            if !same_room {
+                freed.provider.clone_from(&old.provider);
+            }
+            let charged = new.and_then(Entry::tenant_charge);
+            if let Some((tenant, _)) = old.tenant_charge()
+                && charged != old.tenant_charge()
+            {
+                freed.tenant = Some(tenant.clone());
+            }
+        }
+        if let Some(new) = new
+            && new.is_idle()
+            && !old.is_some_and(Entry::is_idle)
+            && !self.claims.contains_key(&id)
+        {
+            freed.provider.clone_from(&new.provider);
+        }
+        freed
+    }
+
+    fn own(&self, key: Option<&PoolKey>) -> Option<&Own> {
+        self.pools.get(key?)?.own.as_ref()
+    }
+
+    fn price(&self, key: Option<&PoolKey>, labels: &[Label]) -> Resources {
+        let cost = || self.own(key)?.costs.get(labels.first()?);
+        cost().cloned().unwrap_or_default()
+    }
+
+    fn index(&mut self, id: NodeId, entry: &Entry) {
+        if let Some(provider) = &entry.provider {
+            let book = self.provider_mut(provider);
+            book.account.used += &entry.charge;
+            book.launching += usize::from(entry.launching);
+        }
+        if let Some((tenant, charge)) = entry.tenant_charge() {
+            self.tenants.entry(tenant.clone()).or_default().used += charge;
+        }
+        if let Some(request) = entry.allocated_to {
+            self.allocated.entry(request).or_default().insert(id);
+        }
+        if let Some(key) = &entry.key {
+            let book = self.pools.entry(key.clone()).or_default();
+            book.account.used += &entry.charge;
+            book.members.insert(id);
+            if entry.is_leaving() {
+                book.leaving.insert((entry.state_time, id));
+            }
+        }
+        if is_loose(entry) {
+            self.loose.insert(id);
+        }
+        if entry.state == NodeState::Hold {
+            self.held.insert(id);
+        }
+        if entry.is_idle() && !self.claims.contains_key(&id) {
+            self.index_free(id, entry);
+        }
+    }
+
+    fn unindex(&mut self, id: NodeId, entry: &Entry) {
+        if let Some(provider) = &entry.provider {
+            let book = self.provider_mut(provider);
+            book.account.used -= &entry.charge;
+            book.launching = book.launching.saturating_sub(usize::from(entry.launching));
+        }
+        if let Some((tenant, charge)) = entry.tenant_charge()
+            && let Some(account) = self.tenants.get_mut(tenant)
+        {
+            account.used -= charge;
+        }
+        if let Some(request) = entry.allocated_to
+            && let Some(nodes) = self.allocated.get_mut(&request)
+        {
+            nodes.remove(&id);
+            if nodes.is_empty() {
+                self.allocated.remove(&request);
+            }
+        }
+        if let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) {
+            book.account.used -= &entry.charge;
+            book.members.remove(&id);
+            book.leaving.remove(&(entry.state_time, id));
+        }
+        self.loose.remove(&id);
+        self.held.remove(&id);
+        if entry.is_idle() && !self.claims.contains_key(&id) {
+            self.unindex_free(id, entry);
+        }
+    }
+
+    fn index_free(&mut self, id: NodeId, entry: &Entry) {
+        let Some(key) = &entry.key else { return };
+        let place = (entry.state_time, id);
+        let book = self.pools.entry(key.clone()).or_default();
+        book.idle.insert(place);
+        for label in &entry.labels {
+            let zones = book.free.entry(label.clone()).or_default();
+            if zones.entry(entry.zone.clone()).or_default().insert(place) {
+                *self.free_of_label.entry(label.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    fn unindex_free(&mut self, id: NodeId, entry: &Entry) {
+        let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) else {
+            return;
+        };
+        let place = (entry.state_time, id);
+        book.idle.remove(&place);
+        for label in &entry.labels {
+            let Some(zones) = book.free.get_mut(label) else {
+                continue;
+            };
+            let Some(nodes) = zones.get_mut(&entry.zone) else {
+                continue;
+            };
+            if nodes.remove(&place)
+                && let Some(count) = self.free_of_label.get_mut(label)
+            {
+                *count -= 1;
+            }
+            if nodes.is_empty() {
+                zones.remove(&entry.zone);
+            }
+        }
+    }
+
+    /// Takes a free node out of the index until its record shows why, or the claim is dropped.
+    pub(crate) fn claim(&mut self, id: NodeId, claim: Claim) {
+        let Some(entry) = self.nodes.remove(&id) else {
+            return;
+        };
+        if entry.is_idle() && !self.claims.contains_key(&id) {
+            self.unindex_free(id, &entry);
+        }
+        self.claims.insert(id, claim);
+        self.nodes.insert(id, entry);
+    }
+
+    pub(crate) fn drop_claim(&mut self, id: NodeId) {
+        if self.claims.remove(&id).is_none() {
+            return;
+        }
+        if let Some(entry) = self.nodes.remove(&id) {
+            if entry.is_idle() {
+                self.index_free(id, &entry);
+            }
+            self.nodes.insert(id, entry);
+        }
+    }
+
+    /// Grants what `acceptance` lists, in addition to what the request was granted before.
+    pub(crate) fn promise(
+        &mut self,
+        request: RequestId,
+        tenant: Option<&TenantName>,
+        acceptance: &Acceptance,
+    ) {
+        let mut promise = self.withdraw(request).unwrap_or_else(|| Promise {
+            key: acceptance.pool.clone(),
+            tenant: tenant.cloned(),
+            launches: Vec::new(),
+            reuses: Vec::new(),
+        });
+        for step in &acceptance.steps {
+            match step {
+                Step::Launch { label, cost } => {
+                    promise.launches.push((label.clone(), cost.clone()));
+                }
+                Step::Reuse { node, .. } => {
+                    promise
+                        .reuses
+                        .push((*node, self.tenant_cost(*node).clone()));
+                }
+            }
+        }
+        self.enter(request, promise);
+    }
+
+    fn enter(&mut self, request: RequestId, promise: Promise) {
+        for (_, cost) in &promise.launches {
+            let Promise { key, tenant, .. } = &promise;
+            let pool = self.pools.entry(key.clone()).or_default();
+            pool.account.launching += cost;
+            let provider = self.provider_mut(&key.provider);
+            provider.account.launching += cost;
+            provider.promised += 1;
+            if let Some(tenant) = tenant {
+                self.tenants.entry(tenant.clone()).or_default().launching += cost;
+            }
+        }
+        for (node, cost) in &promise.reuses {
+            self.claim(*node, Claim::Request(request));
+            if let Some(tenant) = &promise.tenant {
+                self.tenants.entry(tenant.clone()).or_default().launching += cost;
+            }
+        }
+        if !promise.launches.is_empty() || !promise.reuses.is_empty() {
+            self.promises.insert(request, promise);
+        }
+    }
+
+    /// The inverse of `enter`.
+    fn withdraw(&mut self, request: RequestId) -> Option<Promise> {
+        let promise = self.promises.remove(&request)?;
+        for (_, cost) in &promise.launches {
+            if let Some(pool) = self.pools.get_mut(&promise.key) {
+                pool.account.launching -= cost;
+            }
+            let provider = self.provider_mut(&promise.key.provider);
+            provider.account.launching -= cost;
+            provider.promised = provider.promised.saturating_sub(1);
+        }
+        let tenant = promise.tenant.as_ref();
+        if let Some(account) = tenant.and_then(|tenant| self.tenants.get_mut(tenant)) {
+            let costs = promise.launches.iter().map(|(_, cost)| cost);
+            for cost in costs.chain(promise.reuses.iter().map(|(_, cost)| cost)) {
+                account.launching -= cost;
+            }
+        }
+        for (node, _) in &promise.reuses {
+            self.drop_claim(*node);
+        }
+        Some(promise)
+    }
+
+    /// Takes back what was granted to a request and has no record. Says whether there was anything.
+    pub(crate) fn break_promise(&mut self, request: RequestId) -> Option<PoolKey> {
+        self.withdraw(request).map(|promise| promise.key)
+    }
+
+    /// A record has arrived: it replaces the part of a promise that it fulfils.
+    fn settle(&mut self, id: NodeId, entry: &Entry, new: bool) {
+        if !entry.is_idle() && matches!(self.claims.get(&id), Some(Claim::Eviction(_))) {
+            self.claims.remove(&id);
+        }
+        let Some(request) = entry.allocated_to else {
+            return;
+        };
+        let Some(mut promise) = self.withdraw(request) else {
+            return;
+        };
+        let reused = promise.reuses.iter().position(|(node, _)| *node == id);
+        let launched = promise
+            .launches
+            .iter()
+            .position(|(label, _)| new && entry.labels.first() == Some(label));
+        if let Some(position) = reused {
+            promise.reuses.remove(position);
+        } else if let Some(position) = launched {
+            promise.launches.remove(position);
+        }
+        self.enter(request, promise);
+    }
+
+    /// The free nodes of a label in a pool, by zone, oldest first.
+    pub(crate) fn free<'a>(
+        &'a self,
+        key: &PoolKey,
+        label: &Label,
+        zone: &Option<Zone>,
+    ) -> impl Iterator<Item = NodeId> + use<'a> {
+        self.free_zones(key, label)
+            .and_then(|zones| zones.get(zone))
+            .into_iter()
+            .flatten()
+            .map(|(_, id)| *id)
+    }
+
+    pub(crate) fn zones_with_free<'a>(
+        &'a self,
+        key: &PoolKey,
+        label: &Label,
+    ) -> impl Iterator<Item = &'a Option<Zone>> + use<'a> {
+        self.free_zones(key, label)
+            .into_iter()
+            .flat_map(BTreeMap::keys)
+    }
+
+    fn free_zones(&self, key: &PoolKey, label: &Label) -> Option<&ByZone> {
+        self.pools.get(key)?.free.get(label)
+    }
+
+    /// What comes back to a pool from the nodes that went on their way out after `since`.
+    pub(crate) fn leaving(&self, key: &PoolKey, since: Timestamp) -> Resources {
+        let Some(book) = self.pools.get(key) else {
+            return Resources::default();
+        };
+        let recent = book.leaving.iter().rev();
+        let leaving = recent
+            .take_while(|(time, _)| *time >= since)
+            .map(|(_, id)| self.charge(*id));
+        let evicted = self.claims.iter().filter_map(|(id, claim)| match claim {
+            Claim::Eviction(time) if *time >= since => Some(*id),
+            _ => None,
+        });
+        leaving
+            .chain(
+                evicted
+                    .filter(|id| book.members.contains(id))
+                    .map(|id| self.charge(id)),
+            )
+            .sum()
+    }
+
+    /// The first limit that the records up to and including `id` exceed.
+    pub(crate) fn excess_at(&self, id: NodeId) -> Option<Sum> {
+        let entry = self.nodes.get(&id)?;
+        let later = || self.nodes.range(id..).skip(1).map(|(_, later)| later);
+        let before = |account: &Account, after: Resources| Account {
+            limits: account.limits.clone(),
+            foreign: account.foreign.clone(),
+            used: {
+                let mut used = account.used.clone();
+                used -= &after;
+                used -= &entry.charge;
+                used
+            },
+            launching: Resources::default(),
+        };
+        let check = |account: Account, ledger: Ledger| {
+            account.shortage(&self.nothing, &entry.charge, || ledger)
+        };
+        let key = entry.key.as_ref()?;
+        let in_pool = later().filter(|e| e.key.as_ref() == Some(key));
+        let in_provider = later().filter(|e| e.provider.as_ref() == Some(&key.provider));
+        let pool = before(
+            &self.pools.get(key)?.account,
+            in_pool.map(|e| &e.charge).sum(),
+        );
+        let provider = before(
+            &self.providers.get(&key.provider)?.account,
+            in_provider.map(|e| &e.charge).sum(),
+        );
+        let tenant = || {
+            let (tenant, _) = entry.tenant_charge()?;
+            let charges = later().filter_map(Entry::tenant_charge);
+            let after = charges.filter(|(t, _)| *t == tenant).map(|(_, c)| c).sum();
+            let account = before(self.tenants.get(tenant)?, after);
+            check(account, Ledger::Tenant(tenant.clone()))
+        };
+        check(pool, Ledger::Pool(key.clone()))
+            .or_else(|| check(provider, Ledger::Provider(key.provider.clone())))
+            .or_else(tenant)
+    }
+}
+
+/// Unlocked in a state that only somebody with the lock leaves, or that says the node is to go.
+fn is_loose(entry: &Entry) -> bool {
+    use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
+    !entry.locked
+        && matches!(
+            entry.state,
+            Building | InUse | Used | Failed | Aborted | Deleting | Deleted
+        )
+}
