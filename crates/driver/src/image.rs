@@ -1,0 +1,86 @@
+//! Images in a cloud, and how they get there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use nodeyard_model::{ImageName, Timestamp, UploadKey};
+
+use crate::ids::ExternalId;
+use crate::tags::Tags;
+
+/// An image to bring into the cloud. The record of its upload exists already.
+#[derive(Debug, Clone)]
+pub struct UploadOrder {
+    pub upload: UploadKey,
+    /// The image's name in the cloud.
+    pub name: Box<str>,
+    pub source: ImageSource,
+    pub format: Box<str>,
+    pub md5: Option<Box<str>>,
+    pub sha256: Option<Box<str>>,
+    /// The image's and the provider's own metadata; tags win over them.
+    pub metadata: BTreeMap<String, String>,
+    pub tags: Tags,
+}
+
+impl UploadOrder {
+    pub fn image(&self) -> &ImageName {
+        &self.upload.build.image
+    }
+}
+
+/// Where the bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageSource {
+    /// On this host: upload them.
+    File(PathBuf),
+    /// Somewhere the cloud can fetch them: import them.
+    Url(Box<str>),
+}
+
+/// An upload that is ready for use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadedImage {
+    pub external_id: ExternalId,
+    pub external_name: Box<str>,
+}
+
+/// An image to delete. Without `external_id` the answer of the upload was lost: the driver looks for what
+/// carries the upload's id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageTarget {
+    pub upload: UploadKey,
+    pub external_id: Option<ExternalId>,
+}
+
+/// An image as its cloud describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CloudImage {
+    pub id: ExternalId,
+    pub name: Box<str>,
+    pub status: ImageStatus,
+    pub created: Option<Timestamp>,
+    /// What the cloud says about it by name: properties, metadata, keyed tags.
+    pub properties: BTreeMap<String, String>,
+    /// Marks without a value.
+    pub marks: Vec<Box<str>>,
+}
+
+impl CloudImage {
+    pub fn tags(&self) -> Tags {
+        Tags::from_metadata(
+            self.properties
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_str())),
+        )
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageStatus {
+    /// On its way.
+    Pending,
+    Active,
+    /// It will never be usable.
+    Failed,
+}

@@ -1,0 +1,158 @@
+//! Tags: the metadata that leads from a thing in a cloud back to its record.
+//!
+//! The keys are Nodepool's, so that its tools recognise what we make; the system id is ours. It tells two
+//! installations apart that use one cloud and chose the same provider name.
+
+use std::collections::BTreeMap;
+
+use nodeyard_model::{BuildId, NodeId, PoolName, ProviderName, UploadId};
+use serde::{Deserialize, Serialize};
+
+use crate::ids::SystemId;
+
+const SYSTEM: &str = "nodeyard_system_id";
+const PROVIDER: &str = "nodepool_provider_name";
+const POOL: &str = "nodepool_pool_name";
+const NODE: &str = "nodepool_node_id";
+const BUILD: &str = "nodepool_build_id";
+const UPLOAD: &str = "nodepool_upload_id";
+
+/// What a thing in a cloud says about its record. A value that cannot be read counts as absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tags {
+    pub system: Option<SystemId>,
+    pub provider: Option<ProviderName>,
+    pub pool: Option<PoolName>,
+    pub node: Option<NodeId>,
+    pub build: Option<BuildId>,
+    pub upload: Option<UploadId>,
+}
+
+impl Tags {
+    /// The tags as metadata of a cloud: keys and texts.
+    pub fn to_metadata(&self) -> BTreeMap<&'static str, String> {
+        fn text(value: Option<&impl ToString>) -> Option<String> {
+            value.map(ToString::to_string)
+        }
+        [
+            (SYSTEM, text(self.system.as_ref())),
+            (PROVIDER, text(self.provider.as_ref())),
+            (POOL, text(self.pool.as_ref())),
+            (NODE, text(self.node.as_ref())),
+            (BUILD, text(self.build.as_ref())),
+            (UPLOAD, text(self.upload.as_ref())),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)))
+        .collect()
+    }
+
+    pub fn from_metadata<'a>(metadata: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut tags = Self::default();
+        for (key, value) in metadata {
+            match key {
+                SYSTEM => tags.system = Some(SystemId::new(value)),
+                PROVIDER => tags.provider = value.parse().ok(),
+                POOL => tags.pool = Some(PoolName::new(value)),
+                NODE => tags.node = value.parse().ok(),
+                BUILD => tags.build = value.parse().ok(),
+                UPLOAD => tags.upload = value.parse().ok(),
+                _ => {}
+            }
+        }
+        tags
+    }
+}
+
+/// Whose things a driver looks after: those of one provider of one installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    pub system: SystemId,
+    pub provider: ProviderName,
+}
+
+impl Owner {
+    /// Both names must be there: what Python or a person made is touched through its record only.
+    pub fn owns(&self, tags: &Tags) -> bool {
+        tags.system.as_ref() == Some(&self.system) && tags.provider.as_ref() == Some(&self.provider)
+    }
+
+    pub fn owns_node(&self, tags: &Tags, node: NodeId) -> bool {
+        self.owns(tags) && tags.node == Some(node)
+    }
+
+    pub fn owns_upload(&self, tags: &Tags, build: BuildId, upload: UploadId) -> bool {
+        self.owns(tags) && tags.build == Some(build) && tags.upload == Some(upload)
+    }
+
+    pub fn node_tags(&self, node: NodeId, pool: PoolName) -> Tags {
+        Tags {
+            system: Some(self.system.clone()),
+            provider: Some(self.provider.clone()),
+            pool: Some(pool),
+            node: Some(node),
+            ..Tags::default()
+        }
+    }
+
+    pub fn upload_tags(&self, build: BuildId, upload: UploadId) -> Tags {
+        Tags {
+            system: Some(self.system.clone()),
+            provider: Some(self.provider.clone()),
+            build: Some(build),
+            upload: Some(upload),
+            ..Tags::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner {
+            system: SystemId::new("s1"),
+            provider: ProviderName::new("cloud").unwrap(),
+        }
+    }
+
+    #[test]
+    fn tags_survive_the_cloud() {
+        let node = owner().node_tags("0000000042".parse().unwrap(), "main".into());
+        let upload = owner().upload_tags(BuildId::from_u128(7), "0000000001".parse().unwrap());
+        for tags in [node, upload, Tags::default()] {
+            let metadata = tags.to_metadata();
+            let read =
+                Tags::from_metadata(metadata.iter().map(|(key, value)| (*key, value.as_str())));
+            assert_eq!(read, tags);
+        }
+    }
+
+    #[test]
+    fn only_what_carries_both_names_is_ours() {
+        let id: NodeId = "0000000042".parse().unwrap();
+        let read = |pairs: &[(&str, &str)]| Tags::from_metadata(pairs.iter().copied());
+        let python = read(&[
+            ("nodepool_provider_name", "cloud"),
+            ("nodepool_node_id", "0000000042"),
+        ]);
+        assert!(!owner().owns_node(&python, id));
+        let other_system = Tags {
+            system: Some(SystemId::new("s2")),
+            ..python.clone()
+        };
+        assert!(!owner().owns_node(&other_system, id));
+        let ours = Tags {
+            system: Some(SystemId::new("s1")),
+            ..python
+        };
+        assert!(owner().owns_node(&ours, id));
+        assert!(!owner().owns_node(&ours, "0000000043".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_mangled_id_is_no_id() {
+        assert_eq!(Tags::from_metadata([("nodepool_node_id", "42")]).node, None);
+    }
+}

@@ -1,0 +1,205 @@
+//! Against a real OpenSSH server with several host keys.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nodeyard_nodescan::{NetworkScanner, Scan, Scanner, Target};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Sshd {
+    _child: Child,
+    _directory: TempDir,
+    port: u16,
+    /// `<type> <base64>` of each public key.
+    keys: Vec<String>,
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+async fn make_key(directory: &Path, kind: &str, bits: &str) -> String {
+    let file = directory.join(format!("key_{kind}_{bits}"));
+    let mut keygen = Command::new("ssh-keygen");
+    keygen.args(["-q", "-N", "", "-C", "a comment", "-t", kind]);
+    if !bits.is_empty() {
+        keygen.args(["-b", bits]);
+    }
+    assert!(
+        keygen
+            .arg("-f")
+            .arg(&file)
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
+    std::fs::read_to_string(file.with_extension("pub")).unwrap()
+}
+
+/// Debian's server, in the foreground, ended when dropped.
+async fn start(kinds: &[(&str, &str)]) -> Sshd {
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut keys = Vec::new();
+    let mut config = format!(
+        "ListenAddress 127.0.0.1\nPort {port}\nPidFile none\nUsePAM no\nStrictModes no\nMaxStartups 100\n"
+    );
+    for (kind, bits) in kinds {
+        let public = make_key(directory.path(), kind, bits).await;
+        let mut parts = public.split_whitespace();
+        keys.push(format!(
+            "{} {}",
+            parts.next().unwrap(),
+            parts.next().unwrap()
+        ));
+        let file = directory.path().join(format!("key_{kind}_{bits}"));
+        config.push_str(&format!("HostKey {}\n", file.display()));
+    }
+    let file = directory.path().join("sshd_config");
+    std::fs::write(&file, config).unwrap();
+    // Where it keeps nothing, but insists on.
+    std::fs::create_dir_all("/run/sshd").unwrap();
+    let child = Command::new("/usr/sbin/sshd")
+        .arg("-D")
+        .arg("-e")
+        .arg("-f")
+        .arg(&file)
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("an OpenSSH server is installed");
+    Sshd {
+        _child: child,
+        _directory: directory,
+        port,
+        keys,
+    }
+}
+
+fn target(port: u16, connection_type: &str, limit: Duration) -> Target {
+    Target {
+        address: "127.0.0.1".into(),
+        port,
+        connection_type: connection_type.into(),
+        limit,
+    }
+}
+
+fn texts(scan: &Scan) -> Vec<String> {
+    scan.keys.iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn all_types_of_host_keys_are_found() {
+    let sshd = start(&[
+        ("ed25519", ""),
+        ("ecdsa", "256"),
+        ("ecdsa", "384"),
+        ("ecdsa", "521"),
+        ("rsa", "2048"),
+    ])
+    .await;
+    let scanner = NetworkScanner::default();
+    let scan = scanner
+        .scan(&target(sshd.port, "ssh", LIMIT))
+        .await
+        .unwrap();
+    assert_eq!(texts(&scan), sshd.keys);
+    let scan = scanner
+        .scan(&target(sshd.port, "network_cli", LIMIT))
+        .await
+        .unwrap();
+    assert_eq!(texts(&scan), sshd.keys);
+}
+
+#[tokio::test]
+async fn types_that_the_server_lacks_are_left_out() {
+    let sshd = start(&[("ecdsa", "384"), ("rsa", "3072")]).await;
+    let scan = NetworkScanner::default()
+        .scan(&target(sshd.port, "ssh", LIMIT))
+        .await
+        .unwrap();
+    assert_eq!(texts(&scan), sshd.keys);
+}
+
+#[tokio::test]
+async fn the_scan_waits_for_a_machine_that_is_still_booting() {
+    let port = free_port();
+    let scanner = NetworkScanner::default();
+    let target = target(port, "winrm", LIMIT);
+    let scan = scanner.scan(&target);
+    tokio::pin!(scan);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(400), &mut scan)
+            .await
+            .is_err()
+    );
+    let _listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    assert_eq!(scan.await.unwrap(), Scan::default());
+}
+
+#[tokio::test]
+async fn something_that_is_no_ssh_server_is_retried_until_the_end() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // Hangs up at once.
+            drop(stream);
+        }
+    });
+    let error = NetworkScanner::default()
+        .scan(&target(port, "ssh", Duration::from_secs(1)))
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("127.0.0.1 port {port} did not answer within 1 s"))
+    );
+}
+
+#[tokio::test]
+async fn nobody_there_is_an_error_with_the_reason() {
+    let error = NetworkScanner::default()
+        .scan(&target(free_port(), "ssh", Duration::from_millis(600)))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().to_lowercase().contains("refused"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn simulated_machines_are_never_contacted() {
+    let scanner = NetworkScanner::default();
+    let mut simulated = target(1, "ssh", Duration::ZERO);
+    simulated.address = "fake_v6".into();
+    let scan = scanner.scan(&simulated).await.unwrap();
+    assert_eq!(texts(&scan), ["ssh-rsa FAKEKEY"]);
+    simulated.connection_type = "winrm".into();
+    assert_eq!(scanner.scan(&simulated).await.unwrap(), Scan::default());
+}
+
+#[tokio::test]
+async fn reachability() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    assert!(NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
+    drop(listener);
+    assert!(!NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
+}

@@ -1,0 +1,185 @@
+//! Images and their uploads.
+
+use std::collections::BTreeMap;
+
+use nodeyard_model::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::catalog::{ById, ByNameOrId};
+use super::chance::Chance;
+use super::time::iso;
+use super::{Cloud, CloudError, Event, Reply};
+
+/// The image that a cloud has if its options name none.
+const STANDARD: (&str, &str) = ("fake-image-id", "Fake Precise");
+/// Arguments of an upload that are no properties of the image.
+const NO_PROPERTIES: [&str; 5] = ["is_public", "timeout", "wait", "container_format", "meta"];
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Image {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) status: &'static str,
+    created_at: String,
+    updated_at: String,
+    visibility: &'static str,
+    disk_format: String,
+    tags: Vec<String>,
+    /// What the upload brought along by name. Glance shows it beside the other keys, older client
+    /// libraries here.
+    pub(super) properties: BTreeMap<String, Value>,
+    #[serde(flatten)]
+    beside: BTreeMap<String, Value>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    all: BTreeMap<u64, Image>,
+    next: u64,
+}
+
+impl Images {
+    pub(super) fn new(names: &[String], chance: &mut Chance, now: Timestamp) -> Self {
+        let mut images = Self::default();
+        let standard = vec![(STANDARD.0.to_owned(), STANDARD.1.to_owned())];
+        let named: Vec<_> = names
+            .iter()
+            .map(|name| (chance.id(), name.clone()))
+            .collect();
+        for (id, name) in if named.is_empty() { standard } else { named } {
+            let number = images.add(Image::new(id, name, Map::new(), now));
+            images.uploaded(number);
+        }
+        images
+    }
+
+    fn add(&mut self, image: Image) -> u64 {
+        self.next += 1;
+        self.all.insert(self.next, image);
+        self.next
+    }
+
+    pub(super) fn uploaded(&mut self, number: u64) {
+        if let Some(image) = self.all.get_mut(&number) {
+            image.status = "active";
+        }
+    }
+
+    /// By id, or the newest of that name, best an active one.
+    pub(super) fn find(&self, name_or_id: &str) -> Option<&Image> {
+        let mut found = None;
+        for image in self.all.values() {
+            if image.id == name_or_id {
+                return Some(image);
+            }
+            if image.name == name_or_id
+                && found
+                    .is_none_or(|best: &Image| image.status == "active" || best.status != "active")
+            {
+                found = Some(image);
+            }
+        }
+        found
+    }
+}
+
+impl Image {
+    fn new(id: String, name: String, mut arguments: Map<String, Value>, now: Timestamp) -> Self {
+        for key in NO_PROPERTIES {
+            arguments.remove(key);
+        }
+        let disk_format = match arguments.remove("disk_format") {
+            Some(Value::String(format)) => format,
+            _ => "qcow2".to_owned(),
+        };
+        let tags = match arguments.remove("tags") {
+            Some(Value::Array(tags)) => tags
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            _ => Vec::new(),
+        };
+        let properties: BTreeMap<_, _> = arguments.into_iter().collect();
+        let mut beside = properties.clone();
+        for key in [
+            "id",
+            "name",
+            "status",
+            "created_at",
+            "updated_at",
+            "visibility",
+            "properties",
+        ] {
+            beside.remove(key);
+        }
+        Self {
+            id,
+            name,
+            status: "saving",
+            created_at: iso(now),
+            updated_at: iso(now),
+            visibility: "private",
+            disk_format,
+            tags,
+            properties,
+            beside,
+        }
+    }
+}
+
+/// `filename`, digests and metadata are not looked into; the digests become properties.
+#[derive(Debug, Deserialize)]
+pub(super) struct CreateImage {
+    name: String,
+    #[serde(default)]
+    filename: Option<String>,
+    /// False answers at once, as Glance does; otherwise the answer comes when the image is active, as the
+    /// client library's does.
+    #[serde(default)]
+    wait: Option<bool>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl Cloud {
+    pub(super) fn list_images(&self) -> Result<Reply, CloudError> {
+        Reply::now(&self.images.all.values().collect::<Vec<_>>())
+    }
+
+    pub(super) fn get_image(&self, wanted: &ByNameOrId) -> Result<Reply, CloudError> {
+        Reply::now(&self.images.find(&wanted.name_or_id))
+    }
+
+    pub(super) fn create_image(
+        &mut self,
+        order: CreateImage,
+        now: Timestamp,
+    ) -> Result<Reply, CloudError> {
+        if order.filename.is_none_or(|name| name.is_empty()) {
+            return Err(CloudError::malformed("filename is missing"));
+        }
+        let image = Image::new(self.chance.id(), order.name, order.others, now);
+        let number = self.images.add(image);
+        let due = self.schedule(Event::ImageUploaded(number), self.upload_time, now);
+        let wait = order.wait != Some(false);
+        if wait || due <= now {
+            let mut shown = self.images.all.get(&number).cloned();
+            if let Some(image) = &mut shown {
+                image.status = "active";
+            }
+            return Ok(Reply {
+                not_before: (due > now).then_some(due),
+                ..Reply::now(&shown)?
+            });
+        }
+        Reply::now(&self.images.all.get(&number))
+    }
+
+    /// What is not there is deleted.
+    pub(super) fn delete_image(&mut self, wanted: &ById) -> Result<Reply, CloudError> {
+        self.images.all.retain(|_, image| image.id != wanted.id);
+        Reply::now(&())
+    }
+}

@@ -1,0 +1,17 @@
+//! Times as OpenStack writes them.
+
+use std::time::Duration;
+
+use nodeyard_model::Timestamp;
+
+pub(super) fn after(time: Timestamp, wait: Duration) -> Timestamp {
+    Timestamp::from_secs(time.as_secs() + wait.as_secs_f64()).unwrap_or(time)
+}
+
+/// To the microsecond, so that images made in one second have an order.
+pub(super) fn iso(time: Timestamp) -> String {
+    let micros = (time.as_secs() * 1e6) as i64;
+    jiff::Timestamp::from_microsecond(micros)
+        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+        .to_string()
+}

@@ -1,0 +1,262 @@
+//! The driver.
+
+mod catalog;
+mod create;
+mod delete;
+mod images;
+mod tidy;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use nodeyard_driver::{
+    Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
+    RateLimiter, Readiness, Resource, ResourceKind, State, Step, Target, Tidied, UploadOrder,
+    UploadedImage,
+};
+use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
+use serde::Deserialize;
+use serde_json::json;
+
+use self::catalog::CatalogCache;
+use self::tidy::DownPorts;
+use crate::client::{Client, Flavor, Volume};
+use crate::options::{LabelOptions, Options, PoolOptions};
+use crate::transport::Transport;
+
+/// A driver for one provider in a simulated cloud.
+pub struct FakeDriver {
+    options: Options,
+    client: Client,
+    catalog: Mutex<CatalogCache>,
+    down_ports: Mutex<Option<DownPorts>>,
+}
+
+impl fmt::Debug for FakeDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FakeDriver")
+            .field(&self.options.owner.provider)
+            .finish()
+    }
+}
+
+impl FakeDriver {
+    pub fn new(options: Options, transport: Arc<dyn Transport>) -> Self {
+        Self {
+            client: Client {
+                transport,
+                limiter: RateLimiter::every(options.rate),
+                timeout: options.call_timeout,
+            },
+            options,
+            catalog: Mutex::default(),
+            down_ports: Mutex::default(),
+        }
+    }
+
+    fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
+        self.options
+            .pools
+            .iter()
+            .find(|pool| pool.name == *name)
+            .ok_or_else(|| {
+                let provider = &self.options.owner.provider;
+                Error::permanent(format!("provider {provider} has no pool {name}"))
+            })
+    }
+
+    fn label<'a>(&self, pool: &'a PoolOptions, name: &Label) -> Result<&'a LabelOptions, Error> {
+        pool.labels
+            .iter()
+            .find(|label| label.name == *name)
+            .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Resource>, Error> {
+        let servers = self.client.list_servers(None).await?;
+        let flavors = self.flavors().await?;
+        let flavors: HashMap<_, &Flavor> = flavors.iter().map(|f| (f.id.as_str(), f)).collect();
+        let volumes: Vec<Volume> = if servers.iter().any(|server| !server.volumes.is_empty()) {
+            self.client.call("list_volumes", json!({})).await?
+        } else {
+            Vec::new()
+        };
+        let sizes: HashMap<_, _> = volumes.iter().map(|v| (v.id.as_str(), v.size)).collect();
+        let resource = |server: &crate::client::Server| {
+            let attached = server.volumes.iter();
+            let sizes = attached.filter_map(|volume| sizes.get(volume.id.as_str()).copied());
+            // A flavor that is not offered any more still counts as one machine.
+            let takes = flavors
+                .get(server.flavor.id.as_str())
+                .map_or_else(|| Resources::new(0, 1, 0), |flavor| flavor.takes(sizes));
+            Resource {
+                kind: ResourceKind::INSTANCES,
+                id: server.id.as_str().into(),
+                name: Some(server.name.as_str().into()),
+                tags: server.tags(),
+                takes,
+            }
+        };
+        Ok(servers.iter().map(resource).collect())
+    }
+}
+
+#[async_trait]
+impl Driver for FakeDriver {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            launches: true,
+            manages_images: true,
+            imports_images: true,
+            pauses_at_quota: true,
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Resource>, Error> {
+        let mut all = self.list_instances().await?;
+        all.extend(
+            self.client
+                .list_images()
+                .await?
+                .into_iter()
+                .map(|image| Resource {
+                    kind: ResourceKind::IMAGES,
+                    tags: image.tags(),
+                    id: image.id,
+                    name: Some(image.name),
+                    takes: Resources::default(),
+                }),
+        );
+        Ok(all)
+    }
+
+    async fn create(
+        &self,
+        order: &CreateOrder,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<Instance>, Error> {
+        self.step_create(order, state, now).await
+    }
+
+    async fn delete(
+        &self,
+        target: &Target,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        self.step_delete(target, state, now).await
+    }
+
+    async fn limits(&self) -> Result<Limits, Error> {
+        #[derive(Deserialize)]
+        struct Compute {
+            max_total_cores: i64,
+            max_total_instances: i64,
+            max_total_ram_size: i64,
+        }
+        #[derive(Deserialize)]
+        struct Volumes {
+            absolute: Absolute,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Absolute {
+            max_total_volumes: i64,
+            max_total_volume_gigabytes: i64,
+        }
+        let compute: Compute = self.client.call("get_compute_limits", json!({})).await?;
+        let volumes: Volumes = self.client.call("get_volume_limits", json!({})).await?;
+        let limits = [
+            (ResourceName::CORES, compute.max_total_cores),
+            (ResourceName::INSTANCES, compute.max_total_instances),
+            (ResourceName::RAM, compute.max_total_ram_size),
+            ("volumes".into(), volumes.absolute.max_total_volumes),
+            (
+                "volume-gb".into(),
+                volumes.absolute.max_total_volume_gigabytes,
+            ),
+        ];
+        Ok(limits
+            .into_iter()
+            .filter(|(_, limit)| *limit != -1)
+            .collect())
+    }
+
+    async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
+        let label = self.label(self.pool(pool)?, label)?;
+        Ok(self.takes(label, &self.flavor_of(label).await?))
+    }
+
+    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
+        let configured = &self.pool(pool)?.availability_zones;
+        if configured.is_empty() {
+            self.all_zones().await
+        } else {
+            Ok(configured.clone())
+        }
+    }
+
+    async fn readiness(
+        &self,
+        pool: &PoolName,
+        label: &Label,
+        now: Timestamp,
+    ) -> Result<Readiness, Error> {
+        let label = self.label(self.pool(pool)?, label)?;
+        self.image_readiness(label, now).await
+    }
+
+    async fn upload(
+        &self,
+        order: &UploadOrder,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<UploadedImage>, Error> {
+        self.step_upload(order, state, now).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        self.client.list_images().await
+    }
+
+    async fn delete_image(
+        &self,
+        target: &ImageTarget,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        self.step_delete_image(target, state, now).await
+    }
+
+    async fn evidence(
+        &self,
+        pool: &PoolName,
+        label: &Label,
+        id: &ExternalId,
+    ) -> Result<Option<String>, Error> {
+        if !self.label(self.pool(pool)?, label)?.console_log {
+            return Ok(None);
+        }
+        let arguments = json!({"id": server_id(id)?});
+        Ok(self.client.call("get_server_console", arguments).await?)
+    }
+
+    async fn tidy(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
+        self.remove_untagged(now).await
+    }
+}
+
+/// In this cloud every id is a text.
+fn server_id(id: &ExternalId) -> Result<String, Error> {
+    id.as_text()
+        .ok_or_else(|| Error::permanent(format!("{id} is not an id of this cloud")))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

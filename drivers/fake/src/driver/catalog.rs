@@ -1,0 +1,181 @@
+//! What the cloud offers, remembered until the cloud says that it is out of date.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_driver::{CloudImage, Error, ExternalId, ImageStatus, Readiness, image_filters};
+use nodeyard_model::{Resources, Timestamp};
+use serde_json::json;
+
+use super::{FakeDriver, lock};
+use crate::client::{Flavor, Network};
+use crate::options::{CloudImageOptions, ImageChoice, LabelImage, LabelOptions};
+
+/// A newer image of the same name or that meets the same conditions is noticed after this time.
+const IMAGE_LIFETIME: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Default)]
+pub(super) struct CatalogCache {
+    flavors: Option<Arc<[Flavor]>>,
+    zones: Option<Vec<Box<str>>>,
+    networks: HashMap<Box<str>, Network>,
+    /// By the entry of `cloud-images`: what was found, and when.
+    images: HashMap<Box<str>, (Option<ExternalId>, Timestamp)>,
+}
+
+impl FakeDriver {
+    pub(super) fn forget_catalog(&self) {
+        *lock(&self.catalog) = CatalogCache::default();
+    }
+
+    /// The smallest first.
+    pub(super) async fn flavors(&self) -> Result<Arc<[Flavor]>, Error> {
+        if let Some(flavors) = &lock(&self.catalog).flavors {
+            return Ok(Arc::clone(flavors));
+        }
+        let mut flavors: Vec<Flavor> = self.client.call("list_flavors", json!({})).await?;
+        flavors.sort_by(|a, b| (a.ram, &a.name).cmp(&(b.ram, &b.name)));
+        let flavors: Arc<[Flavor]> = flavors.into();
+        lock(&self.catalog).flavors = Some(Arc::clone(&flavors));
+        Ok(flavors)
+    }
+
+    /// With `min-ram`: the smallest that has it and whose name contains `flavor-name`. Otherwise the one
+    /// that is called exactly so.
+    pub(super) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
+        let flavors = self.flavors().await?;
+        let name = label.flavor_name.as_deref();
+        let fits = |flavor: &&Flavor| match label.min_ram {
+            Some(ram) => {
+                i64::try_from(ram).is_ok_and(|ram| flavor.ram >= ram)
+                    && name.is_none_or(|name| flavor.name.contains(name))
+            }
+            None => name.is_some_and(|name| flavor.name == name || flavor.id == name),
+        };
+        flavors.iter().find(fits).cloned().ok_or_else(|| {
+            Error::permanent(format!(
+                "label {}: the cloud has no flavor that fits flavor-name {:?} and min-ram {:?}",
+                label.name, label.flavor_name, label.min_ram
+            ))
+        })
+    }
+
+    pub(super) fn takes(&self, label: &LabelOptions, flavor: &Flavor) -> Resources {
+        let size = |gigabytes| i64::try_from(gigabytes).unwrap_or(i64::MAX);
+        flavor.takes(label.boot_volume.map(size))
+    }
+
+    pub(super) async fn all_zones(&self) -> Result<Vec<Box<str>>, Error> {
+        if let Some(zones) = &lock(&self.catalog).zones {
+            return Ok(zones.clone());
+        }
+        let zones: Vec<Box<str>> = self
+            .client
+            .call("list_availability_zone_names", json!({}))
+            .await?;
+        lock(&self.catalog).zones = Some(zones.clone());
+        Ok(zones)
+    }
+
+    pub(super) async fn networks_of(&self, label: &LabelOptions) -> Result<Vec<Network>, Error> {
+        let mut networks = Vec::with_capacity(label.networks.len());
+        for name in &label.networks {
+            let known = lock(&self.catalog).networks.get(name).cloned();
+            networks.push(match known {
+                Some(network) => network,
+                None => self.look_up_network(name).await?,
+            });
+        }
+        Ok(networks)
+    }
+
+    async fn look_up_network(&self, name: &str) -> Result<Network, Error> {
+        let network: Option<Network> = self
+            .client
+            .call("get_network", json!({"name_or_id": name}))
+            .await?;
+        let network = network
+            .ok_or_else(|| Error::permanent(format!("the cloud has no network {name:?}")))?;
+        lock(&self.catalog)
+            .networks
+            .insert(name.into(), network.clone());
+        Ok(network)
+    }
+
+    fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
+        self.options
+            .cloud_images
+            .iter()
+            .find(|image| &*image.name == name)
+            .ok_or_else(|| Error::permanent(format!("there is no cloud-image {name:?}")))
+    }
+
+    pub(super) async fn image_readiness(
+        &self,
+        label: &LabelOptions,
+        now: Timestamp,
+    ) -> Result<Readiness, Error> {
+        let LabelImage::Cloud(name) = &label.image else {
+            return Ok(Readiness::Ready);
+        };
+        Ok(match self.find_cloud_image(name, now).await? {
+            Some(_) => Readiness::Ready,
+            None => {
+                let choice = &self.cloud_image(name)?.choice;
+                let text = format!("cloud-image {name:?} is not in the cloud: no {choice:?}");
+                Readiness::NotReady(text)
+            }
+        })
+    }
+
+    /// The image to boot from, and whether with a config drive.
+    pub(super) async fn boot_image(
+        &self,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<(ExternalId, Option<bool>), Error> {
+        let config_drive = self.cloud_image(name)?.config_drive;
+        match self.find_cloud_image(name, now).await? {
+            Some(id) => Ok((id, config_drive)),
+            None => Err(Error::permanent(format!(
+                "cloud-image {name:?} is not in the cloud"
+            ))),
+        }
+    }
+
+    async fn find_cloud_image(
+        &self,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Option<ExternalId>, Error> {
+        let choice = &self.cloud_image(name)?.choice;
+        if let ImageChoice::Id(id) = choice {
+            return Ok(Some((&**id).into()));
+        }
+        if let Some((found, at)) = lock(&self.catalog).images.get(name) {
+            let lifetime = if found.is_some() {
+                IMAGE_LIFETIME
+            } else {
+                self.options.image_check_interval
+            };
+            if now.since(*at) < lifetime {
+                return Ok(found.clone());
+            }
+        }
+        let usable = |image: &CloudImage| image.status == ImageStatus::Active;
+        let image = match choice {
+            ImageChoice::Id(_) => None,
+            ImageChoice::Name(name) => self.client.get_image(name).await?.filter(usable),
+            ImageChoice::Filters(filters) => {
+                let images = self.client.list_images().await?;
+                image_filters::newest(filters, &images).cloned()
+            }
+        };
+        let found = image.map(|image| image.id);
+        lock(&self.catalog)
+            .images
+            .insert(name.into(), (found.clone(), now));
+        Ok(found)
+    }
+}

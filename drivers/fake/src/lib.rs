@@ -1,0 +1,31 @@
+//! `driver: fake`: a simulated OpenStack cloud, and a driver for it.
+//!
+//! The [`Cloud`] is a pure state machine. A [`World`] holds one for each provider; [`serve`] offers it to
+//! every process on this host, so that it outlives its clients, and [`Transport`] reaches it there or
+//! inside the process. The driver takes the keys of `driver: openstack` and does what a driver of a real
+//! cloud has to do: other people's servers, lost answers and half-made things are all there to be met.
+
+mod client;
+mod cloud;
+mod driver;
+mod hostkeys;
+mod http;
+mod options;
+mod simulate;
+mod transport;
+mod world;
+
+pub use cloud::{Cloud, CloudError, Outcome, Reply};
+pub use driver::FakeDriver;
+pub use hostkeys::RemoteScan;
+pub use http::serve;
+pub use options::{
+    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
+    PoolOptions,
+};
+pub use simulate::{FailureRates, FlavorOptions, Quota, Simulate, Span};
+pub use transport::{CallError, Http, InProcess, InvalidUrl, Transport};
+pub use world::{Clock, World};
+
+/// Where the cloud is, if it is not in this process.
+pub const URL_VARIABLE: &str = "NODEPOOL_FAKE_CLOUD_URL";

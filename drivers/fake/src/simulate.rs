@@ -1,0 +1,94 @@
+//! How a simulated cloud behaves: the provider's key `simulate`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Empty lists of zones, flavors, images and networks stand for a set that suits most configurations.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Simulate {
+    pub boot_time: Span,
+    pub delete_time: Span,
+    pub upload_time: Span,
+    pub quota: Quota,
+    /// By the name of the call; `*` is every call without an entry, `boot` is what happens to a server
+    /// between its creation and the time it would be active.
+    pub failures: BTreeMap<String, FailureRates>,
+    pub zones: Vec<String>,
+    pub flavors: Vec<FlavorOptions>,
+    pub images: Vec<String>,
+    pub networks: Vec<String>,
+    pub seed: u64,
+}
+
+/// A time, drawn anew for each event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Span {
+    pub min: Duration,
+    pub max: Duration,
+}
+
+impl Span {
+    pub const fn exactly(time: Duration) -> Self {
+        Self {
+            min: time,
+            max: time,
+        }
+    }
+}
+
+/// What the cloud allows; -1 is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    pub cores: i64,
+    pub instances: i64,
+    /// In MB.
+    pub ram: i64,
+    pub volumes: i64,
+    pub volume_gb: i64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            cores: 100,
+            instances: 20,
+            ram: 1_000_000,
+            volumes: 100,
+            volume_gb: 1_000_000,
+        }
+    }
+}
+
+/// How often a call fails, and how. Rates are from 0 to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FailureRates {
+    /// The call is not done and answered with an error.
+    pub error: f64,
+    /// The call is done, its answer never arrives.
+    pub lost: f64,
+    /// The call is not done and never answered.
+    pub hang: f64,
+    /// Class of the errors; `quota` stands for the answer of a cloud whose quota is used up.
+    pub class: String,
+}
+
+impl Default for FailureRates {
+    fn default() -> Self {
+        Self {
+            error: 0.0,
+            lost: 0.0,
+            hang: 0.0,
+            class: "HttpException".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlavorOptions {
+    pub name: String,
+    /// In MB.
+    pub ram: u64,
+    pub vcpus: u64,
+    /// In GB.
+    pub disk: u64,
+}

@@ -1,0 +1,89 @@
+//! All simulated clouds of a process, one for each provider.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use nodeyard_model::Timestamp;
+
+use crate::cloud::{Cloud, CloudError, Outcome};
+use crate::simulate::Simulate;
+
+/// Clouds come into being when they are first called, by whoever can reach the port.
+const MAX_PROVIDERS: usize = 1000;
+
+/// Tells the time.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub fn system() -> Self {
+        Self::new(|| SystemTime::now().into())
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+/// The clouds, by the name of their provider.
+#[derive(Debug)]
+pub struct World {
+    clock: Clock,
+    /// How a cloud behaves; providers without an entry have the usual one.
+    options: HashMap<String, Simulate>,
+    clouds: Mutex<HashMap<String, Arc<Mutex<Cloud>>>>,
+}
+
+impl World {
+    pub fn new(options: HashMap<String, Simulate>, clock: Clock) -> Self {
+        Self {
+            clock,
+            options,
+            clouds: Mutex::default(),
+        }
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Calls a method of a provider's cloud.
+    pub fn call(&self, provider: &str, method: &str, arguments: &[u8]) -> Outcome {
+        let now = self.clock.now();
+        match self.cloud(provider, now) {
+            Some(cloud) => cloud
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .call(method, arguments, now),
+            None => Outcome::Answer(Err(CloudError::no_room_for_provider(provider))),
+        }
+    }
+
+    fn cloud(&self, provider: &str, now: Timestamp) -> Option<Arc<Mutex<Cloud>>> {
+        let mut clouds = self.clouds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cloud) = clouds.get(provider) {
+            return Some(Arc::clone(cloud));
+        }
+        let options = self.options.get(provider);
+        if options.is_none() && clouds.len() >= MAX_PROVIDERS {
+            return None;
+        }
+        let usual = Simulate::default();
+        let cloud = Cloud::new(options.unwrap_or(&usual), now);
+        let cloud = Arc::new(Mutex::new(cloud));
+        clouds.insert(provider.to_owned(), Arc::clone(&cloud));
+        Some(cloud)
+    }
+}
