@@ -26,12 +26,8 @@ pub struct CreateOrder {
 impl CreateOrder {
     /// `np` and the id of the node: short enough for Windows, and it leads back to the record.
     pub fn hostname(&self) -> String {
-        hostname(self.node)
+        format!("np{}", self.node)
     }
-}
-
-pub(crate) fn hostname(node: NodeId) -> String {
-    format!("np{node}")
 }
 
 /// What a machine boots from.
@@ -85,14 +81,4 @@ pub enum Target {
     },
     /// One thing, as the driver listed it.
     Resource { kind: ResourceKind, id: ExternalId },
-}
-
-impl Target {
-    /// The name that machines of this node were given.
-    pub fn hostname(&self) -> Option<String> {
-        match self {
-            Self::Node { node, .. } => Some(hostname(*node)),
-            Self::Resource { .. } => None,
-        }
-    }
 }

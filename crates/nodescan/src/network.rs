@@ -13,6 +13,8 @@ use crate::{HostKey, Scan, ScanError, Scanner, Target};
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 /// From refused to accepted is a matter of moments when a machine boots.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// What nobody waits for, and the clock can still count.
+const LONGEST_LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// As many machines boot at once in a burst; each scan is a handful of connections, one after the other.
 const CONCURRENT_SCANS: usize = 100;
 
@@ -51,7 +53,7 @@ impl Scanner for NetworkScanner {
         }
         // The time spent waiting for a slot is ours, not the machine's. The semaphore is never closed.
         let _slot = self.slots.acquire().await;
-        let deadline = Instant::now() + target.limit;
+        let deadline = Instant::now() + target.limit.min(LONGEST_LIMIT);
         let mut last = "none was made".to_owned();
         loop {
             let attempt = timeout(ATTEMPT_LIMIT, first_answer(target));

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nodeyard_nodescan::{NetworkScanner, Scan, Scanner, Target};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -52,11 +53,8 @@ async fn make_key(directory: &Path, kind: &str, bits: &str) -> String {
 /// Debian's server, in the foreground, ended when dropped.
 async fn start(kinds: &[(&str, &str)]) -> Sshd {
     let directory = tempfile::tempdir().unwrap();
-    let port = free_port();
     let mut keys = Vec::new();
-    let mut config = format!(
-        "ListenAddress 127.0.0.1\nPort {port}\nPidFile none\nUsePAM no\nStrictModes no\nMaxStartups 100\n"
-    );
+    let mut config = "PidFile none\nUsePAM no\nStrictModes no\nMaxStartups 100\n".to_owned();
     for (kind, bits) in kinds {
         let public = make_key(directory.path(), kind, bits).await;
         let mut parts = public.split_whitespace();
@@ -72,21 +70,43 @@ async fn start(kinds: &[(&str, &str)]) -> Sshd {
     std::fs::write(&file, config).unwrap();
     // Where it keeps nothing, but insists on.
     std::fs::create_dir_all("/run/sshd").unwrap();
-    let child = Command::new("/usr/sbin/sshd")
-        .arg("-D")
-        .arg("-e")
-        .arg("-f")
-        .arg(&file)
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("an OpenSSH server is installed");
-    Sshd {
-        _child: child,
-        _directory: directory,
-        port,
-        keys,
+    // Somebody else may take a port between the choice and the start.
+    for _ in 0..10 {
+        let port = free_port();
+        let mut child = Command::new("/usr/sbin/sshd")
+            .args([
+                "-D",
+                "-e",
+                "-o",
+                &format!("ListenAddress=127.0.0.1:{port}"),
+                "-f",
+            ])
+            .arg(&file)
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("an OpenSSH server is installed");
+        while child.try_wait().unwrap().is_none() {
+            if NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await {
+                return Sshd {
+                    _child: child,
+                    _directory: directory,
+                    port,
+                    keys,
+                };
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
+    panic!("the OpenSSH server does not start");
+}
+
+/// A port at which nobody listens, and nobody else can.
+fn silent_port() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
 }
 
 fn target(port: u16, connection_type: &str, limit: Duration) -> Target {
@@ -137,7 +157,7 @@ async fn types_that_the_server_lacks_are_left_out() {
 
 #[tokio::test]
 async fn the_scan_waits_for_a_machine_that_is_still_booting() {
-    let port = free_port();
+    let (socket, port) = silent_port();
     let scanner = NetworkScanner::default();
     let target = target(port, "winrm", LIMIT);
     let scan = scanner.scan(&target);
@@ -147,7 +167,7 @@ async fn the_scan_waits_for_a_machine_that_is_still_booting() {
             .await
             .is_err()
     );
-    let _listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let _listener = socket.listen(1).unwrap();
     assert_eq!(scan.await.unwrap(), Scan::default());
 }
 
@@ -174,8 +194,9 @@ async fn something_that_is_no_ssh_server_is_retried_until_the_end() {
 
 #[tokio::test]
 async fn nobody_there_is_an_error_with_the_reason() {
+    let (_socket, port) = silent_port();
     let error = NetworkScanner::default()
-        .scan(&target(free_port(), "ssh", Duration::from_millis(600)))
+        .scan(&target(port, "ssh", Duration::from_millis(600)))
         .await
         .unwrap_err();
     assert!(
@@ -197,9 +218,8 @@ async fn simulated_machines_are_never_contacted() {
 
 #[tokio::test]
 async fn reachability() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    assert!(NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
-    drop(listener);
+    let (socket, port) = silent_port();
     assert!(!NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
+    let _listener = socket.listen(1).unwrap();
+    assert!(NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
 }

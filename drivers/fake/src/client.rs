@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodeyard_driver::{CloudImage, Error, ErrorClass, ExternalId, ImageStatus, RateLimiter, Tags};
 use nodeyard_model::{Resources, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
 
 use crate::cloud::CloudError;
 use crate::transport::{CallError, Transport};
@@ -26,10 +28,11 @@ pub(crate) struct Server {
     #[serde(rename = "OS-EXT-STS:task_state", default)]
     task_state: Option<String>,
     #[serde(rename = "os-extended-volumes:volumes_attached", default)]
-    pub(crate) volumes: Vec<Identified>,
-    pub(crate) flavor: Identified,
+    volumes: Option<Vec<Identified>>,
     #[serde(default)]
-    metadata: BTreeMap<String, String>,
+    flavor: Option<Identified>,
+    #[serde(default)]
+    metadata: Option<Map<String, Value>>,
     #[serde(default)]
     addresses: Option<BTreeMap<String, Vec<Address>>>,
     #[serde(default)]
@@ -51,6 +54,7 @@ pub(crate) struct Identified {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Address {
+    #[serde(default)]
     addr: String,
     #[serde(rename = "OS-EXT-IPS:type", default)]
     kind: Option<String>,
@@ -64,7 +68,19 @@ struct Fault {
 
 impl Server {
     pub(crate) fn tags(&self) -> Tags {
-        Tags::from_metadata(self.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+        let texts = self.metadata.iter().flatten();
+        Tags::from_metadata(texts.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))))
+    }
+
+    pub(crate) fn flavor_id(&self) -> Option<&str> {
+        self.flavor.as_ref().map(|flavor| flavor.id.as_str())
+    }
+
+    pub(crate) fn volume_ids(&self) -> impl Iterator<Item = &str> {
+        self.volumes
+            .iter()
+            .flatten()
+            .map(|volume| volume.id.as_str())
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -176,27 +192,37 @@ pub(crate) struct Image {
     #[serde(default)]
     name: Option<Box<str>>,
     #[serde(default)]
-    status: String,
+    status: Option<String>,
     #[serde(default)]
     created_at: Option<String>,
     #[serde(default)]
-    tags: Vec<Box<str>>,
+    tags: Option<Vec<Box<str>>>,
     #[serde(default)]
-    properties: BTreeMap<String, Value>,
+    properties: Option<Map<String, Value>>,
+    /// What an upload brought along is here on some clouds, under `properties` on others.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 impl Image {
     pub(crate) fn into_cloud_image(self) -> CloudImage {
-        let status = match self.status.to_lowercase().as_str() {
+        let status = self.status.unwrap_or_default().to_lowercase();
+        let status = match status.as_str() {
             "active" | "ready" => ImageStatus::Active,
-            "queued" | "saving" | "uploading" | "importing" => ImageStatus::Pending,
-            _ => ImageStatus::Failed,
+            "killed" | "error" | "failed" | "deleted" | "pending_delete" | "deactivated" => {
+                ImageStatus::Failed
+            }
+            _ => ImageStatus::Pending,
         };
         let created = self.created_at.and_then(|text| {
             let time: jiff::Timestamp = text.parse().ok()?;
             Timestamp::from_secs(time.as_microsecond() as f64 / 1e6)
         });
-        let properties = self.properties.into_iter().map(|(key, value)| match value {
+        let properties = self
+            .others
+            .into_iter()
+            .chain(self.properties.into_iter().flatten());
+        let properties = properties.map(|(key, value)| match value {
             Value::String(text) => (key, text),
             other => (key, other.to_string()),
         });
@@ -206,7 +232,7 @@ impl Image {
             status,
             created,
             properties: properties.collect(),
-            marks: self.tags,
+            marks: self.tags.unwrap_or_default(),
         }
     }
 }
@@ -217,6 +243,16 @@ pub(crate) struct Client {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) limiter: RateLimiter,
     pub(crate) timeout: Duration,
+    pub(crate) servers: SharedList,
+}
+
+/// The last list of all servers, for all who look for theirs at the same time: after a restart that is
+/// everybody, and the list is long.
+#[derive(Debug, Default)]
+pub(crate) struct SharedList {
+    begun: AtomicU64,
+    /// With its number in the order of beginnings.
+    last: Mutex<(u64, Arc<[Server]>)>,
 }
 
 /// An error of a call, with the server it left half made.
@@ -261,12 +297,17 @@ impl Client {
         Ok(())
     }
 
-    /// All, or those of a name. A cloud that does not know the filter lists all.
-    pub(crate) async fn list_servers(&self, name: Option<&str>) -> Result<Vec<Server>, Error> {
-        let arguments = name.map_or_else(|| json!({}), |name| json!({"name": name}));
-        let mut servers: Vec<Server> = self.call("list_servers", arguments).await?;
-        servers.retain(|server| !server.is_gone() && name.is_none_or(|name| server.name == name));
-        Ok(servers)
+    /// All servers, as they were at some time after this call began.
+    pub(crate) async fn list_servers(&self) -> Result<Arc<[Server]>, Error> {
+        let begun_before = self.servers.begun.load(Ordering::SeqCst);
+        let mut last = self.servers.last.lock().await;
+        if last.0 <= begun_before {
+            let number = self.servers.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            let mut servers: Vec<Server> = self.call("list_servers", json!({})).await?;
+            servers.retain(|server| !server.is_gone());
+            *last = (number, servers.into());
+        }
+        Ok(Arc::clone(&last.1))
     }
 
     pub(crate) async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
@@ -325,5 +366,101 @@ fn refusal_class(refusal: &CloudError) -> ErrorClass {
         408 | 409 | 429 => ErrorClass::Retry,
         400..=499 => ErrorClass::Permanent,
         _ => ErrorClass::Retry,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use async_trait::async_trait;
+    use serde_json::value::{RawValue, to_raw_value};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[test]
+    fn clouds_that_say_less_are_understood() {
+        let bare: Server =
+            serde_json::from_value(json!({"id": "a", "name": "n", "status": "ACTIVE"})).unwrap();
+        assert!(bare.is_active() && bare.tags() == Tags::default());
+        let nulls: Server = serde_json::from_value(json!({
+            "id": "a", "name": "n", "status": "BUILD", "addresses": null, "metadata": null,
+            "flavor": null, "os-extended-volumes:volumes_attached": null, "fault": null,
+            "public_v4": null, "OS-EXT-AZ:availability_zone": null,
+        }))
+        .unwrap();
+        assert!(!nulls.is_active() && nulls.flavor_id().is_none());
+        let odd: Server = serde_json::from_value(json!({
+            "id": "a", "name": "n", "status": "ERROR", "adminPass": "x",
+            "metadata": {"n": 1, "nodepool_node_id": "0000000001"},
+            "addresses": {"public": [{"version": 4, "addr": "fake"}]}, "flavor": {"id": "f", "ram": 1},
+            "fault": {"message": "Request exceeds quota"},
+        }))
+        .unwrap();
+        assert!(odd.tags().node.is_some());
+        assert_eq!(odd.failure().class(), ErrorClass::Quota);
+    }
+
+    #[test]
+    fn images_may_carry_their_metadata_in_two_places() {
+        for image in [
+            json!({"id": "a", "status": "READY", "nodepool_upload_id": "0000000001"}),
+            json!({"id": "a", "status": "active", "properties": {"nodepool_upload_id": "0000000001"}}),
+        ] {
+            let image: Image = serde_json::from_value(image).unwrap();
+            let image = image.into_cloud_image();
+            assert!(image.tags().upload.is_some());
+            assert_eq!(image.status, ImageStatus::Active);
+        }
+    }
+
+    /// Answers lists when it is let.
+    #[derive(Debug)]
+    struct Slow {
+        lists: AtomicUsize,
+        let_go: Semaphore,
+    }
+
+    #[async_trait]
+    impl Transport for Slow {
+        async fn call(&self, _: &str, _: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+            self.lists.fetch_add(1, Ordering::SeqCst);
+            let _permit = self.let_go.acquire().await;
+            to_raw_value(&json!([])).map_err(CallError::Garbled)
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_during_a_list_share_the_next_one() {
+        let slow = Arc::new(Slow {
+            lists: AtomicUsize::new(0),
+            let_go: Semaphore::new(0),
+        });
+        let client = Arc::new(Client {
+            transport: Arc::clone(&slow) as Arc<dyn Transport>,
+            limiter: RateLimiter::unlimited(),
+            timeout: Duration::from_secs(60),
+            servers: SharedList::default(),
+        });
+        let ask = || {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move { client.list_servers().await.map(|list| list.len()) })
+        };
+        let mut asked = vec![ask()];
+        while slow.lists.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        asked.extend((0..50).map(|_| ask()));
+        // One thread: when this comes back, all of them wait.
+        tokio::task::yield_now().await;
+        slow.let_go.add_permits(1);
+        for task in asked {
+            assert_eq!(task.await.unwrap().unwrap(), 0);
+        }
+        assert_eq!(slow.lists.load(Ordering::SeqCst), 2);
+        // Nobody gets a list that began before they asked.
+        ask().await.unwrap().unwrap();
+        assert_eq!(slow.lists.load(Ordering::SeqCst), 3);
     }
 }

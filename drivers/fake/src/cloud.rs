@@ -16,7 +16,7 @@ mod time;
 mod volumes;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use nodeyard_model::Timestamp;
 use serde::Serialize;
@@ -30,7 +30,7 @@ use self::network::{FloatingIps, Ports};
 use self::quota::Usage;
 use self::servers::Servers;
 use self::volumes::Volumes;
-use crate::simulate::{FailureRates, Simulate, Span};
+use crate::simulate::{FailureRates, Quota, Simulate, Span};
 
 pub use self::error::CloudError;
 
@@ -75,14 +75,14 @@ pub struct Cloud {
     boot_time: Span,
     delete_time: Span,
     upload_time: Span,
-    failures: std::collections::BTreeMap<String, FailureRates>,
+    failures: BTreeMap<String, FailureRates>,
     catalog: Catalog,
     servers: Servers,
     images: Images,
     volumes: Volumes,
     ports: Ports,
     floating_ips: FloatingIps,
-    quota: crate::simulate::Quota,
+    quota: Quota,
     used: Usage,
     chance: Chance,
     events: BinaryHeap<Reverse<(Timestamp, Event)>>,
@@ -133,7 +133,7 @@ impl Cloud {
         now: Timestamp,
     ) -> Result<Reply, CloudError> {
         match method {
-            "list_servers" => self.list_servers(&parse(arguments)?),
+            "list_servers" => self.list_servers(),
             "get_server" => self.get_server(&parse(arguments)?),
             "create_server" => self.create_server(parse(arguments)?, now),
             "delete_server" => self.delete_server(&parse(arguments)?, now),
@@ -222,3 +222,6 @@ fn parse<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, CloudError> {
     };
     serde_json::from_slice(text).map_err(|error| CloudError::malformed(&error))
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,13 +16,13 @@ use nodeyard_driver::{
     RateLimiter, Readiness, Resource, ResourceKind, State, Step, Target, Tidied, UploadOrder,
     UploadedImage,
 };
-use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
+use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources, Timestamp};
 use serde::Deserialize;
 use serde_json::json;
 
 use self::catalog::CatalogCache;
 use self::tidy::DownPorts;
-use crate::client::{Client, Flavor, Volume};
+use crate::client::{Client, Flavor, Server, SharedList, Volume};
 use crate::options::{LabelOptions, Options, PoolOptions};
 use crate::transport::Transport;
 
@@ -49,6 +49,7 @@ impl FakeDriver {
                 transport,
                 limiter: RateLimiter::every(options.rate),
                 timeout: options.call_timeout,
+                servers: SharedList::default(),
             },
             options,
             catalog: Mutex::default(),
@@ -74,22 +75,32 @@ impl FakeDriver {
             .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
     }
 
+    /// What carries the id of a node of ours.
+    async fn servers_of_node(&self, node: NodeId) -> Result<Vec<Server>, Error> {
+        let servers = self.client.list_servers().await?;
+        let ours = |server: &&Server| self.options.owner.owns_node(&server.tags(), node);
+        Ok(servers.iter().filter(ours).cloned().collect())
+    }
+
     async fn list_instances(&self) -> Result<Vec<Resource>, Error> {
-        let servers = self.client.list_servers(None).await?;
+        let servers = self.client.list_servers().await?;
         let flavors = self.flavors().await?;
         let flavors: HashMap<_, &Flavor> = flavors.iter().map(|f| (f.id.as_str(), f)).collect();
-        let volumes: Vec<Volume> = if servers.iter().any(|server| !server.volumes.is_empty()) {
+        let volumes: Vec<Volume> = if servers
+            .iter()
+            .any(|server| server.volume_ids().next().is_some())
+        {
             self.client.call("list_volumes", json!({})).await?
         } else {
             Vec::new()
         };
         let sizes: HashMap<_, _> = volumes.iter().map(|v| (v.id.as_str(), v.size)).collect();
-        let resource = |server: &crate::client::Server| {
-            let attached = server.volumes.iter();
-            let sizes = attached.filter_map(|volume| sizes.get(volume.id.as_str()).copied());
+        let resource = |server: &Server| {
+            let sizes = server.volume_ids().filter_map(|id| sizes.get(id).copied());
             // A flavor that is not offered any more still counts as one machine.
-            let takes = flavors
-                .get(server.flavor.id.as_str())
+            let takes = server
+                .flavor_id()
+                .and_then(|id| flavors.get(id))
                 .map_or_else(|| Resources::new(0, 1, 0), |flavor| flavor.takes(sizes));
             Resource {
                 kind: ResourceKind::INSTANCES,

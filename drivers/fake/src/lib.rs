@@ -24,7 +24,7 @@ pub use options::{
     PoolOptions,
 };
 pub use simulate::{FailureRates, FlavorOptions, Quota, Simulate, Span};
-pub use transport::{CallError, Http, InProcess, InvalidUrl, Transport};
+pub use transport::{CallError, Http, InProcess, InvalidUrl, Transport, connect};
 pub use world::{Clock, World};
 
 /// Where the cloud is, if it is not in this process.

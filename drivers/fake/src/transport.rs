@@ -78,6 +78,18 @@ impl Transport for InProcess {
     }
 }
 
+/// The cloud of `provider`: at `url` if there is one, otherwise in `world`.
+pub fn connect(
+    url: Option<&str>,
+    world: &Arc<World>,
+    provider: &str,
+) -> Result<Arc<dyn Transport>, InvalidUrl> {
+    Ok(match url {
+        Some(url) => Arc::new(Http::new(url, provider)?),
+        None => Arc::new(InProcess::new(Arc::clone(world), provider)),
+    })
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidUrl {
     #[error("{url:?} is not the address of a simulated cloud; it looks like http://127.0.0.1:8080")]

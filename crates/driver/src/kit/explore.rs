@@ -15,8 +15,8 @@ pub struct Suite {
     /// How many nodes live side by side.
     pub nodes: usize,
     pub uploads: usize,
-    /// Also two faults in one run: crashes and lost answers, at every two points.
-    pub pairs: bool,
+    /// Also two faults in one run, crashes and lost answers: every n-th of all combinations.
+    pub pairs: Option<usize>,
     /// How long a step may take before the caller gives it up, as after a hang.
     pub step_limit: Duration,
 }
@@ -26,7 +26,7 @@ impl Default for Suite {
         Self {
             nodes: 2,
             uploads: 0,
-            pairs: false,
+            pairs: None,
             step_limit: Duration::from_secs(60),
         }
     }
@@ -70,8 +70,8 @@ where
                 explorer.run(&[(at, fault)], recovery, false).await?;
             }
         }
-        if suite.pairs {
-            for schedule in pairs(&points) {
+        if let Some(nth) = suite.pairs {
+            for schedule in pairs(&points).step_by(nth.max(1)) {
                 explorer.run(&schedule, recovery, false).await?;
             }
         }

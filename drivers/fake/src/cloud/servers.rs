@@ -126,12 +126,11 @@ impl Server {
     }
 }
 
-/// In the order of their creation, with indexes by id and by name.
+/// In the order of their creation, with an index by id.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     all: BTreeMap<u64, Server>,
     by_id: HashMap<String, u64>,
-    by_name: HashMap<String, Vec<u64>>,
     next: u64,
 }
 
@@ -139,8 +138,6 @@ impl Servers {
     fn add(&mut self, server: Server) -> u64 {
         self.next += 1;
         self.by_id.insert(server.id.clone(), self.next);
-        let same_name = self.by_name.entry(server.name.clone()).or_default();
-        same_name.push(self.next);
         self.all.insert(self.next, server);
         self.next
     }
@@ -148,12 +145,6 @@ impl Servers {
     fn remove(&mut self, number: u64) -> Option<Server> {
         let server = self.all.remove(&number)?;
         self.by_id.remove(&server.id);
-        if let Some(same_name) = self.by_name.get_mut(&server.name) {
-            same_name.retain(|other| *other != number);
-            if same_name.is_empty() {
-                self.by_name.remove(&server.name);
-            }
-        }
         Some(server)
     }
 
@@ -164,13 +155,6 @@ impl Servers {
     pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut Server> {
         self.all.get_mut(self.by_id.get(id)?)
     }
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct ListServers {
-    /// Only servers of exactly this name.
-    #[serde(default)]
-    name: Option<String>,
 }
 
 /// A thing by its name or id, or the thing itself as the cloud showed it.
@@ -223,20 +207,8 @@ pub(super) struct CreateServer {
 }
 
 impl Cloud {
-    pub(super) fn list_servers(&self, wanted: &ListServers) -> Result<Reply, CloudError> {
-        let Some(name) = &wanted.name else {
-            return Reply::now(&self.servers.all.values().collect::<Vec<_>>());
-        };
-        let numbers = self
-            .servers
-            .by_name
-            .get(name)
-            .map_or(&[][..], Vec::as_slice);
-        let servers: Vec<_> = numbers
-            .iter()
-            .filter_map(|number| self.servers.all.get(number))
-            .collect();
-        Reply::now(&servers)
+    pub(super) fn list_servers(&self) -> Result<Reply, CloudError> {
+        Reply::now(&self.servers.all.values().collect::<Vec<_>>())
     }
 
     pub(super) fn get_server(&self, wanted: &ById) -> Result<Reply, CloudError> {

@@ -83,8 +83,7 @@ impl FakeDriver {
         state: &mut State,
         now: Timestamp,
     ) -> Result<bool, Error> {
-        let mut servers = self.client.list_servers(Some(&order.hostname())).await?;
-        servers.retain(|server| self.options.owner.owns_node(&server.tags(), order.node));
+        let mut servers = self.servers_of_node(order.node).await?;
         let good = servers
             .iter()
             .position(|server| !server.is_broken() && !server.is_going());

@@ -57,21 +57,20 @@ impl FakeDriver {
 
     /// The servers that are to go. None if the target is something else, which is gone now.
     async fn servers_of(&self, target: &Target) -> Result<Option<Vec<Server>>, Error> {
-        let id = match target {
-            Target::Node {
-                external_id: Some(id),
-                ..
-            } => id,
-            Target::Node {
-                node,
-                external_id: None,
-            } => {
-                let name = target.hostname();
-                let mut servers = self.client.list_servers(name.as_deref()).await?;
-                servers.retain(|server| self.options.owner.owns_node(&server.tags(), *node));
-                return Ok(Some(servers));
+        match target {
+            Target::Node { node, external_id } => {
+                // An id that leads nowhere may be that of an earlier try.
+                if let Some(id) = external_id
+                    && let Some(server) = self.client.get_server(&server_id(id)?).await?
+                {
+                    return Ok(Some(vec![server]));
+                }
+                Ok(Some(self.servers_of_node(*node).await?))
             }
-            Target::Resource { kind, id } if *kind == ResourceKind::INSTANCES => id,
+            Target::Resource { kind, id } if *kind == ResourceKind::INSTANCES => {
+                let server = self.client.get_server(&server_id(id)?).await?;
+                Ok(Some(server.into_iter().collect()))
+            }
             Target::Resource { kind, id } => {
                 let method = match kind {
                     kind if *kind == ResourceKind::IMAGES => "delete_image",
@@ -80,11 +79,9 @@ impl FakeDriver {
                     kind => return Err(Error::unsupported(&format!("delete {kind}"))),
                 };
                 self.client.delete(method, &server_id(id)?).await?;
-                return Ok(None);
+                Ok(None)
             }
-        };
-        let server = self.client.get_server(&server_id(id)?).await?;
-        Ok(Some(server.into_iter().collect()))
+        }
     }
 
     /// Floating IPs go first: without their server nobody would find them.

@@ -1,0 +1,396 @@
+//! What the driver does in a cloud that behaves, and in one that has its reasons not to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_driver::{
+    CreateOrder, Driver, Error, ErrorClass, ImageFilter, Instance, Readiness, ResourceKind, State,
+    Step, Target,
+};
+use nodeyard_driver_fake::{
+    FailureRates, FakeDriver, ImageChoice, InProcess, Options, Quota, Simulate, World,
+};
+use nodeyard_model::{Label, ResourceName, Resources, Timestamp};
+use serde_json::{Value, json};
+
+use crate::common::{Hand, PROVIDER, ask, node, options, order, simulate, world};
+
+struct Bench {
+    hand: Hand,
+    world: Arc<World>,
+    driver: FakeDriver,
+}
+
+impl Bench {
+    fn new(simulate: Simulate, options: Options) -> Self {
+        let hand = Hand::new();
+        let world = world(simulate, &hand);
+        let transport = Arc::new(InProcess::new(Arc::clone(&world), PROVIDER));
+        let driver = FakeDriver::new(options, transport);
+        Self {
+            hand,
+            world,
+            driver,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.hand.now()
+    }
+
+    async fn create(&self, order: &CreateOrder, state: &mut State) -> Result<Instance, Error> {
+        loop {
+            match self.driver.create(order, state, self.now()).await? {
+                Step::Done(instance) => return Ok(instance),
+                Step::Wait(wait) => self.hand.advance(wait.at_most),
+            }
+        }
+    }
+
+    async fn launch(&self, number: u32) -> Result<Instance, Error> {
+        self.create(&order(number), &mut State::fresh()).await
+    }
+
+    async fn delete(&self, target: &Target) {
+        let mut state = State::default();
+        while let Step::Wait(wait) = self
+            .driver
+            .delete(target, &mut state, self.now())
+            .await
+            .unwrap()
+        {
+            self.hand.advance(wait.at_most);
+        }
+    }
+
+    fn ask(&self, method: &str) -> Value {
+        ask(&self.world, method, &json!({})).unwrap()
+    }
+}
+
+fn failing(call: &str, class: &str) -> Simulate {
+    let mut simulate = simulate();
+    let rates = FailureRates {
+        error: 1.0,
+        class: class.to_owned(),
+        ..FailureRates::default()
+    };
+    simulate.failures.insert(call.to_owned(), rates);
+    simulate
+}
+
+#[tokio::test]
+async fn an_instance_says_what_the_cloud_says() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    let instance = bench.launch(7).await.unwrap();
+    assert_eq!(instance.resources, Resources::new(2, 1, 2048));
+    assert_eq!(instance.cloud.as_deref(), Some("fake"));
+    assert_eq!(instance.host_id.as_deref(), Some("fake"));
+    assert_eq!(instance.public_ipv4.as_deref(), Some("fake"));
+    assert_eq!(instance.public_ipv6, None);
+    assert!(instance.az.is_some());
+}
+
+#[tokio::test]
+async fn metadata_of_people_does_not_hide_the_record() {
+    let bench = Bench::new(
+        simulate(),
+        options(|label| {
+            label.instance_properties = [("a", "b"), ("nodepool_node_id", "evil")]
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into();
+            label.dynamic_instance_properties = [
+                ("tenant", "{request.tenant_name}"),
+                ("broken", "{request.nothing}"),
+            ]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into();
+        }),
+    );
+    let mut order = order(7);
+    order.request.tenant_name = Some("acme".into());
+    bench.create(&order, &mut State::fresh()).await.unwrap();
+    let metadata = &bench.ask("list_servers")[0]["metadata"];
+    assert_eq!(
+        *metadata,
+        json!({
+            "groups": "fake-cloud,precise,small", "a": "b", "tenant": "acme",
+            "nodepool_node_id": "0000000007", "nodepool_pool_name": "main",
+            "nodepool_provider_name": "fake-cloud", "nodeyard_system_id": "ours",
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_quota_that_is_used_up_is_an_error_of_its_class_and_leaves_nothing() {
+    let mut simulate = simulate();
+    simulate.quota = Quota {
+        cores: 5,
+        ..Quota::default()
+    };
+    let bench = Bench::new(simulate, options(|_| {}));
+    bench.launch(1).await.unwrap();
+    bench.launch(2).await.unwrap();
+    let error = bench.launch(3).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Quota);
+    assert!(error.to_string().contains("cores"), "{error}");
+    assert_eq!(bench.ask("list_servers").as_array().unwrap().len(), 2);
+    let used = bench.ask("get_compute_limits")["total_cores_used"].clone();
+    assert_eq!(used, 4);
+}
+
+#[tokio::test]
+async fn no_host_for_a_server_is_a_lack_of_capacity() {
+    for (class, expected) in [
+        ("NoValidHost", ErrorClass::Capacity),
+        ("quota", ErrorClass::Quota),
+    ] {
+        let bench = Bench::new(failing("boot", class), options(|_| {}));
+        let mut state = State::fresh();
+        let error = bench.create(&order(1), &mut state).await.unwrap_err();
+        assert_eq!(error.class(), expected, "{error}");
+        // The caller knows what to delete.
+        let target = Target::Node {
+            node: node(1),
+            external_id: state.external_id,
+        };
+        bench.delete(&target).await;
+        assert_eq!(bench.ask("list_servers"), json!([]));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_was_half_made_is_known_to_the_caller() {
+    let bench = Bench::new(
+        failing("create_server", "OpenStackCloudCreateException"),
+        options(|_| {}),
+    );
+    let mut state = State::fresh();
+    let error = bench.create(&order(1), &mut state).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+    let made = bench.ask("list_servers")[0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(state.external_id, Some(made.as_str().into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_ends_after_its_time() {
+    let mut simulate = simulate();
+    let rates = FailureRates {
+        hang: 1.0,
+        ..FailureRates::default()
+    };
+    simulate.failures.insert("create_server".to_owned(), rates);
+    let bench = Bench::new(simulate, options(|_| {}));
+    let error = bench.launch(1).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry);
+}
+
+#[tokio::test]
+async fn a_node_is_deleted_by_its_id_alone_with_all_its_parts() {
+    let bench = Bench::new(
+        simulate(),
+        options(|label| {
+            label.boot_volume = Some(30);
+            label.networks = vec!["fake-nat-network-name".into()];
+        }),
+    );
+    let instance = bench.launch(1).await.unwrap();
+    assert_eq!(
+        instance.resources.get(&ResourceName::from("volume-gb")),
+        30.into()
+    );
+    assert_eq!(bench.ask("list_floating_ips").as_array().unwrap().len(), 1);
+    let cost = bench
+        .driver
+        .cost(&"main".into(), &"small".into())
+        .await
+        .unwrap();
+    let listed = bench.driver.list().await.unwrap();
+    let taken: Resources = listed.iter().map(|resource| &resource.takes).sum();
+    assert_eq!(taken, cost);
+    let target = Target::Node {
+        node: node(1),
+        external_id: None,
+    };
+    bench.delete(&target).await;
+    for list in ["list_servers", "list_volumes", "list_floating_ips"] {
+        assert_eq!(bench.ask(list), json!([]), "{list}");
+    }
+    assert_eq!(
+        bench.ask("get_volume_limits")["absolute"]["totalGigabytesUsed"],
+        0
+    );
+}
+
+#[tokio::test]
+async fn a_leak_is_deleted_as_it_was_listed() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    bench.launch(1).await.unwrap();
+    for resource in bench.driver.list().await.unwrap() {
+        if resource.tags.node.is_some() {
+            let (kind, id) = (resource.kind, resource.id);
+            bench.delete(&Target::Resource { kind, id }).await;
+        }
+    }
+    assert_eq!(bench.ask("list_servers"), json!([]));
+}
+
+#[tokio::test]
+async fn limits_leave_out_what_is_not_limited() {
+    let mut simulate = simulate();
+    simulate.quota.ram = -1;
+    let limits = Bench::new(simulate, options(|_| {}))
+        .driver
+        .limits()
+        .await
+        .unwrap();
+    assert_eq!(limits.get(&ResourceName::RAM), None);
+    assert_eq!(limits.get(&ResourceName::INSTANCES), Some(20.into()));
+}
+
+#[tokio::test]
+async fn flavors_are_chosen_by_ram_or_by_name() {
+    let mut cloud = simulate();
+    let flavor = |name: &str, ram| nodeyard_driver_fake::FlavorOptions {
+        name: name.to_owned(),
+        ram,
+        vcpus: 1,
+        disk: 1,
+    };
+    cloud.flavors = vec![
+        flavor("big gold", 8192),
+        flavor("tiny", 512),
+        flavor("mid gold", 4096),
+        flavor("mid", 2048),
+    ];
+    for (min_ram, name, expected) in [
+        (Some(1000), None, Some(2048)),
+        (Some(1000), Some("gold"), Some(4096)),
+        (None, Some("tiny"), Some(512)),
+        (None, Some("gold"), None),
+        (Some(100_000), None, None),
+    ] {
+        let bench = Bench::new(
+            cloud.clone(),
+            options(|label| {
+                label.min_ram = min_ram;
+                label.flavor_name = name.map(Into::into);
+            }),
+        );
+        let cost = bench.driver.cost(&"main".into(), &"small".into()).await;
+        let ram = cost.as_ref().ok().map(|cost| cost.get(&ResourceName::RAM));
+        assert_eq!(
+            ram,
+            expected.map(|ram: i64| ram.into()),
+            "{min_ram:?} {name:?}"
+        );
+        if let Err(error) = cost {
+            assert_eq!(error.class(), ErrorClass::Permanent);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
+    let filters = vec![ImageFilter {
+        name: "os".to_owned(),
+        values: vec!["jam*".to_owned()],
+    }];
+    let mut with_filters = options(|_| {});
+    with_filters.cloud_images[0].choice = ImageChoice::Filters(filters);
+    let bench = Bench::new(simulate(), with_filters);
+    let small: Label = "small".into();
+    let ready = async || {
+        bench
+            .driver
+            .readiness(&"main".into(), &small, bench.now())
+            .await
+            .unwrap()
+    };
+    assert!(matches!(ready().await, Readiness::NotReady(_)));
+    let upload = json!({"name": "i", "filename": "/i", "wait": false, "os": "jammy"});
+    ask(&bench.world, "create_image", &upload).unwrap();
+    bench.hand.advance(Duration::from_secs(299));
+    assert!(matches!(ready().await, Readiness::NotReady(_)));
+    bench.hand.advance(Duration::from_secs(2));
+    assert_eq!(ready().await, Readiness::Ready);
+    bench.launch(1).await.unwrap();
+    let image = ask(&bench.world, "get_image", &json!({"name_or_id": "i"})).unwrap();
+    assert_eq!(bench.ask("list_servers")[0]["image"]["id"], image["id"]);
+}
+
+#[tokio::test]
+async fn what_the_cloud_calls_stale_is_looked_up_again() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    bench.launch(1).await.unwrap();
+    let newer = json!({"name": "Fake Precise", "filename": "/i", "wait": false});
+    let newer = ask(&bench.world, "create_image", &newer).unwrap();
+    ask(
+        &bench.world,
+        "delete_image",
+        &json!({"id": "fake-image-id"}),
+    )
+    .unwrap();
+    bench.hand.advance(Duration::from_secs(1));
+    let mut state = State::fresh();
+    let error = bench.create(&order(2), &mut state).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry);
+    bench.create(&order(2), &mut state).await.unwrap();
+    assert_eq!(bench.ask("list_servers")[1]["image"]["id"], newer["id"]);
+}
+
+#[tokio::test]
+async fn ports_that_stay_down_are_removed_at_the_second_look() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    bench.launch(1).await.unwrap();
+    let tidy = async || bench.driver.tidy(bench.now()).await.unwrap();
+    assert_eq!(tidy().await, []);
+    bench.hand.advance(Duration::from_secs(599));
+    assert_eq!(tidy().await, []);
+    bench.hand.advance(Duration::from_secs(2));
+    let tidied = tidy().await;
+    assert_eq!(
+        (tidied[0].kind.clone(), tidied[0].count),
+        (ResourceKind::PORTS, 2)
+    );
+    let left = bench.ask("list_ports");
+    assert_eq!(left.as_array().unwrap().len(), 1);
+    assert_eq!(left[0]["status"], "ACTIVE");
+}
+
+#[tokio::test]
+async fn the_console_is_shown_where_the_label_asks_for_it() {
+    for wanted in [false, true] {
+        let bench = Bench::new(simulate(), options(|label| label.console_log = wanted));
+        let instance = bench.launch(1).await.unwrap();
+        let console = bench
+            .driver
+            .evidence(&"main".into(), &"small".into(), &instance.external_id)
+            .await
+            .unwrap();
+        assert_eq!(
+            console.is_some_and(|text| text.contains("np0000000001")),
+            wanted
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_same_seed_gives_the_same_cloud() {
+    let story = async |seed| {
+        let mut simulate = failing("create_server", "HttpException");
+        simulate.seed = seed;
+        simulate.failures.get_mut("create_server").unwrap().error = 0.5;
+        let bench = Bench::new(simulate, options(|_| {}));
+        let mut story = Vec::new();
+        for number in 0..20 {
+            story.push(bench.launch(number).await.map(|i| i.external_id).ok());
+        }
+        story
+    };
+    assert_eq!(story(1).await, story(1).await);
+    assert_ne!(story(1).await, story(2).await);
+}
