@@ -39,6 +39,10 @@
 //! on the wire, its lock held), as Nodepool does, one at a time. Elsewhere the request stays
 //! `requested`, and whichever pool has room first gets it.
 //!
+//! A pool says that it is *paused*, so that others stop leaving requests to it, while some request finds no room
+//! even without counting what is kept. If what is kept counted, two pools could talk each other into
+//! and out of a pause for ever.
+//!
 //! [`Policy::patience`]: crate::setup::Policy::patience
 
 pub(crate) mod accrual;
@@ -46,13 +50,15 @@ pub(crate) mod judge;
 mod recipe;
 mod room;
 
+use std::collections::BTreeSet;
+
 use nodeyard_model::{Label, RequestId, Timestamp};
 
-use crate::setup::{PoolKey, Zone};
+use crate::setup::{PoolKey, Supply, Zone};
 use crate::verdict::{Acceptance, Defer, Verdict};
 use crate::world::World;
-use crate::world::queue::{Line, Stage};
-use accrual::Accrual;
+use crate::world::queue::{Line, LineId, Stage};
+use accrual::{Accrual, Booking};
 use judge::{Case, Judged};
 pub use room::Eviction;
 
@@ -91,6 +97,19 @@ pub enum Retry {
     GiveBack(Verdict),
 }
 
+/// A pass under way.
+#[derive(Debug, Default)]
+struct Look {
+    pass: Pass,
+    /// What is kept for the requests that were looked at, and those before them elsewhere.
+    accrual: Accrual,
+    bookings: Vec<Booking>,
+    /// Some request was stopped by a shortage.
+    blocked: bool,
+    /// Idle nodes make room for the first request that needs it.
+    room_made: bool,
+}
+
 impl World {
     /// One pass of one of our pools.
     ///
@@ -98,65 +117,120 @@ impl World {
     /// [`release`](Self::release) if the request's lock could not be had.
     pub fn assign(&mut self, key: &PoolKey, at: Moment) -> Pass {
         self.unmark_stale(key);
-        let mut pass = Pass::default();
-        let mut accrual = Accrual::default();
-        let mut bookings = Vec::new();
+        let mut look = Look::default();
         let mut elsewhere = self.bookings_elsewhere(key).into_iter().peekable();
-        let mut wants_room = true;
         let mut last = None;
-
         while let Some(head) = self.queue.next_head(key, last) {
             last = Some(head);
             while let Some(booking) = elsewhere.next_if(|booking| booking.order < head.0) {
-                accrual.keep_elsewhere(&booking, &key.provider);
+                look.accrual.keep_elsewhere(&booking, &key.provider);
             }
-            let Some(request) = self.queue.line(head.1).and_then(Line::head) else {
-                continue;
-            };
-            let Some(case) = Case::of(self, request) else {
-                continue;
-            };
-            let held = case.held_by.is_some();
-            let Judged { verdict, wait } = self.judge(key, &case, &accrual, at);
-            let verdict = match verdict {
-                Verdict::Reserve(shortage) if !held && self.holds_another(key) => {
-                    Verdict::Defer(Defer::Shortage(shortage))
-                }
-                verdict => verdict,
-            };
-            if let Some(wait) = wait {
-                let stops_the_pool = stops_the_pool(&verdict);
-                pass.paused |= stops_the_pool;
-                if wants_room && stops_the_pool {
-                    wants_room = false;
-                    let need = &wait.booking.room;
-                    let nodes = &wait.booking.nodes;
-                    pass.evictions = self.make_room(key, request, need, &accrual, nodes, at.now);
-                }
-                if wait.patient_until <= at.now {
-                    accrual.keep_here(&wait.booking);
-                    bookings.push(wait.booking);
-                } else {
-                    let again = pass.again_at.unwrap_or(wait.patient_until);
-                    pass.again_at = Some(again.min(wait.patient_until));
-                }
-            }
-            if self.carry_out(key, request, &verdict, held) {
-                pass.decisions.push(Decision { request, verdict });
+            self.look_at(key, head.1, &mut look, at);
+            if look.blocked && self.is_full(key, &look) {
+                self.only_decline(key, &mut look, at);
+                break;
             }
         }
 
+        let Look { pass, bookings, .. } = look;
         if let Some(pool) = self.own.get_mut(key) {
-            let fewer = pool.bookings.iter().any(|old| !bookings.contains(old));
-            let reopened = pass.paused != pool.paused;
-            pool.bookings = bookings;
-            pool.paused = pass.paused;
-            if fewer || reopened {
+            let reopened = pass.paused != std::mem::replace(&mut pool.paused, pass.paused);
+            let mut dropped = std::mem::replace(&mut pool.bookings, bookings);
+            dropped.retain(|old| !pool.bookings.contains(old));
+            self.wake_sharers(key, &dropped);
+            if reopened {
                 self.wake_all();
                 self.unmark_stale(key);
             }
         }
         pass
+    }
+
+    /// Judges the head of a line.
+    fn look_at(&mut self, key: &PoolKey, line: LineId, look: &mut Look, at: Moment) {
+        let Some(request) = self.queue.line(line).and_then(Line::head) else {
+            return;
+        };
+        let Some(case) = Case::of(self, request) else {
+            return;
+        };
+        let held = case.held_by.is_some();
+        let Judged { verdict, wait } = self.judge(key, &case, &look.accrual, at);
+        let verdict = match verdict {
+            Verdict::Reserve(shortage) if !held && self.holds_another(key) => {
+                Verdict::Defer(Defer::Shortage(shortage))
+            }
+            verdict => verdict,
+        };
+        if let Some(wait) = wait {
+            let Look { pass, accrual, .. } = look;
+            pass.paused |= wait.pool_is_short;
+            if is_short_of_room(&verdict) && !std::mem::replace(&mut look.room_made, true) {
+                let Booking { room, nodes, .. } = &wait.booking;
+                pass.evictions = self.make_room(key, request, room, accrual, nodes, at.now);
+            }
+            if wait.patient_until <= at.now {
+                accrual.keep_here(&wait.booking);
+                look.bookings.push(wait.booking);
+            } else {
+                let again = pass.again_at.unwrap_or(wait.patient_until);
+                pass.again_at = Some(again.min(wait.patient_until));
+            }
+            look.blocked = true;
+        }
+        if matches!(
+            verdict,
+            Verdict::Accept(_) | Verdict::Defer(_) | Verdict::Reserve(_)
+        ) {
+            self.queue.vet(key, line);
+        }
+        if self.carry_out(key, request, &verdict, held) {
+            look.pass.decisions.push(Decision { request, verdict });
+        }
+    }
+
+    /// Nothing is idle, and not even the smallest node fits: every further request has to wait.
+    fn is_full(&self, key: &PoolKey, look: &Look) -> bool {
+        let (Some(own), Some(pool)) = (self.own.get(key), self.fleet.pool(key)) else {
+            return true;
+        };
+        let Some(provider) = self.fleet.provider(&key.provider) else {
+            return true;
+        };
+        let accrual = &look.accrual;
+        let mut labels = own.setup.labels.values();
+        pool.idle.is_empty()
+            && labels.all(|label| {
+                // A pool without room is paused, so the first request that says so must be seen.
+                label.supply != Supply::Launched
+                    || look.pass.paused
+                        && !(pool.account.has_room(&accrual.pool, &label.cost)
+                            && provider.account.has_room(&accrual.provider, &label.cost))
+            })
+    }
+
+    /// A full pool still has to say what it can never serve.
+    fn only_decline(&mut self, key: &PoolKey, look: &mut Look, at: Moment) {
+        for line in self.queue.unvetted(key) {
+            while let Some(request) = self.queue.line(line).and_then(Line::head) {
+                let Some(case) = Case::of(self, request) else {
+                    break;
+                };
+                let held = case.held_by.is_some();
+                let verdict = self.judge(key, &case, &look.accrual, at).verdict;
+                match verdict {
+                    Verdict::Decline(_) => {
+                        self.carry_out(key, request, &verdict, held);
+                        look.pass.decisions.push(Decision { request, verdict });
+                    }
+                    Verdict::Skip(_) | Verdict::Yield(_) => break,
+                    _ => {
+                        self.queue.vet(key, line);
+                        break;
+                    }
+                }
+            }
+        }
     }
 
     /// Notes a decision; true if there is something to do about it.
@@ -173,10 +247,7 @@ impl World {
                 true
             }
             Verdict::Decline(_) => {
-                if let Some(pool) = self.own.get(key) {
-                    let stage = Stage::Declined(pool.setup.id.clone());
-                    self.set_stage(request, stage);
-                }
+                self.note_decline(key, request);
                 true
             }
             Verdict::Reserve(_) if !held => {
@@ -188,6 +259,16 @@ impl World {
             }
             _ => false,
         }
+    }
+
+    fn note_decline(&mut self, key: &PoolKey, request: RequestId) {
+        let own = self.own.get(key).map(|pool| pool.setup.id.clone());
+        let mut by = match self.queue.get(request).map(|request| &request.stage) {
+            Some(Stage::Declined(by)) => by.clone(),
+            _ => BTreeSet::new(),
+        };
+        by.extend(own);
+        self.set_stage(request, Stage::declined(by));
     }
 
     fn grant(&mut self, request: RequestId, acceptance: &Acceptance) {
@@ -235,8 +316,7 @@ impl World {
     }
 }
 
-/// Whether other pools should stop leaving requests to this one.
-fn stops_the_pool(verdict: &Verdict) -> bool {
+fn is_short_of_room(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Reserve(_) => true,
         Verdict::Defer(Defer::Shortage(shortage)) => shortage.is_of_room(),

@@ -9,8 +9,24 @@
 //! - [`min_ready`], [`expiry`], [`orphans`], [`locks`], [`leaks`]: nodes to prepare, and what to clean up
 //! - [`protocol`]: what may be written next, given a record that was read under its lock
 //!
-//! A `plan` never acts twice on one thing: what it decided counts from that moment on, and a decision that
-//! could not be carried out is taken back with [`World::release`].
+//! # How a launcher uses it
+//!
+//! 1. Describe the providers and pools ([`World::set_provider`], [`World::set_own_pool`],
+//!    [`World::set_tenant_limits`]), then put in every record of the store, with the hints of who is locked.
+//! 2. Put in every change as it is seen. Own writes may be put in at once, or when they come back as a change; twice
+//!    does no harm.
+//! 3. After changes, and when a pass asked for it ([`Pass::again_at`](assign::Pass::again_at)), run
+//!    [`World::assign`] for each pool that [`World::take_stale`] names, until it names none. What is decided
+//!    counts from that moment: promised room is taken, and the request is not offered to another pool.
+//! 4. Carry the decisions out. *Accept*: write `pending` (unless the request is held already), get a node for each
+//!    step, fulfil. *Reserve*: write `pending` and keep the lock; the request comes again as *accept*,
+//!    *decline*, or goes. *Decline*: write it. Write [`Pass::paused`](assign::Pass::paused) to the pool's component
+//!    when it changes.
+//! 5. Between recording a node and launching it, when the own record has come back, ask [`World::excess`].
+//! 6. Say what did not work: [`World::release`] when a request's lock cannot be had, a launch failed for good or the
+//!    pool stops; [`World::retry`] when a launch met a quota; [`World::release_eviction`].
+//!    A request that is fulfilled, failed or gone needs nothing: its record says so.
+//! 7. Once in a while, or when told ([`expiry::Expiry::again_at`]), run the sweeps.
 
 pub mod assign;
 pub mod expiry;

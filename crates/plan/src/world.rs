@@ -129,6 +129,9 @@ impl World {
         account.limits = setup.limits.clone();
         account.foreign = setup.foreign.clone();
         self.providers.insert(name.clone(), setup);
+        for key in self.own.keys().filter(|key| key.provider == *name) {
+            self.queue.unvet(key);
+        }
         self.wake_provider(name);
     }
 
@@ -183,6 +186,7 @@ impl World {
         let setup = self.own.get_mut(key).map(|pool| &mut pool.setup.labels);
         if let Some(label) = setup.and_then(|labels| labels.get_mut(label)) {
             label.readiness = readiness;
+            self.queue.unvet(key);
             self.stale.insert(key.clone());
         }
     }
@@ -199,12 +203,26 @@ impl World {
         self.wake_all();
     }
 
-    /// Takes back what [`assign`](Self::assign) decided on a request and the records do not show: the lock
-    /// was taken by somebody else, a launch failed, or the request is not ours any more.
-    pub fn release(&mut self, id: RequestId) {
-        self.fleet_release(id);
-        let route = route(&self.registry, &self.own);
-        self.queue.set_stage(id, Stage::Open, route);
+    /// Takes back what `pool` decided on a request and the records do not show: the lock was taken by somebody
+    /// else, a launch failed, the pool stops. What another pool of ours decided meanwhile stays.
+    pub fn release(&mut self, pool: &PoolKey, id: RequestId) {
+        let Some(request) = self.queue.get(id) else {
+            return;
+        };
+        let stage = match &request.stage {
+            Stage::Open => return,
+            Stage::Held(by) | Stage::Taken(by) if by != pool => return,
+            Stage::Held(_) | Stage::Taken(_) => {
+                self.fleet_release(id);
+                Stage::Open
+            }
+            Stage::Declined(by) => {
+                let own = self.own.get(pool).map(|pool| &pool.setup.id);
+                let others = by.iter().filter(|id| Some(*id) != own);
+                Stage::declined(others.cloned().collect())
+            }
+        };
+        self.set_stage(id, stage);
         self.wake_concerned(id);
     }
 
@@ -278,7 +296,8 @@ impl World {
     fn fleet_release(&mut self, id: RequestId) {
         if let Some(key) = self.fleet.break_promise(id) {
             self.wake_provider(&key.provider);
-            if self.queue.get(id).is_some_and(|r| r.ask.tenant.is_some()) {
+            let tenant = self.queue.get(id).and_then(|r| r.ask.tenant.as_ref());
+            if tenant.is_some_and(|tenant| self.is_limited(tenant)) {
                 self.wake_all();
             }
         }
@@ -316,15 +335,34 @@ impl World {
         }
     }
 
+    /// A pool keeps less for others than before: those that share a limit with it may go on.
+    pub(crate) fn wake_sharers(&mut self, key: &PoolKey, dropped: &[Booking]) {
+        let limited = |booking: &Booking| {
+            let tenant = booking.tenant.as_ref();
+            tenant.is_some_and(|(tenant, _)| self.is_limited(tenant))
+        };
+        if dropped.iter().any(limited) {
+            self.wake_all();
+        } else if !dropped.is_empty() {
+            self.wake_provider(&key.provider);
+        }
+        self.unmark_stale(key);
+    }
+
+    fn is_limited(&self, tenant: &TenantName) -> bool {
+        let account = self.fleet.tenant(tenant);
+        account.is_some_and(|account| account.limits.iter().next().is_some())
+    }
+
     fn wake(&mut self, freed: &Freed) {
         if let Some(provider) = &freed.provider {
             self.wake_provider(provider);
         }
-        let limited = |tenant: &TenantName| {
-            let account = self.fleet.tenant(tenant);
-            account.is_some_and(|account| account.limits.iter().next().is_some())
-        };
-        if freed.tenant.as_ref().is_some_and(limited) {
+        if freed
+            .tenant
+            .as_ref()
+            .is_some_and(|tenant| self.is_limited(tenant))
+        {
             self.wake_all();
         }
     }

@@ -64,6 +64,8 @@ pub(crate) struct Judged {
 pub(crate) struct Wait {
     pub(crate) booking: Booking,
     pub(crate) patient_until: Timestamp,
+    /// It would not fit even if nothing was kept for others.
+    pub(crate) pool_is_short: bool,
 }
 
 impl From<Verdict> for Judged {
@@ -157,8 +159,12 @@ impl World {
                 to: to.clone(),
             });
         }
+        // Where a provider is asked for, pools elsewhere leave the request to us: leaving it to them would be
+        // for ever.
+        let asked_for = case.ask.provider.as_ref() == Some(&setup.key.provider);
         let first = candidates
             .clone()
+            .filter(|(_, pool)| !asked_for || pool.key.provider == setup.key.provider)
             .filter(|(id, pool)| pool.priority < own && !self.is_paused(id, &pool.key, pool.paused))
             .min_by_key(|(_, pool)| pool.priority);
         if let Some((to, pool)) = first {
@@ -297,6 +303,14 @@ impl World {
         })
     }
 
+    fn has_room(&self, key: &PoolKey, need: &Resources) -> bool {
+        let nothing = Resources::default();
+        let pool = self.fleet.pool(key);
+        let provider = self.fleet.provider(&key.provider);
+        pool.is_none_or(|book| book.account.has_room(&nothing, need))
+            && provider.is_none_or(|book| book.account.has_room(&nothing, need))
+    }
+
     fn wait(&self, pool: &OwnPool, case: &Case<'_>, defer: Defer, recipe: Recipe) -> Judged {
         if case.ask.min_ready
             && let Defer::Shortage(shortage) = defer
@@ -310,6 +324,7 @@ impl World {
         } else {
             (recipe.launch_cost, recipe.reused)
         };
+        let pool_is_short = !defer.is_at_tenant() && !self.has_room(&pool.setup.key, &room);
         let since = case.waiting.known_since;
         let patient_until = since.as_secs() + self.policy.patience.as_secs_f64();
         let wait = Wait {
@@ -323,6 +338,7 @@ impl World {
                 nodes,
             },
             patient_until: Timestamp::from_secs(patient_until).unwrap_or(since),
+            pool_is_short,
         };
         let here_only = case.held_by.is_some() || *case.candidates == [pool.setup.id.clone()];
         let verdict = match defer {

@@ -1,7 +1,11 @@
 //! The nodes: their records, what they use, and which of them are free.
 //!
-//! Every sum and index is kept up to date record by record, so a change costs what it touches. A *promise* is
-//! what a request was granted before the records show it; it counts like a record until the record arrives.
+//! Every sum and index is kept up to date record by record, so a change costs what it touches.
+
+mod excess;
+mod promise;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,7 +16,7 @@ use nodeyard_model::{
 
 use super::ledger::Account;
 use crate::setup::{PoolKey, PoolSetup, Zone};
-use crate::verdict::{Acceptance, Ledger, Step, Sum};
+use promise::Promise;
 
 /// What the plan keeps of a node's record.
 #[derive(Debug)]
@@ -101,15 +105,6 @@ pub(crate) enum Claim {
     Request(RequestId),
     /// It is to make room.
     Eviction(Timestamp),
-}
-
-#[derive(Debug)]
-struct Promise {
-    key: PoolKey,
-    tenant: Option<TenantName>,
-    launches: Vec<(Label, Resources)>,
-    /// With what each adds to its tenant.
-    reuses: Vec<(NodeId, Resources)>,
 }
 
 /// What a change of a node may let happen.
@@ -470,110 +465,6 @@ impl Fleet {
         }
     }
 
-    /// Grants what `acceptance` lists, in addition to what the request was granted before.
-    pub(crate) fn promise(
-        &mut self,
-        request: RequestId,
-        tenant: Option<&TenantName>,
-        acceptance: &Acceptance,
-    ) {
-        let mut promise = self.withdraw(request).unwrap_or_else(|| Promise {
-            key: acceptance.pool.clone(),
-            tenant: tenant.cloned(),
-            launches: Vec::new(),
-            reuses: Vec::new(),
-        });
-        for step in &acceptance.steps {
-            match step {
-                Step::Launch { label, cost } => {
-                    promise.launches.push((label.clone(), cost.clone()));
-                }
-                Step::Reuse { node, .. } => {
-                    promise
-                        .reuses
-                        .push((*node, self.tenant_cost(*node).clone()));
-                }
-            }
-        }
-        self.enter(request, promise);
-    }
-
-    fn enter(&mut self, request: RequestId, promise: Promise) {
-        for (_, cost) in &promise.launches {
-            let Promise { key, tenant, .. } = &promise;
-            let pool = self.pools.entry(key.clone()).or_default();
-            pool.account.launching += cost;
-            let provider = self.provider_mut(&key.provider);
-            provider.account.launching += cost;
-            provider.promised += 1;
-            if let Some(tenant) = tenant {
-                self.tenants.entry(tenant.clone()).or_default().launching += cost;
-            }
-        }
-        for (node, cost) in &promise.reuses {
-            self.claim(*node, Claim::Request(request));
-            if let Some(tenant) = &promise.tenant {
-                self.tenants.entry(tenant.clone()).or_default().launching += cost;
-            }
-        }
-        if !promise.launches.is_empty() || !promise.reuses.is_empty() {
-            self.promises.insert(request, promise);
-        }
-    }
-
-    /// The inverse of `enter`.
-    fn withdraw(&mut self, request: RequestId) -> Option<Promise> {
-        let promise = self.promises.remove(&request)?;
-        for (_, cost) in &promise.launches {
-            if let Some(pool) = self.pools.get_mut(&promise.key) {
-                pool.account.launching -= cost;
-            }
-            let provider = self.provider_mut(&promise.key.provider);
-            provider.account.launching -= cost;
-            provider.promised = provider.promised.saturating_sub(1);
-        }
-        let tenant = promise.tenant.as_ref();
-        if let Some(account) = tenant.and_then(|tenant| self.tenants.get_mut(tenant)) {
-            let costs = promise.launches.iter().map(|(_, cost)| cost);
-            for cost in costs.chain(promise.reuses.iter().map(|(_, cost)| cost)) {
-                account.launching -= cost;
-            }
-        }
-        for (node, _) in &promise.reuses {
-            self.drop_claim(*node);
-        }
-        Some(promise)
-    }
-
-    /// Takes back what was granted to a request and has no record. Says whether there was anything.
-    pub(crate) fn break_promise(&mut self, request: RequestId) -> Option<PoolKey> {
-        self.withdraw(request).map(|promise| promise.key)
-    }
-
-    /// A record has arrived: it replaces the part of a promise that it fulfils.
-    fn settle(&mut self, id: NodeId, entry: &Entry, new: bool) {
-        if !entry.is_idle() && matches!(self.claims.get(&id), Some(Claim::Eviction(_))) {
-            self.claims.remove(&id);
-        }
-        let Some(request) = entry.allocated_to else {
-            return;
-        };
-        let Some(mut promise) = self.withdraw(request) else {
-            return;
-        };
-        let reused = promise.reuses.iter().position(|(node, _)| *node == id);
-        let launched = promise
-            .launches
-            .iter()
-            .position(|(label, _)| new && entry.labels.first() == Some(label));
-        if let Some(position) = reused {
-            promise.reuses.remove(position);
-        } else if let Some(position) = launched {
-            promise.launches.remove(position);
-        }
-        self.enter(request, promise);
-    }
-
     /// The free nodes of a label in a pool, by zone, oldest first.
     pub(crate) fn free<'a>(
         &'a self,
@@ -622,47 +513,6 @@ impl Fleet {
                     .map(|id| self.charge(id)),
             )
             .sum()
-    }
-
-    /// The first limit that the records up to and including `id` exceed.
-    pub(crate) fn excess_at(&self, id: NodeId) -> Option<Sum> {
-        let entry = self.nodes.get(&id)?;
-        let later = || self.nodes.range(id..).skip(1).map(|(_, later)| later);
-        let before = |account: &Account, after: Resources| Account {
-            limits: account.limits.clone(),
-            foreign: account.foreign.clone(),
-            used: {
-                let mut used = account.used.clone();
-                used -= &after;
-                used -= &entry.charge;
-                used
-            },
-            launching: Resources::default(),
-        };
-        let check = |account: Account, ledger: Ledger| {
-            account.shortage(&self.nothing, &entry.charge, || ledger)
-        };
-        let key = entry.key.as_ref()?;
-        let in_pool = later().filter(|e| e.key.as_ref() == Some(key));
-        let in_provider = later().filter(|e| e.provider.as_ref() == Some(&key.provider));
-        let pool = before(
-            &self.pools.get(key)?.account,
-            in_pool.map(|e| &e.charge).sum(),
-        );
-        let provider = before(
-            &self.providers.get(&key.provider)?.account,
-            in_provider.map(|e| &e.charge).sum(),
-        );
-        let tenant = || {
-            let (tenant, _) = entry.tenant_charge()?;
-            let charges = later().filter_map(Entry::tenant_charge);
-            let after = charges.filter(|(t, _)| *t == tenant).map(|(_, c)| c).sum();
-            let account = before(self.tenants.get(tenant)?, after);
-            check(account, Ledger::Tenant(tenant.clone()))
-        };
-        check(pool, Ledger::Pool(key.clone()))
-            .or_else(|| check(provider, Ledger::Provider(key.provider.clone())))
-            .or_else(tenant)
     }
 }
 

@@ -34,9 +34,20 @@ pub(crate) struct Ask {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stage {
     Open,
-    Declined(LauncherId),
+    /// By these pools of ours.
+    Declined(BTreeSet<LauncherId>),
     Held(PoolKey),
     Taken(PoolKey),
+}
+
+impl Stage {
+    pub(crate) fn declined(by: BTreeSet<LauncherId>) -> Self {
+        if by.is_empty() {
+            Self::Open
+        } else {
+            Self::Declined(by)
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -83,6 +94,8 @@ pub(crate) struct Queue {
     lines: HashMap<LineId, Line>,
     line_of: HashMap<Arc<Ask>, LineId>,
     heads: HashMap<PoolKey, BTreeSet<Head>>,
+    /// Lines that a pool might have to decline; it has not looked at them since something changed.
+    unvetted: HashMap<PoolKey, BTreeSet<LineId>>,
     order: BTreeSet<RequestOrder>,
     pending: BTreeSet<RequestId>,
     locked: HashSet<RequestId>,
@@ -231,6 +244,10 @@ impl Queue {
                     ask,
                     waiting: BTreeMap::new(),
                 };
+                for pool in &line.route.concerned {
+                    let lines = self.unvetted.entry(pool.clone()).or_default();
+                    lines.insert(line_id);
+                }
                 self.lines.insert(line_id, line);
                 line_id
             }
@@ -259,6 +276,11 @@ impl Queue {
             && line.waiting.is_empty()
         {
             self.line_of.remove(&line.ask);
+            for pool in &line.route.concerned {
+                if let Some(lines) = self.unvetted.get_mut(pool) {
+                    lines.remove(&line_id);
+                }
+            }
             self.lines.remove(&line_id);
         }
     }
@@ -269,6 +291,35 @@ impl Queue {
         for id in ids {
             self.edit_line(id, |line| line.route = route(&line.ask));
         }
+        self.unvetted.clear();
+        for (id, line) in &self.lines {
+            for pool in &line.route.concerned {
+                self.unvetted.entry(pool.clone()).or_default().insert(*id);
+            }
+        }
+    }
+
+    /// A pool may have to decline what it could serve before.
+    pub(crate) fn unvet(&mut self, pool: &PoolKey) {
+        let heads = self.heads.get(pool).into_iter().flatten();
+        let lines = heads.map(|(_, line)| *line).collect();
+        self.unvetted.insert(pool.clone(), lines);
+    }
+
+    /// A pool has looked at a line and does not decline it.
+    pub(crate) fn vet(&mut self, pool: &PoolKey, line: LineId) {
+        if let Some(lines) = self.unvetted.get_mut(pool) {
+            lines.remove(&line);
+        }
+    }
+
+    pub(crate) fn unvetted(&self, pool: &PoolKey) -> Vec<LineId> {
+        self.unvetted
+            .get(pool)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect()
     }
 
     /// Changes a line and keeps the pools' heads in step.
@@ -310,7 +361,7 @@ fn waiting_for(request: &Waiting) -> Option<Arc<Ask>> {
         Stage::Open => Some(ask.clone()),
         Stage::Declined(by) => {
             let mut ask = Ask::clone(ask);
-            ask.declined_by.insert(by.clone());
+            ask.declined_by.extend(by.iter().cloned());
             Some(Arc::new(ask))
         }
     }
@@ -319,8 +370,11 @@ fn waiting_for(request: &Waiting) -> Option<Arc<Ask>> {
 /// A record that shows what we decided, or that the request is done, ends the stage.
 fn stage_after(stage: Stage, record: &NodeRequest) -> Stage {
     match stage {
-        Stage::Declined(by) if record.declined_by.contains(&by) => Stage::Open,
         _ if record.state.is_final() => Stage::Open,
+        Stage::Declined(mut by) => {
+            by.retain(|id| !record.declined_by.contains(id));
+            Stage::declined(by)
+        }
         stage => stage,
     }
 }

@@ -1,0 +1,261 @@
+//! What one event costs the plan, with more and more nodes and waiting requests.
+//!
+//! `cargo run --release -p nodeyard-plan --example simulate` keeps a fleet busy: a request ends, its nodes
+//! go, the pool looks for the next request, its nodes are recorded and become ready, a new request arrives.
+//! The cost per event should stay the same from top to bottom.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use nodeyard_model::{
+    Label, LauncherId, Limits, Node, NodeId, NodeRequest, NodeState, PoolComponent, ProviderName,
+    RequestId, RequestState, ResourceName, Resources, Timestamp,
+};
+use nodeyard_plan::assign::Moment;
+use nodeyard_plan::protocol::{node, request};
+use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::{LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World};
+
+const LABELS: usize = 20;
+const PROVIDERS: usize = 5;
+const TENANTS: usize = 4;
+const ROUNDS: usize = 5_000;
+
+struct Simulation {
+    world: World,
+    pools: Vec<PoolSetup>,
+    labels: Vec<Label>,
+    now: f64,
+    requests: u64,
+    nodes: u64,
+    random: u64,
+    events: u64,
+    /// Requests whose nodes are in use, with the nodes.
+    running: VecDeque<Vec<(NodeId, Node)>>,
+    waiting: HashMap<RequestId, NodeRequest>,
+}
+
+impl Simulation {
+    fn new(servers: usize) -> Self {
+        let labels: Vec<Label> = (0..LABELS)
+            .map(|n| Label::new(format!("label-{n}")))
+            .collect();
+        let mut world = World::new(Policy::default());
+        let mut pools = Vec::new();
+        for number in 0..PROVIDERS {
+            let provider = ProviderName::new(format!("cloud-{number}")).unwrap();
+            world.set_provider(&provider, ProviderSetup::default());
+            let key = PoolKey::new(provider.clone(), "main".into());
+            let mut limits = Limits::unlimited();
+            limits.set(ResourceName::INSTANCES, (servers / PROVIDERS) as i64);
+            let setup = PoolSetup {
+                id: LauncherId::new(format!("host-PoolWorker.{number}")),
+                key: key.clone(),
+                limits,
+                labels: labels
+                    .iter()
+                    .map(|l| (l.clone(), LabelSetup::launched(Resources::new(2, 1, 4096))))
+                    .collect(),
+                zones: Vec::new(),
+            };
+            let mut component =
+                PoolComponent::new("host".into(), setup.id.clone(), key.pool.clone(), provider);
+            component.supported_labels = labels.clone();
+            world.set_own_pool(setup.clone());
+            world.put_pool(&format!("host{number}"), &component);
+            pools.push(setup);
+        }
+        Self {
+            world,
+            pools,
+            labels,
+            now: 1.0,
+            requests: 0,
+            nodes: 0,
+            random: 7,
+            events: 0,
+            running: VecDeque::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_secs(self.now).unwrap()
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % below as u64) as usize
+    }
+
+    /// A request for one node, sometimes for two or three.
+    fn submit(&mut self) {
+        let count = [1, 1, 1, 1, 1, 1, 1, 2, 2, 3][self.random(10)];
+        let label = self.random(LABELS);
+        let label = self.labels[label].clone();
+        let mut record = NodeRequest::new(RequestState::Requested, self.now());
+        record.labels = vec![label; count];
+        record.tenant_name = Some(format!("tenant-{}", self.random(TENANTS)).as_str().into());
+        let id = format!("200-{:010}", self.requests).parse().unwrap();
+        self.requests += 1;
+        self.put_request(id, record);
+    }
+
+    fn put_request(&mut self, id: RequestId, record: NodeRequest) {
+        self.world.put_request(id, &record, self.now());
+        self.events += 1;
+        self.waiting.insert(id, record);
+    }
+
+    fn put_node(&mut self, id: NodeId, record: &Node) {
+        self.world.put_node(id, record);
+        self.events += 1;
+    }
+
+    /// The oldest job ends: its nodes are used, deleted, gone.
+    fn end_one(&mut self) {
+        let Some(nodes) = self.running.pop_front() else {
+            return;
+        };
+        for (id, mut record) in nodes {
+            for state in [NodeState::Used, NodeState::Deleting] {
+                record.set_state(state, self.now());
+                self.put_node(id, &record);
+            }
+            self.world.remove_node(id);
+            self.events += 1;
+        }
+    }
+
+    fn decide(&mut self) {
+        for key in self.world.take_stale() {
+            let at = Moment {
+                now: self.now(),
+                seed: self.random,
+            };
+            let pass = self.world.assign(&key, at);
+            for decision in pass.decisions {
+                if let Verdict::Accept(acceptance) = decision.verdict {
+                    self.serve(decision.request, &acceptance);
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, id: RequestId, acceptance: &Acceptance) {
+        let now = self.now();
+        let own = self.pools.iter().find(|pool| pool.key == acceptance.pool);
+        let launcher = own.unwrap().id.clone();
+        let record = self.waiting.remove(&id).unwrap();
+        let record = request::take(Some(&record), &launcher, now).unwrap();
+        self.put_request(id, record.clone());
+        let mut given = Vec::new();
+        let mut nodes = Vec::new();
+        for step in &acceptance.steps {
+            let Step::Launch { label, cost } = step else {
+                continue;
+            };
+            let node_id: NodeId = format!("{:010}", self.nodes).parse().unwrap();
+            self.nodes += 1;
+            let plan = node::Planned {
+                request: id,
+                record: &record,
+                pool: &acceptance.pool,
+                launcher: &launcher,
+                label,
+                cost,
+                zone: None,
+            };
+            let init = node::planned(&plan, now);
+            self.put_node(node_id, &init);
+            let building = node::begin(Some(&init), id, now).unwrap();
+            self.put_node(node_id, &building);
+            let ready = node::launched(Some(&building), id, now).unwrap();
+            self.put_node(node_id, &ready);
+            given.push((label.clone(), node_id));
+            nodes.push((node_id, ready));
+        }
+        let record = request::fulfil(Some(&record), given, now).unwrap();
+        self.put_request(id, record);
+        self.world.remove_request(id);
+        self.waiting.remove(&id);
+        self.events += 1;
+        for (node_id, node) in &mut nodes {
+            node.set_state(NodeState::InUse, now);
+            self.put_node(*node_id, node);
+        }
+        self.running.push_back(nodes);
+    }
+
+    fn fill(&mut self, servers: usize, waiting: usize) {
+        // Each pool may be left with room that is too small for what comes next.
+        while self.world.node_count() + 3 * PROVIDERS < servers {
+            for _ in 0..20 {
+                self.submit();
+            }
+            self.decide();
+        }
+        while self.world.request_count() < waiting {
+            self.submit();
+        }
+        // The time of patience is over for everybody.
+        self.now += 1000.0;
+        self.decide();
+    }
+}
+
+fn main() {
+    println!(
+        "{:>8} {:>8} {:>6} {:>9} {:>12} {:>12} {:>10} {:>12}",
+        "nodes", "waiting", "lines", "events", "events/s", "per event", "served", "per round"
+    );
+    for (servers, waiting) in [
+        (1_000, 100),
+        (1_000, 10_000),
+        (10_000, 1_000),
+        (10_000, 10_000),
+        (100_000, 1_000),
+        (100_000, 10_000),
+    ] {
+        let mut simulation = Simulation::new(servers);
+        simulation.fill(servers, waiting);
+        let (nodes, requests) = (
+            simulation.world.node_count(),
+            simulation.world.request_count(),
+        );
+        let lines = simulation.world.line_count();
+        let (events, served) = (simulation.events, simulation.requests);
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            simulation.now += 1.0;
+            simulation.end_one();
+            simulation.decide();
+            while simulation.world.request_count() < requests {
+                simulation.submit();
+            }
+        }
+        let spent = start.elapsed();
+        let events = simulation.events - events;
+        let per = |count: u64| {
+            spent
+                .checked_div(count.max(1) as u32)
+                .unwrap_or(Duration::ZERO)
+        };
+        println!(
+            "{nodes:>8} {requests:>8} {lines:>6} {events:>9} {:>12.0} {:>12?} {:>10} {:>12?}",
+            events as f64 / spent.as_secs_f64(),
+            per(events),
+            simulation.requests - served,
+            per(ROUNDS as u64),
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! Whether a recorded node fits, when several launchers record at once.
+
+use nodeyard_model::{NodeId, Resources};
+
+use super::{Account, Entry, Fleet};
+use crate::verdict::{Ledger, Sum};
+
+impl Fleet {
+    /// The first limit that the records up to and including `id` exceed.
+    pub(crate) fn excess_at(&self, id: NodeId) -> Option<Sum> {
+        let entry = self.nodes.get(&id)?;
+        let later = || self.nodes.range(id..).skip(1).map(|(_, later)| later);
+        let before = |account: &Account, after: Resources| Account {
+            limits: account.limits.clone(),
+            foreign: account.foreign.clone(),
+            used: {
+                let mut used = account.used.clone();
+                used -= &after;
+                used -= &entry.charge;
+                used
+            },
+            launching: Resources::default(),
+        };
+        let check = |account: Account, ledger: Ledger| {
+            account.shortage(&self.nothing, &entry.charge, || ledger)
+        };
+        let key = entry.key.as_ref()?;
+        let in_pool = later().filter(|e| e.key.as_ref() == Some(key));
+        let in_provider = later().filter(|e| e.provider.as_ref() == Some(&key.provider));
+        let pool = before(
+            &self.pools.get(key)?.account,
+            in_pool.map(|e| &e.charge).sum(),
+        );
+        let provider = before(
+            &self.providers.get(&key.provider)?.account,
+            in_provider.map(|e| &e.charge).sum(),
+        );
+        let tenant = || {
+            let (tenant, _) = entry.tenant_charge()?;
+            let charges = later().filter_map(Entry::tenant_charge);
+            let after = charges.filter(|(t, _)| *t == tenant).map(|(_, c)| c).sum();
+            let account = before(self.tenants.get(tenant)?, after);
+            check(account, Ledger::Tenant(tenant.clone()))
+        };
+        check(pool, Ledger::Pool(key.clone()))
+            .or_else(|| check(provider, Ledger::Provider(key.provider.clone())))
+            .or_else(tenant)
+    }
+}

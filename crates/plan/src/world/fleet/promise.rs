@@ -1,0 +1,123 @@
+//! What a request was granted before the records show it. It counts like a record until the record arrives, so
+//! that nothing is granted twice.
+
+use nodeyard_model::{Label, NodeId, RequestId, Resources, TenantName};
+
+use super::{Claim, Entry, Fleet};
+use crate::setup::PoolKey;
+use crate::verdict::{Acceptance, Step};
+
+#[derive(Debug)]
+pub(super) struct Promise {
+    key: PoolKey,
+    tenant: Option<TenantName>,
+    launches: Vec<(Label, Resources)>,
+    /// With what each adds to its tenant.
+    reuses: Vec<(NodeId, Resources)>,
+}
+
+impl Fleet {
+    /// Grants what `acceptance` lists, in addition to what the request was granted before.
+    pub(crate) fn promise(
+        &mut self,
+        request: RequestId,
+        tenant: Option<&TenantName>,
+        acceptance: &Acceptance,
+    ) {
+        let mut promise = self.withdraw(request).unwrap_or_else(|| Promise {
+            key: acceptance.pool.clone(),
+            tenant: tenant.cloned(),
+            launches: Vec::new(),
+            reuses: Vec::new(),
+        });
+        for step in &acceptance.steps {
+            match step {
+                Step::Launch { label, cost } => {
+                    promise.launches.push((label.clone(), cost.clone()));
+                }
+                Step::Reuse { node, .. } => {
+                    promise
+                        .reuses
+                        .push((*node, self.tenant_cost(*node).clone()));
+                }
+            }
+        }
+        self.enter(request, promise);
+    }
+
+    fn enter(&mut self, request: RequestId, promise: Promise) {
+        for (_, cost) in &promise.launches {
+            let Promise { key, tenant, .. } = &promise;
+            let pool = self.pools.entry(key.clone()).or_default();
+            pool.account.launching += cost;
+            let provider = self.provider_mut(&key.provider);
+            provider.account.launching += cost;
+            provider.promised += 1;
+            if let Some(tenant) = tenant {
+                self.tenants.entry(tenant.clone()).or_default().launching += cost;
+            }
+        }
+        for (node, cost) in &promise.reuses {
+            self.claim(*node, Claim::Request(request));
+            if let Some(tenant) = &promise.tenant {
+                self.tenants.entry(tenant.clone()).or_default().launching += cost;
+            }
+        }
+        if !promise.launches.is_empty() || !promise.reuses.is_empty() {
+            self.promises.insert(request, promise);
+        }
+    }
+
+    /// The inverse of `enter`.
+    fn withdraw(&mut self, request: RequestId) -> Option<Promise> {
+        let promise = self.promises.remove(&request)?;
+        for (_, cost) in &promise.launches {
+            if let Some(pool) = self.pools.get_mut(&promise.key) {
+                pool.account.launching -= cost;
+            }
+            let provider = self.provider_mut(&promise.key.provider);
+            provider.account.launching -= cost;
+            provider.promised = provider.promised.saturating_sub(1);
+        }
+        let tenant = promise.tenant.as_ref();
+        if let Some(account) = tenant.and_then(|tenant| self.tenants.get_mut(tenant)) {
+            let costs = promise.launches.iter().map(|(_, cost)| cost);
+            for cost in costs.chain(promise.reuses.iter().map(|(_, cost)| cost)) {
+                account.launching -= cost;
+            }
+        }
+        for (node, _) in &promise.reuses {
+            self.drop_claim(*node);
+        }
+        Some(promise)
+    }
+
+    /// Takes back what was granted to a request and has no record. Says whether there was anything.
+    pub(crate) fn break_promise(&mut self, request: RequestId) -> Option<PoolKey> {
+        self.withdraw(request).map(|promise| promise.key)
+    }
+
+    /// A record has arrived: it replaces the part of a promise that it fulfils.
+    pub(super) fn settle(&mut self, id: NodeId, entry: &Entry, new: bool) {
+        if !entry.is_idle() && matches!(self.claims.get(&id), Some(Claim::Eviction(_))) {
+            self.claims.remove(&id);
+        }
+        let Some(request) = entry.allocated_to else {
+            return;
+        };
+        let Some(mut promise) = self.withdraw(request) else {
+            return;
+        };
+        let reused = promise.reuses.iter().position(|(node, _)| *node == id);
+        let launched = promise
+            .launches
+            .iter()
+            .position(|(label, _)| new && entry.labels.first() == Some(label));
+        if let Some(position) = reused {
+            promise.reuses.remove(position);
+        } else if let Some(position) = launched {
+            promise.launches.remove(position);
+        }
+        self.enter(request, promise);
+    }
+}
