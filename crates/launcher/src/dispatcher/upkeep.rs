@@ -34,7 +34,7 @@ impl Dispatcher {
 
     pub(super) fn timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Release(request) => self.release(request),
+            Timer::Release(pool, request) => self.release(&pool, request),
             Timer::Retry {
                 request,
                 missing,

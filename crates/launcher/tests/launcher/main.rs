@@ -9,5 +9,7 @@
 )]
 
 mod bed;
+mod cloud;
+mod fake;
 mod static_nodes;
 mod zuul;
