@@ -10,10 +10,10 @@ use crate::bed::{Running, Store, eventually, logs, nodes};
 use crate::fake::{FakeCloud, config, simulate};
 use crate::zuul::Zuul;
 
-const SMALL: &str = "  - name: small\n";
+pub(crate) const SMALL: &str = "  - name: small\n";
 
 /// Neither records nor machines are left, nor locks.
-async fn nothing_is_left(registry: &Registry, cloud: &FakeCloud) {
+pub(crate) async fn nothing_is_left(registry: &Registry, cloud: &FakeCloud) {
     eventually("nothing is left", || async {
         let nodes = nodes(registry).await;
         let locks = registry.requests().lock_dirs().await.unwrap();

@@ -1,7 +1,7 @@
 //! A simulated cloud that outlives the launchers of a test, and what it says about itself.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(crate) struct FakeCloud {
 struct Watch {
     peak: AtomicUsize,
     creates: AtomicUsize,
+    /// Nobody is told that a server is there.
+    boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
     refusals: Mutex<Vec<&'static str>>,
 }
@@ -110,6 +112,11 @@ impl FakeCloud {
         self.watch.creates.load(Ordering::SeqCst)
     }
 
+    /// Launches get no further than to a server that boots.
+    pub(crate) fn hold_boots(&self, hold: bool) {
+        self.watch.boots_held.store(hold, Ordering::SeqCst);
+    }
+
     /// The next calls that create a server are refused with these classes.
     pub(crate) fn refuse(&self, classes: &[&'static str]) {
         self.watch.refusals.lock().unwrap().extend(classes);
@@ -125,6 +132,9 @@ struct Watched {
 #[async_trait]
 impl Transport for Watched {
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+        while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         if method != "create_server" {
             return self.cloud.call(method, arguments).await;
         }

@@ -11,5 +11,6 @@
 mod bed;
 mod cloud;
 mod fake;
+mod recovery;
 mod static_nodes;
 mod zuul;
