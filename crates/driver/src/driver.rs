@@ -13,6 +13,7 @@ use crate::image_filters::{self, ImageFilter};
 use crate::instance::Instance;
 use crate::order::{CreateOrder, Target};
 use crate::resource::{Resource, ResourceKind};
+use crate::roster::Roster;
 use crate::step::{EventKey, State, Step};
 
 /// What a driver can do at all.
@@ -52,6 +53,11 @@ pub struct Tidied {
 #[async_trait]
 pub trait Driver: fmt::Debug + Send + Sync {
     fn capabilities(&self) -> Capabilities;
+
+    /// The machines that exist already, for a driver that does not launch.
+    fn roster(&self) -> Option<&dyn Roster> {
+        None
+    }
 
     /// Everything there is, ours and others', images included. Costs one or a few calls.
     async fn list(&self) -> Result<Vec<Resource>, Error>;

@@ -253,6 +253,23 @@ impl World {
         self.registry.iter().map(|(id, _)| id)
     }
 
+    /// Every node in the picture, empty records included.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> {
+        self.fleet.ids().chain(self.fleet.empty())
+    }
+
+    /// The pool of ours that has taken a request, with or without room for it.
+    pub fn taken_by(&self, request: RequestId) -> Option<&PoolKey> {
+        match &self.queue.get(request)?.stage {
+            Stage::Taken(key) | Stage::Held(key) => Some(key),
+            Stage::Open | Stage::Declined(_) => None,
+        }
+    }
+
+    pub fn request_ids(&self) -> impl Iterator<Item = RequestId> {
+        self.queue.ids()
+    }
+
     pub fn node_count(&self) -> usize {
         self.fleet.len()
     }

@@ -251,6 +251,13 @@ impl LockGuard {
         ext::session_over(self.sessions.clone(), self.session).await;
     }
 
+    /// Our contender is gone already: it was deleted by path, as part of a multi.
+    pub fn forget(mut self) {
+        if let Some(leftover) = self.leftover.take() {
+            leftover.keep();
+        }
+    }
+
     /// Returns when our contender is gone, or its session.
     pub async fn release(mut self) -> Result<()> {
         match self.leftover.take() {

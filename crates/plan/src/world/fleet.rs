@@ -168,6 +168,10 @@ impl Fleet {
             .unwrap_or(&self.nothing)
     }
 
+    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.keys().copied()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }

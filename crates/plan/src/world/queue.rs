@@ -108,6 +108,10 @@ impl Queue {
         self.requests.get(&id)
     }
 
+    pub(crate) fn ids(&self) -> impl Iterator<Item = RequestId> {
+        self.requests.keys().copied()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }

@@ -1,0 +1,81 @@
+//! What every piece of work has at hand.
+
+use std::sync::Arc;
+
+use nodeyard_driver::SystemId;
+use nodeyard_model::LauncherId;
+use nodeyard_nodescan::Scanner;
+use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
+use nodeyard_store::view::View;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::events::Events;
+use crate::options::Timing;
+use crate::report::Report;
+
+/// Cloning is cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub(crate) registry: Registry,
+    pub(crate) requests: View<RequestShape>,
+    pub(crate) nodes: View<NodeShape>,
+    pub(crate) pools: View<PoolShape>,
+    pub(crate) images: View<ImageShape>,
+    pub(crate) system: SystemId,
+    pub(crate) scanner: Arc<dyn Scanner>,
+    pub(crate) events: Arc<dyn Events>,
+    pub(crate) clock: Clock,
+    pub(crate) timing: Timing,
+    /// Nothing new is to be begun.
+    pub(crate) stop: CancellationToken,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+/// The copies of the store that a launcher keeps.
+#[derive(Debug)]
+pub(crate) struct Views {
+    pub(crate) requests: View<RequestShape>,
+    pub(crate) nodes: View<NodeShape>,
+    pub(crate) pools: View<PoolShape>,
+    pub(crate) images: View<ImageShape>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        registry: Registry,
+        views: Views,
+        system: SystemId,
+        parts: &crate::Parts,
+        timing: Timing,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Self {
+        Self {
+            registry,
+            requests: views.requests,
+            nodes: views.nodes,
+            pools: views.pools,
+            images: views.images,
+            system,
+            scanner: Arc::clone(&parts.scanner),
+            events: Arc::clone(&parts.events),
+            clock: parts.clock.clone(),
+            timing,
+            stop: CancellationToken::new(),
+            reports,
+        }
+    }
+
+    /// Tells the dispatcher; it is gone only when the launcher stops, and then nobody needs to know.
+    pub(crate) fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
+    }
+
+    /// The ids of all registered pools: who has to decline before a request fails.
+    pub(crate) fn registered(&self) -> Vec<LauncherId> {
+        let mut ids = Vec::new();
+        self.pools.for_each(|pool| ids.push(pool.value.id.clone()));
+        ids
+    }
+}

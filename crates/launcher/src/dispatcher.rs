@@ -1,0 +1,266 @@
+//! The one place where everything is known: it owns the plan's picture, and hands out the work.
+//!
+//! Changes in the store arrive through the views and are put into the picture; what the picture then says is to be
+//! done becomes a task with its own state, which reports back. Nothing here waits for the store or a cloud,
+//! so an event is acted on as soon as it is seen. Timers are the exception: for what only time brings about,
+//! for work that failed, and for a full look now and then in case an event was missed.
+
+mod decide;
+mod feed;
+mod providers;
+mod timers;
+mod upkeep;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use nodeyard_config::Config;
+use nodeyard_model::{Label, NodeId, ProviderName, RequestId};
+use nodeyard_plan::leaks::Sightings;
+use nodeyard_plan::{LabelPolicy, PoolKey, World};
+use nodeyard_store::registry::ImageId;
+use nodeyard_store::view::{Changes, View};
+use nodeyard_store::{Session, SessionId};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::context::Context;
+use crate::drain::{DrainShape, Scope};
+use crate::error::Error;
+use crate::handle::Query;
+use crate::options::Options;
+use crate::provider::DriverFactory;
+use crate::report::Report;
+use crate::serve::Order;
+use providers::Running;
+use timers::{Timer, Timers};
+
+pub(crate) struct Dispatcher {
+    ctx: Context,
+    options: Options,
+    factory: Arc<dyn DriverFactory>,
+    world: World,
+    config: watch::Receiver<Arc<Config>>,
+    labels: BTreeMap<Label, LabelPolicy>,
+    providers: BTreeMap<ProviderName, Running>,
+    /// Providers that are being started, with the number of the attempt.
+    starting: BTreeMap<ProviderName, u64>,
+    starts: u64,
+    failed_providers: BTreeMap<ProviderName, String>,
+    serving: HashMap<RequestId, Task>,
+    /// How often a request could not be served as planned.
+    setbacks: HashMap<RequestId, u32>,
+    settling: HashSet<NodeId>,
+    /// Requests that are being recovered, or not to be tried again yet.
+    recovering: HashSet<RequestId>,
+    /// Our own requests for ready nodes.
+    min_ready: BTreeSet<RequestId>,
+    submitting: bool,
+    sightings: Sightings,
+    drains: View<DrainShape>,
+    /// The names under which pools are in the picture.
+    pool_entries: BTreeSet<String>,
+    /// Pools that would have had a pass if they were not drained.
+    deferred: BTreeSet<PoolKey>,
+    timers: Timers,
+    tasks: TaskTracker,
+    session: Option<SessionId>,
+    ready: watch::Sender<bool>,
+}
+
+/// Work on a request that is under way. Several of our pools may have a say in a request; one at a time works on it.
+struct Task {
+    pool: PoolKey,
+    orders: mpsc::UnboundedSender<Order>,
+    gone: CancellationToken,
+    /// What is to be done when this has ended.
+    next: VecDeque<(PoolKey, Order)>,
+}
+
+/// Where the dispatcher's news comes from.
+pub(crate) struct Inputs {
+    pub(crate) reports: mpsc::UnboundedReceiver<Report>,
+    pub(crate) queries: mpsc::UnboundedReceiver<Query>,
+}
+
+/// What changed in the views.
+struct News {
+    requests: Changes<RequestId>,
+    nodes: Changes<NodeId>,
+    pools: Changes<String>,
+    images: Changes<ImageId>,
+    drains: Changes<Scope>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(
+        ctx: Context,
+        options: Options,
+        factory: Arc<dyn DriverFactory>,
+        config: watch::Receiver<Arc<Config>>,
+        drains: View<DrainShape>,
+        ready: watch::Sender<bool>,
+    ) -> Self {
+        Self {
+            world: World::new(options.policy),
+            ctx,
+            options,
+            factory,
+            config,
+            labels: BTreeMap::new(),
+            providers: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            starts: 0,
+            failed_providers: BTreeMap::new(),
+            serving: HashMap::new(),
+            setbacks: HashMap::new(),
+            settling: HashSet::new(),
+            recovering: HashSet::new(),
+            min_ready: BTreeSet::new(),
+            submitting: false,
+            sightings: Sightings::default(),
+            drains,
+            pool_entries: BTreeSet::new(),
+            deferred: BTreeSet::new(),
+            timers: Timers::default(),
+            tasks: TaskTracker::new(),
+            session: None,
+            ready,
+        }
+    }
+
+    /// Works until `shutdown`, then ends everything in order.
+    pub(crate) async fn run(
+        mut self,
+        mut inputs: Inputs,
+        shutdown: CancellationToken,
+    ) -> Result<(), Error> {
+        let mut news = News {
+            requests: self.ctx.requests.changes(),
+            nodes: self.ctx.nodes.changes(),
+            pools: self.ctx.pools.changes(),
+            images: self.ctx.images.changes(),
+            drains: self.drains.changes(),
+        };
+        let loaded = tokio::select! {
+            loaded = self.load() => loaded.map(|()| true),
+            () = shutdown.cancelled() => Ok(false),
+        };
+        let result = match loaded {
+            Ok(true) => self.work(&mut news, &mut inputs, &shutdown).await,
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        self.end(inputs).await;
+        result
+    }
+
+    /// A complete picture before anything is decided: a node whose request was not read yet looks abandoned.
+    async fn load(&mut self) -> Result<(), Error> {
+        self.drains.synced().await?;
+        self.ctx.images.synced().await?;
+        self.ctx.pools.synced().await?;
+        // Requests last: what a node in the picture is allocated to must be there, unless it is gone.
+        self.ctx.nodes.synced().await?;
+        self.ctx.requests.synced().await?;
+        self.feed_everything();
+        self.apply_config();
+        self.begin_rounds();
+        Ok(())
+    }
+
+    async fn work(
+        &mut self,
+        news: &mut News,
+        inputs: &mut Inputs,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
+        let mut sessions = self.ctx.registry.tree().session();
+        self.session = sessions.borrow_and_update().id();
+        loop {
+            let more = self.decide();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                report = inputs.reports.recv() => {
+                    if let Some(report) = report {
+                        self.take_report(report, news);
+                    }
+                }
+                query = inputs.queries.recv() => {
+                    if let Some(query) = query {
+                        self.answer(query);
+                    }
+                }
+                change = news.nodes.next() => self.nodes_changed(change.ok_or(Error::StoreClosed)?),
+                change = news.requests.next() => {
+                    self.requests_changed(change.ok_or(Error::StoreClosed)?);
+                }
+                change = news.pools.next() => self.pools_changed(change.ok_or(Error::StoreClosed)?),
+                change = news.images.next() => {
+                    change.ok_or(Error::StoreClosed)?;
+                    self.images_changed();
+                }
+                change = news.drains.next() => {
+                    change.ok_or(Error::StoreClosed)?;
+                    self.drains_changed();
+                }
+                changed = self.config.changed() => match changed {
+                    Ok(()) => self.apply_config(),
+                    // Nobody changes it any more.
+                    Err(_) => shutdown_or_never(shutdown).await,
+                },
+                changed = sessions.changed() => {
+                    changed.map_err(|_| Error::StoreClosed)?;
+                    let session = *sessions.borrow_and_update();
+                    self.session_changed(session)?;
+                }
+                timer = self.timers.next() => self.timer(timer),
+                () = std::future::ready(()), if more => {}
+            }
+            self.catch_up(news);
+        }
+    }
+
+    /// Takes in what else has changed already, so that one decision is made on all of it.
+    fn catch_up(&mut self, news: &mut News) {
+        while let Some(Some(change)) = news.nodes.next().now_or_never() {
+            self.nodes_changed(change);
+        }
+        while let Some(Some(change)) = news.requests.next().now_or_never() {
+            self.requests_changed(change);
+        }
+    }
+
+    fn session_changed(&mut self, session: Session) -> Result<(), Error> {
+        if session == Session::Closed {
+            return Err(Error::StoreClosed);
+        }
+        if session.id().is_some() && session.id() != self.session {
+            self.session = session.id();
+            // Everybody's locks of the old session are gone, ours included.
+            self.recovering.clear();
+            self.min_ready.clear();
+        }
+        Ok(())
+    }
+
+    /// Accepts nothing new, leaves what is under way to its records, releases the locks.
+    async fn end(mut self, inputs: Inputs) {
+        self.ready.send_replace(false);
+        drop(inputs);
+        self.ctx.stop.cancel();
+        for running in std::mem::take(&mut self.providers).into_values() {
+            running.end().await;
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.ctx.registry.locks().settled().await;
+    }
+}
+
+async fn shutdown_or_never(shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+}

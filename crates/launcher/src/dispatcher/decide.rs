@@ -1,0 +1,272 @@
+//! What the picture says is to be done, and what became of it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_model::{Label, NodeId, RequestId};
+use nodeyard_plan::assign::{Decision, Moment, Retry};
+use nodeyard_plan::{PoolKey, Verdict, Zone, orphans};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use super::{Dispatcher, News, Task, Timer};
+use crate::provider::Provider;
+use crate::report::{Recovered, Report, Served, Settled};
+use crate::serve::{Order, Serving};
+use crate::{recover, settle};
+
+/// Before a request is planned anew that could not be served as planned; doubles each time.
+const SETBACK: Duration = Duration::from_millis(20);
+const SETBACK_MOST: Duration = Duration::from_secs(2);
+/// Before a cloud is asked again that has refused for lack of quota.
+const QUOTA_PAUSE: Duration = Duration::from_secs(1);
+
+impl Dispatcher {
+    pub(super) fn moment(&self) -> Moment {
+        let (seed, _) = Uuid::new_v4().as_u64_pair();
+        Moment {
+            now: self.ctx.clock.now(),
+            seed,
+        }
+    }
+
+    /// Starts whatever is to be done now. True if there is more to decide at once.
+    pub(super) fn decide(&mut self) -> bool {
+        let mut stale = self.world.take_stale();
+        stale.append(&mut self.deferred);
+        let (drained, stale): (BTreeSet<_>, BTreeSet<_>) =
+            stale.into_iter().partition(|key| self.is_drained(key));
+        self.deferred = drained;
+        let more = !stale.is_empty();
+        for key in stale {
+            self.pass(&key);
+        }
+        self.clean();
+        self.keep_ready();
+        more
+    }
+
+    fn pass(&mut self, key: &PoolKey) {
+        let moment = self.moment();
+        let pass = self.world.assign(key, moment);
+        for decision in pass.decisions {
+            self.carry_out(key, decision);
+        }
+        for eviction in pass.evictions {
+            let why = format!("request {} needs its room", eviction.wanted_by);
+            let work = settle::retire(self.ctx.clone(), eviction.node, why);
+            self.tasks.spawn(work);
+        }
+        if let Some(at) = pass.again_at {
+            let delay = at.since(moment.now) + Duration::from_millis(1);
+            self.timers.within(delay, Timer::Assign(key.clone()));
+        }
+        self.announce(key, pass.paused);
+    }
+
+    fn carry_out(&mut self, key: &PoolKey, decision: Decision) {
+        let order = match decision.verdict {
+            Verdict::Accept(acceptance) => Order::Accept(acceptance),
+            Verdict::Reserve(_) => Order::Reserve,
+            Verdict::Decline(reason) => Order::Decline(reason.to_string()),
+            Verdict::Skip(_) | Verdict::Yield(_) | Verdict::Defer(_) => return,
+        };
+        self.give(key, decision.request, order);
+    }
+
+    /// Gives an order to the work on a request, which is begun if there is none.
+    fn give(&mut self, key: &PoolKey, id: RequestId, order: Order) {
+        let order = match self.serving.get_mut(&id) {
+            Some(task) if task.pool == *key => match task.orders.send(order) {
+                Ok(()) => return,
+                // It has ended, and its report is on the way.
+                Err(mpsc::error::SendError(order)) => {
+                    task.next.push_back((key.clone(), order));
+                    return;
+                }
+            },
+            Some(task) => {
+                task.next.push_back((key.clone(), order));
+                return;
+            }
+            None => order,
+        };
+        let Some(provider) = self.provider(key) else {
+            self.world.release(key, id);
+            return;
+        };
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let gone = CancellationToken::new();
+        let serving = Serving {
+            ctx: self.ctx.clone(),
+            provider,
+            pool: key.pool.clone(),
+            id,
+            orders: inbox,
+            gone: gone.clone(),
+        };
+        self.tasks.spawn(serving.run(order));
+        let task = Task {
+            pool: key.clone(),
+            orders,
+            gone,
+            next: VecDeque::new(),
+        };
+        self.serving.insert(id, task);
+    }
+
+    fn provider(&self, key: &PoolKey) -> Option<Arc<Provider>> {
+        let running = self.providers.get(&key.provider)?;
+        Some(Arc::clone(&running.provider))
+    }
+
+    /// Nodes and requests that were left behind.
+    fn clean(&mut self) {
+        let orphans = orphans::find(&self.world);
+        let stranded = orphans.stranded.into_iter().map(|(node, _)| node);
+        let nodes = orphans.nodes.into_iter().map(|(node, _)| node);
+        for node in nodes.chain(stranded).chain(orphans.empty) {
+            self.settle(node);
+        }
+        for lost in orphans.requests {
+            if self.serving.contains_key(&lost.request) || !self.recovering.insert(lost.request) {
+                continue;
+            }
+            let work = recover::run(self.ctx.clone(), lost.request, lost.nodes);
+            self.tasks.spawn(work);
+        }
+    }
+
+    fn settle(&mut self, id: NodeId) {
+        if !self.settling.insert(id) {
+            return;
+        }
+        let node = self.ctx.nodes.get(&id);
+        let provider = node.and_then(|node| {
+            let running = self.providers.get(node.value.provider.as_ref()?)?;
+            Some(Arc::clone(&running.provider))
+        });
+        self.tasks
+            .spawn(settle::run(self.ctx.clone(), provider, id));
+    }
+
+    pub(super) fn take_report(&mut self, report: Report, news: &mut News) {
+        match report {
+            Report::Served { request, outcome } => self.served(request, outcome),
+            Report::Lacking {
+                request,
+                missing,
+                zone,
+                quota,
+            } => {
+                if quota {
+                    self.check_cloud_of(request);
+                    let timer = Timer::Retry {
+                        request,
+                        missing,
+                        zone,
+                    };
+                    self.timers.after(QUOTA_PAUSE, timer);
+                } else {
+                    self.retry(request, &missing, zone.as_ref());
+                }
+            }
+            Report::IsTooMuch { node, answer } => {
+                self.catch_up(news);
+                // Nobody waits for the answer if the request was given up.
+                let _ = answer.send(self.world.excess(node));
+            }
+            Report::Settled { node, outcome } => match outcome {
+                Settled::Done => {
+                    self.settling.remove(&node);
+                    self.catch_up(news);
+                }
+                // It stays in `settling` until then.
+                Settled::Again => self
+                    .timers
+                    .after(self.ctx.timing.delete_retry, Timer::Settle(node)),
+            },
+            Report::NotEvicted(node) => self.world.release_eviction(node),
+            Report::Recovered { request, outcome } => match outcome {
+                Recovered::Done => {
+                    self.recovering.remove(&request);
+                    self.feed_request(request);
+                }
+                Recovered::Again => {
+                    self.timers
+                        .after(self.ctx.timing.cleanup, Timer::Recover(request));
+                }
+            },
+            Report::Started {
+                provider,
+                attempt,
+                result,
+            } => self.started(&provider, attempt, result),
+            Report::Inventory {
+                provider,
+                limits,
+                resources,
+                readiness,
+            } => self.take_inventory(&provider, limits, resources, readiness),
+            Report::Submitted(requests) => {
+                self.submitting = false;
+                for id in requests {
+                    self.min_ready.insert(id);
+                    self.feed_request(id);
+                }
+            }
+            Report::CleanedUp => {
+                self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
+            }
+        }
+    }
+
+    fn served(&mut self, id: RequestId, outcome: Served) {
+        let Some(task) = self.serving.remove(&id) else {
+            return;
+        };
+        self.feed_request(id);
+        match outcome {
+            // The record tells the picture.
+            Served::Fulfilled => {}
+            Served::Declined => self.world.release(&task.pool, id),
+            Served::Gone | Served::NotAsPlanned | Served::Lost => {
+                let setbacks = self.setbacks.entry(id).or_default();
+                *setbacks += 1;
+                let delay = SETBACK.saturating_mul(1 << (*setbacks).min(10));
+                debug!(request = %id, ?outcome, setbacks, "request is planned anew");
+                let timer = Timer::Release(task.pool, id);
+                self.timers.after(delay.min(SETBACK_MOST), timer);
+            }
+        }
+        for (pool, order) in task.next {
+            self.give(&pool, id, order);
+        }
+    }
+
+    pub(super) fn release(&mut self, pool: &PoolKey, id: RequestId) {
+        self.recovering.remove(&id);
+        self.feed_request(id);
+        self.world.release(pool, id);
+    }
+
+    /// A request that we hold lacks nodes again.
+    pub(super) fn retry(&mut self, id: RequestId, missing: &[Label], zone: Option<&Zone>) {
+        let moment = self.moment();
+        let order = match self.world.retry(id, missing, zone, moment) {
+            Some(Retry::Accept(acceptance)) => Order::Accept(acceptance),
+            Some(Retry::GiveBack(verdict)) => {
+                debug!(request = %id, %verdict, "request waits again");
+                Order::GiveBack
+            }
+            None => Order::Decline("its pool has gone".to_owned()),
+        };
+        match self.serving.get(&id) {
+            Some(task) if task.orders.send(order).is_ok() => {}
+            _ => warn!(request = %id, "nobody holds a request that lacks nodes"),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! From the views into the picture.
+
+use std::collections::BTreeSet;
+
+use nodeyard_model::{NodeId, RequestId, RequestState};
+use nodeyard_plan::Readiness;
+use nodeyard_store::view::Change;
+
+use super::Dispatcher;
+use crate::drain::Scope;
+use crate::provider::upload_readiness;
+use crate::settings::ImageSettings;
+
+impl Dispatcher {
+    pub(super) fn feed_everything(&mut self) {
+        self.pools_changed(Change::Everything);
+        self.requests_changed(Change::Everything);
+        self.nodes_changed(Change::Everything);
+    }
+
+    pub(super) fn nodes_changed(&mut self, change: Change<NodeId>) {
+        match change {
+            Change::Ids(ids) => ids.into_iter().for_each(|id| self.feed_node(id)),
+            Change::Everything => {
+                let mut ids: BTreeSet<NodeId> = self.world.node_ids().collect();
+                self.ctx.nodes.for_each(|node| {
+                    ids.insert(node.id);
+                });
+                ids.extend(self.ctx.nodes.empty().into_iter().map(|(id, _)| id));
+                ids.into_iter().for_each(|id| self.feed_node(id));
+            }
+        }
+    }
+
+    fn feed_node(&mut self, id: NodeId) {
+        if let Some(node) = self.ctx.nodes.get(&id) {
+            self.world.put_node(id, &node.value);
+            self.world.set_node_locked(id, node.locked);
+        } else if self.ctx.nodes.empty().iter().any(|(empty, _)| *empty == id) {
+            self.world.put_empty_node(id);
+        } else {
+            self.world.remove_node(id);
+        }
+    }
+
+    pub(super) fn requests_changed(&mut self, change: Change<RequestId>) {
+        match change {
+            Change::Ids(ids) => ids.into_iter().for_each(|id| self.feed_request(id)),
+            Change::Everything => {
+                let mut ids: BTreeSet<RequestId> = self.world.request_ids().collect();
+                self.ctx.requests.for_each(|request| {
+                    ids.insert(request.id);
+                });
+                ids.extend(self.serving.keys().copied());
+                ids.into_iter().for_each(|id| self.feed_request(id));
+            }
+        }
+    }
+
+    pub(super) fn feed_request(&mut self, id: RequestId) {
+        let Some(request) = self.ctx.requests.get(&id) else {
+            self.world.remove_request(id);
+            self.setbacks.remove(&id);
+            self.recovering.remove(&id);
+            self.min_ready.remove(&id);
+            if let Some(task) = self.serving.get(&id) {
+                task.gone.cancel();
+            }
+            return;
+        };
+        let record = &request.value;
+        let waits = record.state == RequestState::Requested;
+        let mut labels = record.labels.iter();
+        let drained = |label| self.drains.get(&Scope::Label(label)).is_some();
+        if waits && !self.drains.is_empty() && labels.any(|label| drained(label.clone())) {
+            self.world.remove_request(id);
+            return;
+        }
+        if record.state.is_final() {
+            self.setbacks.remove(&id);
+        }
+        self.world.put_request(id, record, self.ctx.clock.now());
+    }
+
+    pub(super) fn pools_changed(&mut self, change: Change<String>) {
+        let entries = match change {
+            Change::Ids(entries) => entries,
+            Change::Everything => {
+                let mut entries: BTreeSet<String> = self.pool_entries.clone();
+                self.ctx.pools.for_each(|pool| {
+                    entries.insert(pool.id.clone());
+                });
+                entries
+            }
+        };
+        for entry in entries {
+            match self.ctx.pools.get(&entry) {
+                Some(pool) => {
+                    self.world.put_pool(&entry, &pool.value);
+                    self.pool_entries.insert(entry);
+                }
+                None => {
+                    self.world.remove_pool(&entry);
+                    self.pool_entries.remove(&entry);
+                    // Its launcher may have died, and left requests behind.
+                    self.recovering.clear();
+                }
+            }
+        }
+    }
+
+    /// Which labels have an image to boot from.
+    pub(super) fn images_changed(&mut self) {
+        for running in self.providers.values() {
+            let provider = &running.provider;
+            for (name, pool) in &provider.settings.pools {
+                let Some(run) = provider.pools.get(name) else {
+                    continue;
+                };
+                for (label, settings) in &pool.labels {
+                    if let ImageSettings::Managed(image) = &settings.image
+                        && run.is_sound(label)
+                    {
+                        let readiness: Readiness =
+                            upload_readiness(&self.ctx.images, image, &provider.name);
+                        self.world.set_readiness(&run.key, label, readiness);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Requests and pools that drains concern are judged anew.
+    pub(super) fn drains_changed(&mut self) {
+        self.requests_changed(Change::Everything);
+        self.announce_all();
+    }
+}

@@ -1,0 +1,306 @@
+//! Providers and pools: started, registered, replaced and ended as the configuration says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodeyard_config as config;
+use nodeyard_model::{
+    ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName,
+};
+use nodeyard_plan::{LabelPolicy, PoolKey};
+use nodeyard_store::registry::Registration;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::{Dispatcher, Timer};
+use crate::error::StartError;
+use crate::provider::Provider;
+use crate::report::Report;
+use crate::roster;
+use crate::settings::quantity;
+
+/// A provider at work.
+pub(super) struct Running {
+    pub(super) provider: Arc<Provider>,
+    pools: BTreeMap<PoolName, Announced>,
+    ended: CancellationToken,
+}
+
+/// A pool in the registry.
+struct Announced {
+    component: PoolComponent,
+    registration: Registration,
+    /// Some request waits for room.
+    waiting: bool,
+}
+
+impl Running {
+    /// Takes the pools off the registry. Work under way goes on.
+    pub(super) async fn end(self) {
+        self.ended.cancel();
+        for pool in self.pools.into_values() {
+            pool.registration.end().await;
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Takes over the configuration in force.
+    pub(super) fn apply_config(&mut self) {
+        let config = Arc::clone(&self.config.borrow_and_update());
+        self.labels = config
+            .labels
+            .iter()
+            .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
+            .collect();
+        let tenants = config.tenant_resource_limits.iter();
+        self.world.set_tenant_limits(
+            tenants.map(|(name, limits)| (TenantName::new(name.as_str()), tenant_limits(limits))),
+        );
+        let gone: Vec<ProviderName> = self
+            .providers
+            .keys()
+            .chain(self.starting.keys())
+            .filter(|name| !config.providers.contains_key(name.as_str()))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.remove_provider(&name);
+        }
+        for provider in config.providers.values() {
+            let name = match ProviderName::new(provider.name()) {
+                Ok(name) => name,
+                Err(error) => {
+                    error!(%error, "a provider is left out");
+                    continue;
+                }
+            };
+            let running = self.providers.get(&name);
+            if running.is_some_and(|running| running.provider.config == *provider) {
+                self.starting.remove(&name);
+            } else {
+                self.start(name, provider.clone());
+            }
+        }
+        self.timers.within(std::time::Duration::ZERO, Timer::Expiry);
+    }
+
+    fn remove_provider(&mut self, name: &ProviderName) {
+        self.starting.remove(name);
+        self.failed_providers.remove(name);
+        if let Some(running) = self.providers.remove(name) {
+            info!(provider = %name, "provider has left the configuration");
+            self.world.remove_provider(name);
+            self.tasks.spawn(running.end());
+        }
+    }
+
+    /// Starts a provider in the background; what runs under its name goes on until then.
+    fn start(&mut self, name: ProviderName, provider: config::Provider) {
+        self.starts += 1;
+        let attempt = self.starts;
+        self.starting.insert(name.clone(), attempt);
+        let ctx = self.ctx.clone();
+        let options = self.options.clone();
+        let factory = Arc::clone(&self.factory);
+        self.tasks.spawn(async move {
+            let start = Provider::start(provider, &*factory, &ctx.system, &options, &ctx.clock);
+            let result = tokio::select! {
+                result = start => result,
+                () = ctx.stop.cancelled() => return,
+            };
+            ctx.report(Report::Started {
+                provider: name,
+                attempt,
+                result: result.map(Arc::new),
+            });
+        });
+    }
+
+    pub(super) fn start_again(&mut self, name: &ProviderName) {
+        let config = Arc::clone(&self.config.borrow());
+        match config.providers.get(name.as_str()) {
+            Some(provider) if self.failed_providers.contains_key(name) => {
+                self.start(name.clone(), provider.clone());
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn started(
+        &mut self,
+        name: &ProviderName,
+        attempt: u64,
+        result: Result<Arc<Provider>, StartError>,
+    ) {
+        if self.starting.get(name) != Some(&attempt) {
+            return;
+        }
+        self.starting.remove(name);
+        let provider = match result {
+            Ok(provider) => provider,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                warn!(provider = %name, error, "provider does not start; trying again later");
+                self.failed_providers.insert(name.clone(), chain(error));
+                let retry = self.ctx.timing.start_retry;
+                self.timers.after(retry, Timer::Start(name.clone()));
+                return;
+            }
+        };
+        self.failed_providers.remove(name);
+        if let Some(old) = self.providers.remove(name) {
+            self.world.remove_provider(name);
+            self.tasks.spawn(old.end());
+        }
+        self.world.set_provider(name, provider.setup());
+        for setup in provider.pool_setups(&self.ctx.images) {
+            self.world.set_own_pool(setup);
+        }
+        let ended = CancellationToken::new();
+        if provider.driver.roster().is_some() {
+            let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
+            self.tasks.spawn(work);
+        }
+        let pools = self.announce_pools(&provider);
+        info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
+        let running = Running {
+            provider,
+            pools,
+            ended,
+        };
+        self.providers.insert(name.clone(), running);
+        self.timers
+            .within(std::time::Duration::ZERO, Timer::CloudCheck);
+        self.note_ready();
+    }
+
+    fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, Announced> {
+        let mut pools = BTreeMap::new();
+        for (name, pool) in &provider.pools {
+            let mut component = PoolComponent::new(
+                self.options.hostname.clone(),
+                pool.id.clone(),
+                name.clone(),
+                provider.name.clone(),
+            );
+            component.state = ComponentState::Running;
+            component.version = Some(self.options.version.clone());
+            component.supported_labels = pool.labels().cloned().collect();
+            if let Some(settings) = provider.settings.pools.get(name) {
+                component.priority = settings.priority;
+            }
+            component.paused = self.is_drained(&pool.key);
+            match self.ctx.registry.components().register_pool(&component) {
+                Ok(registration) => {
+                    let announced = Announced {
+                        component,
+                        registration,
+                        waiting: false,
+                    };
+                    pools.insert(name.clone(), announced);
+                }
+                Err(error) => error!(
+                    pool = %pool.key,
+                    error = &error as &dyn std::error::Error,
+                    "a pool cannot be registered"
+                ),
+            }
+        }
+        pools
+    }
+
+    /// Lets the registry know whether a pool waits for room.
+    pub(super) fn announce(&mut self, key: &PoolKey, waiting: bool) {
+        let drained = self.is_drained(key);
+        let running = self.providers.get_mut(&key.provider);
+        let Some(pool) = running.and_then(|running| running.pools.get_mut(&key.pool)) else {
+            return;
+        };
+        pool.waiting = waiting;
+        let paused = waiting || drained;
+        if pool.component.paused != paused {
+            pool.component.paused = paused;
+            pool.registration.update(&pool.component);
+        }
+    }
+
+    pub(super) fn announce_all(&mut self) {
+        let pools: Vec<(PoolKey, bool)> = self.pools().collect();
+        for (key, waiting) in pools {
+            self.announce(&key, waiting);
+        }
+    }
+
+    /// Our pools, and whether each waits for room.
+    pub(super) fn pools(&self) -> impl Iterator<Item = (PoolKey, bool)> {
+        self.providers.iter().flat_map(|(provider, running)| {
+            let pools = running.pools.iter();
+            pools.map(|(pool, announced)| {
+                (
+                    PoolKey::new(provider.clone(), pool.clone()),
+                    announced.waiting,
+                )
+            })
+        })
+    }
+
+    pub(super) fn is_drained(&self, key: &PoolKey) -> bool {
+        if self.drains.is_empty() {
+            return false;
+        }
+        let drains = self.drains.items();
+        drains
+            .iter()
+            .any(|drain| drain.id.covers(&self.options.hostname, key))
+    }
+
+    /// Ready after every provider has started or failed once.
+    pub(super) fn note_ready(&self) {
+        if self.starting.is_empty() {
+            self.ready
+                .send_if_modified(|ready| !std::mem::replace(ready, true));
+        }
+    }
+}
+
+fn policy(label: &config::Label) -> LabelPolicy {
+    LabelPolicy {
+        min_ready: usize::try_from(label.min_ready).unwrap_or(0),
+        max_ready_age: label.max_ready_age.0.map(|age| *age),
+    }
+}
+
+fn tenant_limits(limits: &config::TenantLimits) -> Limits {
+    let named = &limits.named;
+    let named = [
+        ("cores", named.max_cores),
+        ("instances", named.max_servers),
+        ("ram", named.max_ram),
+        ("volumes", named.max_volumes),
+        ("volume-gb", named.max_volume_gb),
+    ];
+    let named = named
+        .into_iter()
+        .filter_map(|(name, limit)| Some((name, limit.0?)));
+    let others = limits
+        .resources
+        .iter()
+        .map(|(name, limit)| (name.as_str(), *limit));
+    named
+        .chain(others)
+        .map(|(name, limit)| (name.into(), quantity(limit)))
+        .collect()
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
+}

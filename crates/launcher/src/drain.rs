@@ -1,0 +1,177 @@
+//! Drains: what is to accept nothing new. Kept in the store, so that all launchers follow and a restart forgets
+//! nothing.
+
+use std::fmt;
+
+use bytes::Bytes;
+use nodeyard_model::{Label, PoolName, ProviderName, layout};
+use nodeyard_plan::PoolKey;
+use nodeyard_store::view::{Kind, Shape};
+use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
+
+/// What is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// All pools of the launchers on this host.
+    Launcher(Box<str>),
+    Provider(ProviderName),
+    Pool(PoolName, ProviderName),
+    /// Requests with this label wait.
+    Label(Label),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Launcher(host) => write!(f, "launcher {host}"),
+            Self::Provider(name) => write!(f, "provider {name}"),
+            Self::Pool(pool, provider) => write!(f, "pool {provider}/{pool}"),
+            Self::Label(label) => write!(f, "label {label}"),
+        }
+    }
+}
+
+impl Scope {
+    pub(crate) fn covers(&self, hostname: &str, key: &PoolKey) -> bool {
+        match self {
+            Self::Launcher(host) => **host == *hostname,
+            Self::Provider(name) => *name == key.provider,
+            Self::Pool(pool, provider) => *pool == key.pool && *provider == key.provider,
+            Self::Label(_) => false,
+        }
+    }
+
+    /// The name of its record: kind and names, separated by `:`.
+    fn record_name(&self) -> String {
+        match self {
+            Self::Launcher(host) => format!("launcher:{}", escape(host)),
+            Self::Provider(name) => format!("provider:{}", escape(name.as_str())),
+            Self::Pool(pool, provider) => {
+                format!(
+                    "pool:{}:{}",
+                    escape(provider.as_str()),
+                    escape(pool.as_str())
+                )
+            }
+            Self::Label(label) => format!("label:{}", escape(label.as_str())),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let parts: Vec<&str> = name.split(':').collect();
+        match *parts {
+            ["launcher", host] => Some(Self::Launcher(unescape(host)?.into())),
+            ["provider", name] => Some(Self::Provider(ProviderName::new(unescape(name)?).ok()?)),
+            ["pool", provider, pool] => Some(Self::Pool(
+                PoolName::new(unescape(pool)?),
+                ProviderName::new(unescape(provider)?).ok()?,
+            )),
+            ["label", label] => Some(Self::Label(Label::new(unescape(label)?))),
+            _ => None,
+        }
+    }
+}
+
+/// Names may contain what paths may not.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    escaped
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+        } else {
+            byte
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+pub(crate) const DRAINS: &str = "/nodeyard/drains";
+
+/// Drains in force.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DrainShape;
+
+impl Shape for DrainShape {
+    type Id = Scope;
+    type Value = ();
+
+    fn kind(&self, path: &TreePath) -> Kind<Scope> {
+        let name = path
+            .as_str()
+            .strip_prefix(DRAINS)
+            .and_then(|rest| rest.strip_prefix('/'));
+        match name.and_then(Scope::parse) {
+            Some(id) => Kind::Record {
+                id,
+                branch: false,
+                lock: false,
+            },
+            None => Kind::Nothing,
+        }
+    }
+
+    fn parse(&self, _: &Scope, _: &[u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+}
+
+pub(crate) async fn set(tree: &dyn Tree, scope: &Scope, on: bool) -> Result<()> {
+    debug_assert!(DRAINS.starts_with(layout::NODEYARD));
+    let dir = TreePath::new(DRAINS)?;
+    let path = dir.join(&scope.record_name())?;
+    if !on {
+        return ext::delete_opt(tree, &path).await.map(|_| ());
+    }
+    ext::ensure_path(tree, &dir).await?;
+    let data = Bytes::from(scope.to_string());
+    match tree.create(&path, data, CreateMode::Persistent).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_node_exists() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_survives_the_store() {
+        for scope in [
+            Scope::Launcher("np01".into()),
+            Scope::Provider(ProviderName::new("cloud one").unwrap()),
+            Scope::Pool("main/a:b%".into(), ProviderName::new("cloud").unwrap()),
+            Scope::Label("ubuntu/ünïcode".into()),
+        ] {
+            let path = TreePath::new(DRAINS)
+                .unwrap()
+                .join(&scope.record_name())
+                .unwrap();
+            let Kind::Record { id, .. } = DrainShape.kind(&path) else {
+                panic!("{path} is not a drain");
+            };
+            assert_eq!(id, scope);
+        }
+    }
+
+    #[test]
+    fn what_is_no_drain_is_left_alone() {
+        for name in ["", "launcher", "pool:a", "label:%zz", "other:x"] {
+            assert_eq!(Scope::parse(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Why a launcher cannot go on.
+
+/// Everything else is handled where it happens: a launcher outlasts its clouds, its store's absences and the
+/// mistakes in its configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("the store has been closed while the launcher was running")]
+    StoreClosed,
+    #[error("the launcher cannot prepare the store")]
+    Store(#[from] nodeyard_store::Error),
+    #[error(
+        "{path} is not a system id; delete the record if nothing in any cloud belongs to this installation"
+    )]
+    BadSystemId { path: String },
+}
+
+/// Why a provider does not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("the name of the provider cannot be used")]
+    Name(#[from] nodeyard_model::InvalidName),
+    #[error("the `{driver}` driver is not part of this version yet")]
+    NoSettings { driver: &'static str },
+    #[error("its cloud does not answer as it should")]
+    Driver(#[from] nodeyard_driver::Error),
+}

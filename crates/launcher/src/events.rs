@@ -1,0 +1,64 @@
+//! What happened, for metrics.
+
+use std::fmt;
+use std::time::Duration;
+
+use nodeyard_driver::ResourceKind;
+use nodeyard_model::{Label, ProviderName};
+
+/// Is told what happens. All methods are called in the middle of work, so they must be quick.
+pub trait Events: fmt::Debug + Send + Sync {
+    /// One attempt to launch a node ended.
+    fn launched(&self, _attempt: &LaunchAttempt<'_>) {}
+
+    /// Resources without a record were found for the second time, and are deleted.
+    fn leaked(&self, _provider: &ProviderName, _kind: &ResourceKind, _count: usize) {}
+
+    /// A request was fulfilled, so long after it was made.
+    fn fulfilled(&self, _labels: &[Label], _waited: Duration) {}
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchAttempt<'a> {
+    pub provider: &'a ProviderName,
+    pub label: &'a Label,
+    pub zone: Option<&'a str>,
+    pub requestor: Option<&'a str>,
+    pub result: LaunchResult,
+    pub took: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaunchResult {
+    Ready,
+    Quota,
+    Capacity,
+    /// The machine was not there within `launch-timeout`.
+    CreateTimeout,
+    /// Nobody answered on the machine.
+    KeyScan,
+    /// The store went away meanwhile.
+    Session,
+    Unknown,
+}
+
+impl LaunchResult {
+    /// As Nodepool's metrics name it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Quota => "error.quota",
+            Self::Capacity => "error.capacity",
+            Self::CreateTimeout => "error.servercreatetimeout",
+            Self::KeyScan => "error.keyscan",
+            Self::Session => "error.zksession",
+            Self::Unknown => "error.unknown",
+        }
+    }
+}
+
+/// Nobody wants to know.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoEvents;
+
+impl Events for NoEvents {}

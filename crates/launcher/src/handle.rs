@@ -1,0 +1,95 @@
+//! How others see a running launcher.
+
+use nodeyard_model::{NodeId, RequestId};
+use nodeyard_plan::PoolKey;
+use nodeyard_plan::explain::Explanation;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::drain::Scope;
+
+/// Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub(crate) ready: watch::Receiver<bool>,
+    pub(crate) queries: mpsc::UnboundedSender<Query>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Query {
+    Explain(RequestId, oneshot::Sender<Option<Explanation>>),
+    Status(oneshot::Sender<Status>),
+    Drain(Scope, bool, oneshot::Sender<nodeyard_store::Result<()>>),
+}
+
+/// What a launcher is doing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Status {
+    pub nodes: usize,
+    pub requests: usize,
+    /// Requests that are being served here.
+    pub serving: Vec<RequestId>,
+    /// Nodes that are being cleaned up here.
+    pub settling: Vec<NodeId>,
+    pub pools: Vec<PoolStatus>,
+    /// Providers that did not start, and why.
+    pub failed_providers: Vec<(String, String)>,
+    pub drains: Vec<DrainStatus>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolStatus {
+    pub pool: PoolKey,
+    /// Some request waits for room.
+    pub paused: bool,
+    pub drained: bool,
+}
+
+/// How far a drain is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DrainStatus {
+    pub scope: Scope,
+    /// Requests of this launcher that are still being served.
+    pub serving: usize,
+    /// Nodes that are not gone yet.
+    pub nodes: usize,
+}
+
+impl Handle {
+    /// True after the first look at everything.
+    pub fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    /// Returns when the launcher has looked at everything once; false if it has ended before.
+    pub async fn until_ready(&mut self) -> bool {
+        self.ready.wait_for(|ready| *ready).await.is_ok()
+    }
+
+    /// Why a request waits; none if there is no such request, or the launcher has ended.
+    pub async fn explain(&self, request: RequestId) -> Option<Explanation> {
+        self.ask(|answer| Query::Explain(request, answer))
+            .await
+            .flatten()
+    }
+
+    /// None if the launcher has ended.
+    pub async fn status(&self) -> Option<Status> {
+        self.ask(Query::Status).await
+    }
+
+    /// Stops accepting requests within a scope. What is under way is finished; [`Handle::status`] tells what
+    /// remains. A drain is kept in the store until [`Handle::undrain`].
+    pub async fn drain(&self, scope: Scope) -> Option<nodeyard_store::Result<()>> {
+        self.ask(|answer| Query::Drain(scope, true, answer)).await
+    }
+
+    pub async fn undrain(&self, scope: Scope) -> Option<nodeyard_store::Result<()>> {
+        self.ask(|answer| Query::Drain(scope, false, answer)).await
+    }
+
+    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Option<T> {
+        let (answer, result) = oneshot::channel();
+        self.queries.send(query(answer)).ok()?;
+        result.await.ok()
+    }
+}

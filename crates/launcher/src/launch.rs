@@ -1,0 +1,454 @@
+//! The launch of one node: from a locked `building` record to a machine that answers.
+//!
+//! Everything that the cloud makes carries the node's id, and its own id is stored as soon as it is known. So
+//! wherever this ends, what is left can be found and deleted by the record alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_driver::{
+    BootImage, CreateOrder, ErrorClass, ExternalId, Instance, RequestAttributes, State, Step,
+    Target, Wait,
+};
+use nodeyard_model::{
+    ConnectionPort, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId, layout,
+};
+use nodeyard_nodescan as nodescan;
+use nodeyard_plan::protocol;
+use nodeyard_store::registry::Held;
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{info, warn};
+
+use crate::commit::steadily;
+use crate::context::Context;
+use crate::events::{LaunchAttempt, LaunchResult};
+use crate::provider::{Provider, newest_upload};
+use crate::settings::{ImageSettings, LabelSettings};
+
+/// Between two tries of a step that may work the next time.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Tries of one step before the attempt counts as failed.
+const STEP_TRIES: u32 = 3;
+
+/// A node that is to be launched, and for whom.
+#[derive(Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) ctx: &'a Context,
+    pub(crate) provider: &'a Arc<Provider>,
+    pub(crate) pool: &'a PoolName,
+    pub(crate) label: &'a Label,
+    pub(crate) request: RequestId,
+    pub(crate) record: &'a NodeRequest,
+    pub(crate) node: NodeId,
+}
+
+/// Why there is no machine.
+#[derive(Debug)]
+pub(crate) enum LaunchError {
+    Quota,
+    Failed,
+    Store(nodeyard_store::Error),
+}
+
+impl From<nodeyard_store::Error> for LaunchError {
+    fn from(error: nodeyard_store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// How one attempt failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the cloud did not make it")]
+    Driver(#[from] nodeyard_driver::Error),
+    #[error("the machine was not there within {0:?}")]
+    Timeout(Duration),
+    #[error("nobody answers on the machine")]
+    Scan(#[from] nodescan::ScanError),
+    #[error("image {0:?} has no upload that is ready")]
+    NoImage(String),
+    #[error("the record could not be written")]
+    Store(#[from] nodeyard_store::Error),
+}
+
+impl Failure {
+    fn result(&self) -> LaunchResult {
+        match self {
+            Self::Driver(error) => match error.class() {
+                ErrorClass::Quota => LaunchResult::Quota,
+                ErrorClass::Capacity => LaunchResult::Capacity,
+                _ => LaunchResult::Unknown,
+            },
+            Self::Timeout(_) => LaunchResult::CreateTimeout,
+            Self::Scan(_) => LaunchResult::KeyScan,
+            Self::NoImage(_) => LaunchResult::Unknown,
+            Self::Store(_) => LaunchResult::Session,
+        }
+    }
+
+    /// Another attempt would end the same way.
+    fn is_final(&self) -> bool {
+        match self {
+            Self::Driver(error) => matches!(
+                error.class(),
+                ErrorClass::Quota | ErrorClass::Permanent | ErrorClass::Credentials
+            ),
+            Self::NoImage(_) | Self::Store(_) => true,
+            Self::Timeout(_) | Self::Scan(_) => false,
+        }
+    }
+}
+
+impl Launch<'_> {
+    /// Leaves the record `ready`, `failed` or `aborted`, and in every case locked.
+    pub(crate) async fn run(&self, held: &mut Held<Node>) -> Result<(), LaunchError> {
+        let attempts = self.provider.settings.launch_attempts;
+        let mut attempt = 1;
+        loop {
+            let begun = Instant::now();
+            let deadline = begun + self.provider.settings.launch_timeout;
+            let failure = match self.attempt(held, attempt == 1, deadline).await {
+                Ok(()) => {
+                    self.measure(held, LaunchResult::Ready, begun);
+                    return Ok(());
+                }
+                Err(failure) => failure,
+            };
+            self.measure(held, failure.result(), begun);
+            if let Failure::Store(error) = failure {
+                return Err(error.into());
+            }
+            warn!(
+                node = %self.node,
+                attempt,
+                attempts,
+                error = &failure as &dyn std::error::Error,
+                "launch failed"
+            );
+            if failure.is_final() || attempt >= attempts {
+                let quota = failure.result() == LaunchResult::Quota;
+                let failed = protocol::node::launch_failed(
+                    Some(&held.value),
+                    self.request,
+                    quota,
+                    self.ctx.clock.now(),
+                );
+                if let Ok(failed) = failed {
+                    held.value = failed;
+                    self.store(held).await?;
+                }
+                return Err(if quota {
+                    LaunchError::Quota
+                } else {
+                    LaunchError::Failed
+                });
+            }
+            self.clear(held).await?;
+            attempt += 1;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        held: &mut Held<Node>,
+        first: bool,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let settings = self.provider.label(self.pool, self.label);
+        let settings = settings.ok_or_else(|| {
+            nodeyard_driver::Error::permanent(format!("label {} has left its pool", self.label))
+        })?;
+        let image = self.prepare(held, settings)?;
+        self.store(held).await?;
+        let order = self.order(held, image);
+        let mut state = if first {
+            State::fresh()
+        } else {
+            State::default()
+        };
+        let instance = self.create(held, &order, &mut state, deadline).await?;
+        describe(&mut held.value, instance);
+        self.store(held).await?;
+        if settings.host_key_checking && held.value.host_keys.is_empty() {
+            held.value.host_keys = self.scan(held).await?;
+        }
+        let ready = protocol::node::launched(Some(&held.value), self.request, self.ctx.clock.now());
+        held.value = ready.map_err(|refused| {
+            nodeyard_driver::Error::permanent("the node is not ours to launch any more")
+                .because(refused)
+        })?;
+        self.store(held).await?;
+        info!(node = %self.node, provider = %self.provider.name, label = %self.label, "node is ready");
+        Ok(())
+    }
+
+    /// What is known of the machine before it exists, and what it boots from.
+    fn prepare(
+        &self,
+        held: &mut Held<Node>,
+        settings: &LabelSettings,
+    ) -> Result<BootImage, Failure> {
+        let node = &mut held.value;
+        let access = &settings.access;
+        node.connection_type = Some(Arc::clone(&access.connection_type));
+        node.connection_port = access.connection_port.clone();
+        node.username.clone_from(&access.username);
+        node.python_path = Some(Arc::clone(&access.python_path));
+        node.shell_type.clone_from(&access.shell_type);
+        node.host_keys.clear();
+        if let Some(pool) = self.provider.settings.pools.get(self.pool) {
+            node.attributes = pool.attributes.clone();
+        }
+        match &settings.image {
+            ImageSettings::Managed(image) => {
+                let upload = newest_upload(&self.ctx.images, image, &self.provider.name);
+                let missing = || Failure::NoImage(image.to_string());
+                let (key, upload) = upload.ok_or_else(missing)?;
+                let external_id = upload.external_id.as_deref().ok_or_else(missing)?;
+                node.image_id = Some(layout::upload(&key).into());
+                node.username = upload.username.as_deref().map(Into::into);
+                node.python_path = Some(upload.python_path.as_deref().unwrap_or("auto").into());
+                node.shell_type = upload.shell_type.as_deref().map(Into::into);
+                Ok(BootImage::Upload {
+                    image: image.clone(),
+                    external_id: external_id.into(),
+                })
+            }
+            ImageSettings::Cloud(name) => {
+                node.image_id = Some(Arc::clone(name));
+                Ok(BootImage::Cloud)
+            }
+            ImageSettings::None => Ok(BootImage::Cloud),
+        }
+    }
+
+    fn order(&self, held: &Held<Node>, image: BootImage) -> CreateOrder {
+        let record = self.record;
+        CreateOrder {
+            node: self.node,
+            pool: self.pool.clone(),
+            label: self.label.clone(),
+            image,
+            tags: self.provider.owner.node_tags(self.node, self.pool.clone()),
+            az: held.value.az.as_deref().map(Into::into),
+            request: RequestAttributes {
+                id: Some(self.request),
+                labels: record.labels.clone(),
+                requestor: record.requestor.as_deref().map(Into::into),
+                requestor_data: record.requestor_data.clone(),
+                relative_priority: record.relative_priority,
+                event_id: record.event_id.clone(),
+                created_time: record.created_time,
+                tenant_name: record.tenant_name.clone(),
+            },
+        }
+    }
+
+    async fn create(
+        &self,
+        held: &mut Held<Node>,
+        order: &CreateOrder,
+        state: &mut State,
+        deadline: Instant,
+    ) -> Result<Instance, Failure> {
+        let driver = &self.provider.driver;
+        let too_late = || Failure::Timeout(self.provider.settings.launch_timeout);
+        let mut tries = 0;
+        loop {
+            let step = driver.create(order, state, self.ctx.clock.now());
+            let step = timeout_at(deadline, step).await.map_err(|_| too_late())?;
+            self.note_id(held, state.external_id.as_ref()).await?;
+            match step {
+                Ok(Step::Done(instance)) => return Ok(instance),
+                Ok(Step::Wait(wait)) => {
+                    tries = 0;
+                    if timeout_at(deadline, pause(&**driver, wait)).await.is_err() {
+                        return Err(too_late());
+                    }
+                }
+                Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
+                    tries += 1;
+                    if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Stores what the cloud calls the machine, as soon as it has said so.
+    async fn note_id(
+        &self,
+        held: &mut Held<Node>,
+        id: Option<&ExternalId>,
+    ) -> nodeyard_store::Result<()> {
+        let Some(id) = id else { return Ok(()) };
+        if ExternalId::from_record(&held.value.external_id).as_ref() == Some(id) {
+            return Ok(());
+        }
+        held.value.external_id = id.to_record();
+        self.store(held).await
+    }
+
+    async fn scan(&self, held: &Held<Node>) -> Result<Vec<Box<str>>, Failure> {
+        let node = &held.value;
+        let (Some(address), ConnectionPort::Number(port)) =
+            (&node.interface_ip, &node.connection_port)
+        else {
+            return Ok(Vec::new());
+        };
+        let target = nodescan::Target {
+            address: address.clone(),
+            port: *port,
+            connection_type: node.connection_type.as_deref().unwrap_or("ssh").into(),
+            limit: self.provider.settings.boot_timeout,
+        };
+        match self.ctx.scanner.scan(&target).await {
+            Ok(scan) => Ok(scan.keys.iter().map(|key| key.as_str().into()).collect()),
+            Err(error) => {
+                self.collect_evidence(node).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// What the cloud can tell about a machine that does not answer.
+    async fn collect_evidence(&self, node: &Node) {
+        let Some(id) = ExternalId::from_record(&node.external_id) else {
+            return;
+        };
+        let driver = &self.provider.driver;
+        if let Err(error) = driver.unreachable(self.node, &id).await {
+            warn!(node = %self.node, %error, "the cloud was not told about a machine that does not answer");
+        }
+        match driver.evidence(self.pool, self.label, &id).await {
+            Ok(Some(text)) => {
+                for line in text.lines() {
+                    info!(node = %self.node, console = line, "console");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => warn!(node = %self.node, %error, "there is no console to show"),
+        }
+    }
+
+    /// Deletes what a failed attempt has made, before the next one.
+    async fn clear(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
+        let target = Target::Node {
+            node: self.node,
+            external_id: ExternalId::from_record(&held.value.external_id),
+        };
+        let limit = self.provider.settings.launch_timeout;
+        if let Err(error) = remove(self.ctx, self.provider, &target, limit).await {
+            warn!(node = %self.node, %error, "what a failed launch left could not be deleted yet");
+        }
+        held.value.external_id = Opaque::NULL;
+        self.store(held).await
+    }
+
+    async fn store(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
+        let nodes = self.ctx.registry.nodes();
+        let store = || nodes.store(&held.guard, self.node, &held.value);
+        held.stat = steadily(&**held.guard.tree(), store).await?;
+        Ok(())
+    }
+
+    fn measure(&self, held: &Held<Node>, result: LaunchResult, begun: Instant) {
+        self.ctx.events.launched(&LaunchAttempt {
+            provider: &self.provider.name,
+            label: self.label,
+            zone: held.value.az.as_deref(),
+            requestor: self.record.requestor.as_deref(),
+            result,
+            took: begun.elapsed(),
+        });
+    }
+}
+
+/// Takes the steps of a deletion until nothing is left.
+pub(crate) async fn remove(
+    ctx: &Context,
+    provider: &Provider,
+    target: &Target,
+    limit: Duration,
+) -> Result<(), nodeyard_driver::Error> {
+    let deadline = Instant::now() + limit;
+    let too_late =
+        || nodeyard_driver::Error::retry(format!("the deletion took longer than {limit:?}"));
+    let mut state = State::default();
+    let mut tries = 0;
+    loop {
+        let step = provider.driver.delete(target, &mut state, ctx.clock.now());
+        match timeout_at(deadline, step).await.map_err(|_| too_late())? {
+            Ok(Step::Done(())) => return Ok(()),
+            Ok(Step::Wait(wait)) => {
+                tries = 0;
+                let waited = timeout_at(deadline, pause(&*provider.driver, wait)).await;
+                waited.map_err(|_| too_late())?;
+            }
+            Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
+                tries += 1;
+                timeout_at(deadline, sleep(PAUSE))
+                    .await
+                    .map_err(|_| error)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until the next step of a machine can be taken.
+async fn pause(driver: &dyn nodeyard_driver::Driver, wait: Wait) {
+    match &wait.event {
+        Some(event) => {
+            tokio::select! {
+                () = driver.event(event) => {}
+                () = sleep(wait.at_most) => {}
+            }
+        }
+        None => sleep(wait.at_most).await,
+    }
+}
+
+/// Copies what the cloud knows of the machine.
+fn describe(node: &mut Node, instance: Instance) {
+    fn put<T: From<Box<str>>>(field: &mut Option<T>, value: Option<Box<str>>) {
+        if let Some(value) = value {
+            *field = Some(value.into());
+        }
+    }
+    node.external_id = instance.external_id.to_record();
+    let any_address = instance
+        .interface_ip
+        .or_else(|| instance.public_ipv4.clone())
+        .or_else(|| instance.public_ipv6.clone())
+        .or_else(|| instance.private_ipv4.clone());
+    node.interface_ip = any_address;
+    node.public_ipv4 = instance.public_ipv4;
+    node.public_ipv6 = instance.public_ipv6;
+    node.private_ipv4 = instance.private_ipv4;
+    put(&mut node.cloud, instance.cloud);
+    put(&mut node.region, instance.region);
+    put(&mut node.az, instance.az);
+    put(&mut node.host_id, instance.host_id);
+    put(&mut node.connection_type, instance.connection_type);
+    if let Some(port) = instance.connection_port {
+        node.connection_port = port;
+    }
+    put(&mut node.username, instance.username);
+    put(&mut node.python_path, instance.python_path);
+    put(&mut node.shell_type, instance.shell_type);
+    node.host_keys = instance.host_keys;
+    node.resources = Some(instance.resources);
+    if !instance.node_properties.is_null() {
+        node.node_properties = instance.node_properties;
+    }
+    if node.attributes.is_null() {
+        node.attributes = instance.attributes;
+    }
+    if instance.slot.is_some() {
+        node.slot = instance.slot;
+    }
+    node.driver_data = instance.driver_data;
+}

@@ -1,0 +1,146 @@
+//! The launcher: serves node requests, looks after nodes from launch to deletion, and cleans up.
+//!
+//! ```text
+//!             store ──views──►  dispatcher ──► plan (pure)
+//!                                │    ▲
+//!                        orders  │    │  reports
+//!                                ▼    │
+//!        serve a request · settle a node · recover a request · keep a roster · look at a cloud
+//!                │                 │                                │
+//!              store            drivers ────────────────────────► clouds
+//! ```
+//!
+//! The dispatcher owns the picture and decides; each piece of work is a task with private state. What a task may
+//! write to a record is decided by [`nodeyard_plan::protocol`], on the record as it was read under its lock.
+//! Nothing is kept in memory that a restart would miss.
+//!
+//! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
+
+mod clock;
+mod commit;
+mod context;
+mod dispatcher;
+mod drain;
+mod error;
+mod events;
+mod handle;
+mod launch;
+mod options;
+mod provider;
+mod recover;
+mod report;
+mod roster;
+mod serve;
+mod settings;
+mod settle;
+mod system_id;
+
+use std::fmt;
+use std::sync::Arc;
+
+use nodeyard_config::Config;
+use nodeyard_model::{Component, ComponentKind, ComponentState};
+use nodeyard_nodescan::Scanner;
+use nodeyard_store::registry::Registry;
+use nodeyard_store::view::View;
+use nodeyard_store::{Tree, TreePath, ext};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use clock::Clock;
+pub use drain::Scope;
+pub use error::Error;
+pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
+pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use options::{Options, Timing};
+pub use provider::DriverFactory;
+
+use context::{Context, Views};
+use dispatcher::{Dispatcher, Inputs};
+
+/// What a launcher works with.
+#[derive(Clone)]
+pub struct Parts {
+    pub tree: Arc<dyn Tree>,
+    /// The configuration in force, and those that follow it.
+    pub config: watch::Receiver<Arc<Config>>,
+    pub drivers: Arc<dyn DriverFactory>,
+    pub scanner: Arc<dyn Scanner>,
+    pub events: Arc<dyn Events>,
+    pub clock: Clock,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("tree", &self.tree)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+pub struct Launcher {
+    options: Options,
+    parts: Parts,
+    queries: mpsc::UnboundedReceiver<handle::Query>,
+    ready: watch::Sender<bool>,
+}
+
+impl Launcher {
+    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+        let (sender, queries) = mpsc::unbounded_channel();
+        let (ready, is_ready) = watch::channel(false);
+        let handle = Handle {
+            ready: is_ready,
+            queries: sender,
+        };
+        let launcher = Self {
+            options,
+            parts,
+            queries,
+            ready,
+        };
+        (launcher, handle)
+    }
+
+    /// Works until `shutdown`, or until the store is closed. The store stays open.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let Self {
+            options,
+            parts,
+            queries,
+            ready,
+        } = self;
+        let registry = Registry::new(Arc::clone(&parts.tree));
+        let system = tokio::select! {
+            system = prepare(&registry) => system?,
+            () = shutdown.cancelled() => return Ok(()),
+        };
+        let views = Views {
+            requests: registry.requests().view()?,
+            nodes: registry.nodes().view()?,
+            pools: registry.components().pool_view()?,
+            images: registry.images().view()?,
+        };
+        let drains = TreePath::new(drain::DRAINS).map_err(nodeyard_store::Error::from)?;
+        let drains = View::open(Arc::clone(&parts.tree), drains, drain::DrainShape);
+        let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);
+        component.state = ComponentState::Running;
+        component.version = Some(options.version.clone());
+        let registration = registry.components().register(&component)?;
+        let (sender, reports) = mpsc::unbounded_channel();
+        let ctx = Context::new(registry, views, system, &parts, options.timing, sender);
+        let dispatcher = Dispatcher::new(ctx, options, parts.drivers, parts.config, drains, ready);
+        let inputs = Inputs { reports, queries };
+        let result = dispatcher.run(inputs, shutdown).await;
+        registration.end().await;
+        result
+    }
+}
+
+async fn prepare(registry: &Registry) -> Result<nodeyard_driver::SystemId, Error> {
+    let tree = &**registry.tree();
+    let components = registry.components();
+    ext::persist(tree, || components.prepare()).await?;
+    system_id::obtain(tree).await
+}

@@ -1,0 +1,257 @@
+//! A provider that runs: its driver, its pools, and what its cloud says about them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, ErrorClass, Owner};
+use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
+use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
+use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
+use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
+use nodeyard_store::view::View;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::error::StartError;
+use crate::options::Options;
+use crate::settings::{ImageSettings, LabelSettings, Settings};
+
+/// Makes drivers. The binary implements it: only there is known which drivers exist.
+pub trait DriverFactory: Send + Sync {
+    /// `owner` is what everything that the driver makes has to carry.
+    fn make(
+        &self,
+        provider: &config::Provider,
+        owner: Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error>;
+}
+
+/// One generation of a provider: it lasts until its configuration changes.
+#[derive(Debug)]
+pub(crate) struct Provider {
+    pub(crate) name: ProviderName,
+    pub(crate) config: config::Provider,
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) settings: Settings,
+    pub(crate) owner: Owner,
+    pub(crate) pools: BTreeMap<PoolName, Pool>,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) key: PoolKey,
+    /// Signs what this pool declines and launches; another one in every generation.
+    pub(crate) id: LauncherId,
+    labels: BTreeMap<Label, LabelSetup>,
+    zones: Vec<Zone>,
+}
+
+impl Pool {
+    /// Whether the cloud knows how to make machines of this label.
+    pub(crate) fn is_sound(&self, label: &Label) -> bool {
+        let setup = self.labels.get(label);
+        setup.is_some_and(|setup| !matches!(setup.readiness, Readiness::Broken { .. }))
+    }
+
+    pub(crate) fn labels(&self) -> impl Iterator<Item = &Label> {
+        self.labels.keys()
+    }
+}
+
+impl Provider {
+    /// Makes the driver and asks the cloud for everything that decisions need.
+    pub(crate) async fn start(
+        config: config::Provider,
+        factory: &dyn DriverFactory,
+        system: &driver::SystemId,
+        options: &Options,
+        clock: &Clock,
+    ) -> Result<Self, StartError> {
+        let name = ProviderName::new(config.name())?;
+        let settings = Settings::of(&config)?;
+        let owner = Owner {
+            system: system.clone(),
+            provider: name.clone(),
+        };
+        let driver = factory.make(&config, owner.clone())?;
+        let limits = driver.limits().await?;
+        let mut pools = BTreeMap::new();
+        for (pool, of) in &settings.pools {
+            let key = PoolKey::new(name.clone(), pool.clone());
+            let mut labels = BTreeMap::new();
+            for (label, of) in &of.labels {
+                labels.insert(
+                    label.clone(),
+                    setup(&*driver, &key, label, of, clock).await?,
+                );
+            }
+            let zones = driver.zones(pool).await?;
+            let id = format!(
+                "{}-PoolWorker.{name}-{pool}-{}",
+                options.fqdn,
+                Uuid::new_v4().simple()
+            );
+            let pool_run = Pool {
+                key,
+                id: LauncherId::new(id),
+                labels,
+                zones: zones.iter().map(|zone| Zone::from(&**zone)).collect(),
+            };
+            pools.insert(pool.clone(), pool_run);
+        }
+        Ok(Self {
+            name,
+            config,
+            driver,
+            settings,
+            owner,
+            pools,
+            limits,
+        })
+    }
+
+    pub(crate) fn launches(&self) -> bool {
+        self.driver.capabilities().launches
+    }
+
+    pub(crate) fn label(&self, pool: &PoolName, label: &Label) -> Option<&LabelSettings> {
+        self.settings.pools.get(pool)?.labels.get(label)
+    }
+
+    /// What the plan has to know of the provider.
+    pub(crate) fn setup(&self) -> ProviderSetup {
+        ProviderSetup {
+            limits: self.counted(self.limits.clone()),
+            foreign: Resources::default(),
+            max_launches: self.settings.max_launches,
+        }
+    }
+
+    /// The limits of the cloud as far as they count.
+    pub(crate) fn counted(&self, limits: Limits) -> Limits {
+        if self.settings.ignore_quota {
+            Limits::unlimited()
+        } else {
+            limits
+        }
+    }
+
+    /// What the plan has to know of the pools.
+    pub(crate) fn pool_setups(&self, images: &View<ImageShape>) -> Vec<PoolSetup> {
+        let pools = self.pools.iter().filter_map(|(name, pool)| {
+            let settings = self.settings.pools.get(name)?;
+            let labels = pool.labels.iter().map(|(label, setup)| {
+                let mut setup = setup.clone();
+                let image = settings.labels.get(label).map(|label| &label.image);
+                if let Some(ImageSettings::Managed(image)) = image
+                    && setup.readiness == Readiness::Ready
+                {
+                    setup.readiness = upload_readiness(images, image, &self.name);
+                }
+                (label.clone(), setup)
+            });
+            Some(PoolSetup {
+                id: pool.id.clone(),
+                key: pool.key.clone(),
+                limits: settings.limits.clone(),
+                labels: labels.collect(),
+                zones: pool.zones.clone(),
+            })
+        });
+        pools.collect()
+    }
+}
+
+async fn setup(
+    driver: &dyn Driver,
+    key: &PoolKey,
+    label: &Label,
+    settings: &LabelSettings,
+    clock: &Clock,
+) -> Result<LabelSetup, StartError> {
+    let supply = match driver.roster() {
+        Some(roster) => {
+            let places = roster.places().iter();
+            let places =
+                places.filter(|place| place.pool == key.pool && place.labels.contains(label));
+            Supply::Fixed(places.count())
+        }
+        None => Supply::Launched,
+    };
+    let (cost, broken) = match driver.cost(&key.pool, label).await {
+        Ok(cost) => (cost, None),
+        Err(error) if error.class() == ErrorClass::Permanent => {
+            (Resources::default(), Some(error.to_string()))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let readiness = match broken {
+        Some(reason) => Readiness::Broken {
+            reason: reason.into(),
+        },
+        None => cloud_readiness(driver, &key.pool, label, settings, clock).await?,
+    };
+    Ok(LabelSetup {
+        cost,
+        readiness,
+        supply,
+    })
+}
+
+/// What the cloud says about the image of a label; of images that we manage it need not know.
+pub(crate) async fn cloud_readiness(
+    driver: &dyn Driver,
+    pool: &PoolName,
+    label: &Label,
+    settings: &LabelSettings,
+    clock: &Clock,
+) -> Result<Readiness, driver::Error> {
+    let ImageSettings::Cloud(image) = &settings.image else {
+        return Ok(Readiness::Ready);
+    };
+    Ok(match driver.readiness(pool, label, clock.now()).await? {
+        driver::Readiness::Ready => Readiness::Ready,
+        driver::Readiness::NotReady(_) => Readiness::ImageMissing {
+            image: (&**image).into(),
+        },
+    })
+}
+
+pub(crate) fn upload_readiness(
+    images: &View<ImageShape>,
+    image: &ImageName,
+    provider: &ProviderName,
+) -> Readiness {
+    match newest_upload(images, image, provider) {
+        Some(_) => Readiness::Ready,
+        None => Readiness::ImageMissing {
+            image: image.as_str().into(),
+        },
+    }
+}
+
+/// The upload that machines of this provider boot from.
+pub(crate) fn newest_upload(
+    images: &View<ImageShape>,
+    image: &ImageName,
+    provider: &ProviderName,
+) -> Option<(UploadKey, ImageUpload)> {
+    let mut newest: Option<(UploadKey, ImageUpload)> = None;
+    images.for_each(|item| {
+        let (ImageId::Upload(key), ImageRecord::Upload(upload)) = (&item.id, &*item.value) else {
+            return;
+        };
+        let fits = key.build.image == *image
+            && key.provider == *provider
+            && upload.state == UploadState::Ready;
+        let newer = newest
+            .as_ref()
+            .is_none_or(|(_, other)| other.state_time < upload.state_time);
+        if fits && newer {
+            newest = Some((key.clone(), upload.clone()));
+        }
+    });
+    newest
+}

@@ -1,0 +1,70 @@
+//! A pending request whose launcher is gone: its nodes are taken back, then it waits again.
+
+use nodeyard_model::{NodeId, RequestId};
+use nodeyard_plan::protocol;
+use nodeyard_store::Result;
+use nodeyard_store::registry::{Attempt, Patience};
+use tracing::{debug, info};
+
+use crate::commit::{commit, set_node, set_request, unlock};
+use crate::context::Context;
+use crate::report::{Recovered, Report};
+
+pub(crate) async fn run(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
+    let outcome = tokio::select! {
+        outcome = recover(&ctx, request, &nodes) => outcome,
+        () = ctx.stop.cancelled() => return,
+    };
+    let outcome = outcome.unwrap_or_else(|error| {
+        debug!(%request, %error, "a lost request could not be recovered; trying again later");
+        Recovered::Again
+    });
+    ctx.report(Report::Recovered { request, outcome });
+}
+
+async fn recover(ctx: &Context, id: RequestId, nodes: &[NodeId]) -> Result<Recovered> {
+    let held = match ctx.registry.requests().lock(id, Patience::None).await? {
+        Attempt::Held(held) => *held,
+        Attempt::Busy => return Ok(Recovered::Again),
+        Attempt::Gone => return Ok(Recovered::Done),
+    };
+    let Ok(waiting) = protocol::request::put_back(Some(&held.value), ctx.clock.now()) else {
+        held.guard.release().await?;
+        return Ok(Recovered::Done);
+    };
+    for node in nodes {
+        if !take_back(ctx, id, *node).await? {
+            held.guard.release().await?;
+            return Ok(Recovered::Again);
+        }
+    }
+    let ops = vec![
+        set_request(id, &waiting, held.stat.version)?,
+        unlock(&held.guard),
+    ];
+    commit(&held.guard, ops).await?;
+    held.guard.forget();
+    info!(request = %id, nodes = nodes.len(), "request was left behind by its launcher; it waits again");
+    Ok(Recovered::Done)
+}
+
+/// False if somebody has the node's lock.
+async fn take_back(ctx: &Context, request: RequestId, id: NodeId) -> Result<bool> {
+    let held = match ctx.registry.nodes().lock(id, Patience::None).await? {
+        Attempt::Held(held) => *held,
+        Attempt::Busy => return Ok(false),
+        Attempt::Gone => return Ok(true),
+    };
+    match protocol::node::reset(Some(&held.value), request, ctx.clock.now()) {
+        Ok(reset) => {
+            let ops = vec![
+                set_node(id, &reset, held.stat.version)?,
+                unlock(&held.guard),
+            ];
+            commit(&held.guard, ops).await?;
+            held.guard.forget();
+        }
+        Err(_) => held.guard.release().await?,
+    }
+    Ok(true)
+}

@@ -1,0 +1,83 @@
+//! What the pieces of work tell the dispatcher.
+
+use std::sync::Arc;
+
+use nodeyard_driver::Resource;
+use nodeyard_model::{Label, Limits, NodeId, PoolName, ProviderName, RequestId};
+use nodeyard_plan::verdict::Sum;
+use nodeyard_plan::{Readiness, Zone};
+use tokio::sync::oneshot;
+
+use crate::error::StartError;
+use crate::provider::Provider;
+
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// The work on a request has ended.
+    Served { request: RequestId, outcome: Served },
+    /// A request that was accepted needs these again.
+    Lacking {
+        request: RequestId,
+        missing: Vec<Label>,
+        zone: Option<Zone>,
+        /// The cloud says that its quota is used up, whatever we have counted.
+        quota: bool,
+    },
+    /// Whether a node that was recorded just now exceeds a limit.
+    IsTooMuch {
+        node: NodeId,
+        answer: oneshot::Sender<Option<Sum>>,
+    },
+    /// The work on a node has ended.
+    Settled { node: NodeId, outcome: Settled },
+    /// An idle node could not be made to go.
+    NotEvicted(NodeId),
+    /// The work on a request that its launcher left has ended.
+    Recovered {
+        request: RequestId,
+        outcome: Recovered,
+    },
+    Started {
+        provider: ProviderName,
+        attempt: u64,
+        result: Result<Arc<Provider>, StartError>,
+    },
+    /// A provider's cloud was looked at.
+    Inventory {
+        provider: Arc<Provider>,
+        limits: Option<Limits>,
+        resources: Option<Vec<Resource>>,
+        readiness: Vec<(PoolName, Label, Readiness)>,
+    },
+    /// Our own requests for ready nodes.
+    Submitted(Vec<RequestId>),
+    /// A round of clean-up has ended.
+    CleanedUp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Served {
+    Fulfilled,
+    Declined,
+    /// The requestor has deleted it.
+    Gone,
+    /// Somebody else has it, or it cannot be served as planned.
+    NotAsPlanned,
+    /// The store went away; somebody will recover it.
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Nothing is left to be done.
+    Done,
+    /// Somebody has its lock, or its deletion failed.
+    Again,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recovered {
+    Done,
+    /// Somebody works on it, or the store was away.
+    Again,
+}

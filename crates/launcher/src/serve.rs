@@ -1,0 +1,423 @@
+//! One request being served, from the decision to the hand-over.
+//!
+//! What ready nodes can serve is handed over in one write: nodes allocated and unlocked, the request fulfilled and
+//! unlocked, all or nothing. Otherwise the request is taken (`pending`), its lock is kept, and nodes are
+//! collected, each under its lock, until there is one for every label.
+//!
+//! The requestor may delete the request at any time. That is noticed at once ([`Serving::gone`]); launches under
+//! way are left to clean-up, nodes that are ready become free.
+
+mod collect;
+
+use std::sync::Arc;
+
+use futures_util::future::{join, join_all};
+use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId};
+use nodeyard_plan::Zone;
+use nodeyard_plan::protocol;
+use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_store::registry::{Attempt, Held, Patience};
+use nodeyard_store::{Error, Op, OpOutcome, Result};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, debug, info, info_span, warn};
+
+use crate::commit::{commit, set_node, set_request, steadily, unlock};
+use crate::context::Context;
+use crate::provider::{Pool, Provider};
+use crate::report::{Report, Served};
+
+/// What the dispatcher wants done about a request.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Get these nodes, in addition to those it has.
+    Accept(Acceptance),
+    /// Take it and wait for room.
+    Reserve,
+    /// With the reason, for the log.
+    Decline(String),
+    /// Free the nodes it has, and wait for room.
+    GiveBack,
+}
+
+#[derive(Debug)]
+pub(crate) struct Serving {
+    pub(crate) ctx: Context,
+    pub(crate) provider: Arc<Provider>,
+    pub(crate) pool: PoolName,
+    pub(crate) id: RequestId,
+    pub(crate) orders: mpsc::UnboundedReceiver<Order>,
+    /// The requestor has deleted the request.
+    pub(crate) gone: CancellationToken,
+}
+
+/// A request that we hold, with the nodes it has so far.
+#[derive(Debug)]
+struct Taken {
+    held: Held<NodeRequest>,
+    got: Vec<Got>,
+}
+
+/// A node for a request: ready, allocated to it, its lock held.
+#[derive(Debug)]
+struct Got {
+    label: Label,
+    id: NodeId,
+    held: Held<Node>,
+}
+
+impl Serving {
+    pub(crate) async fn run(mut self, first: Order) {
+        let ctx = self.ctx.clone();
+        let request = self.id;
+        let span = info_span!("request", id = %request, event = tracing::field::Empty);
+        let outcome = tokio::select! {
+            outcome = self.serve(first).instrument(span) => outcome,
+            () = ctx.stop.cancelled() => return,
+        };
+        let outcome = outcome.unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            warn!(%request, error, "the store went away while a request was served; it will be recovered");
+            Served::Lost
+        });
+        ctx.report(Report::Served { request, outcome });
+    }
+
+    async fn serve(&mut self, first: Order) -> Result<Served> {
+        if let Order::Accept(acceptance) = &first
+            && acceptance.launched().next().is_none()
+        {
+            return self.hand_over(acceptance).await;
+        }
+        let held = match self
+            .ctx
+            .registry
+            .requests()
+            .lock(self.id, Patience::None)
+            .await?
+        {
+            Attempt::Held(held) => *held,
+            Attempt::Busy => return Ok(Served::NotAsPlanned),
+            Attempt::Gone => return Ok(Served::Gone),
+        };
+        if let Some(event) = &held.value.event_id {
+            tracing::Span::current().record("event", &**event);
+        }
+        let mut taken = Taken {
+            held,
+            got: Vec::new(),
+        };
+        if let Order::Decline(reason) = &first {
+            return self.decline(taken, reason).await;
+        }
+        if !self.take(&mut taken).await? {
+            return taken
+                .held
+                .guard
+                .release()
+                .await
+                .map(|()| Served::NotAsPlanned);
+        }
+        let mut order = first;
+        loop {
+            match order {
+                Order::Accept(acceptance) => match self.collect(&mut taken, &acceptance).await? {
+                    collect::Collected::All => return self.fulfil(taken).await,
+                    collect::Collected::RequestGone => return self.abandon(taken).await,
+                    collect::Collected::Failed => {
+                        return self.decline(taken, "a launch failed").await;
+                    }
+                    collect::Collected::Lacking { missing, quota } => {
+                        let zone = taken
+                            .got
+                            .iter()
+                            .find_map(|got| got.held.value.az.as_deref());
+                        self.ctx.report(Report::Lacking {
+                            request: self.id,
+                            missing,
+                            zone: zone.map(Zone::from),
+                            quota,
+                        });
+                    }
+                },
+                Order::Reserve => debug!("request waits for room"),
+                Order::GiveBack => self.give_back(&mut taken).await?,
+                Order::Decline(reason) => return self.decline(taken, &reason).await,
+            }
+            order = tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(order) => order,
+                    // The dispatcher has ended; so will everything.
+                    None => return Ok(Served::Lost),
+                },
+                () = self.gone.cancelled() => return self.abandon(taken).await,
+                () = taken.held.guard.lost() => return Err(Error::SessionExpired),
+            };
+        }
+    }
+
+    fn pool_run(&self) -> Option<&Pool> {
+        self.provider.pools.get(&self.pool)
+    }
+
+    /// Marks the request as ours; false if it is not to be had any more.
+    async fn take(&self, taken: &mut Taken) -> Result<bool> {
+        let Some(pool) = self.pool_run() else {
+            return Ok(false);
+        };
+        let held = &mut taken.held;
+        let Ok(pending) =
+            protocol::request::take(Some(&held.value), &pool.id, self.ctx.clock.now())
+        else {
+            return Ok(false);
+        };
+        let requests = self.ctx.registry.requests();
+        let store = || requests.store(&held.guard, self.id, &pending);
+        match steadily(&**held.guard.tree(), store).await {
+            Ok(stat) => {
+                self.ctx
+                    .requests
+                    .wrote(self.id, Arc::new(pending.clone()), stat);
+                held.value = pending;
+                held.stat = stat;
+                Ok(true)
+            }
+            Err(Error::NoNode { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Serves the request with ready nodes alone.
+    async fn hand_over(&self, acceptance: &Acceptance) -> Result<Served> {
+        let requests = self.ctx.registry.requests();
+        let nodes = acceptance.steps.iter().filter_map(|step| match step {
+            Step::Reuse { label, node } => Some(self.lock_ready(label, *node)),
+            Step::Launch { .. } => None,
+        });
+        let (request, nodes) = join(requests.lock(self.id, Patience::None), join_all(nodes)).await;
+        let held = match request? {
+            Attempt::Held(held) => *held,
+            Attempt::Busy => return Ok(Served::NotAsPlanned),
+            Attempt::Gone => return Ok(Served::Gone),
+        };
+        if let Some(event) = &held.value.event_id {
+            tracing::Span::current().record("event", &**event);
+        }
+        let mut taken = Taken {
+            held,
+            got: Vec::new(),
+        };
+        let mut complete = true;
+        for node in nodes {
+            match node? {
+                Some(got) => taken.got.push(got),
+                None => complete = false,
+            }
+        }
+        let now = self.ctx.clock.now();
+        let own = self.pool_run().map(|pool| &pool.id);
+        let pending =
+            own.and_then(|own| protocol::request::take(Some(&taken.held.value), own, now).ok());
+        let mut ops = Vec::new();
+        for got in &mut taken.got {
+            match protocol::node::allocate(Some(&got.held.value), self.id, &taken.held.value) {
+                Ok(allocated) => {
+                    ops.push(set_node(got.id, &allocated, got.held.stat.version)?);
+                    got.held.value = allocated;
+                }
+                Err(_) => complete = false,
+            }
+        }
+        let Some(pending) = pending.filter(|_| complete) else {
+            taken.release().await?;
+            return Ok(Served::NotAsPlanned);
+        };
+        taken.held.value = pending;
+        self.finish(taken, ops).await
+    }
+
+    /// A ready node under its lock; none if it is not to be had.
+    async fn lock_ready(&self, label: &Label, id: NodeId) -> Result<Option<Got>> {
+        let nodes = self.ctx.registry.nodes();
+        let (attempt, alive) = join(nodes.lock(id, Patience::None), self.is_alive(id)).await;
+        let Some(held) = attempt?.held() else {
+            return Ok(None);
+        };
+        if !alive {
+            self.retire(id, held).await?;
+            return Ok(None);
+        }
+        Ok(Some(Got {
+            label: label.clone(),
+            id,
+            held,
+        }))
+    }
+
+    /// Whether the machine of an existing node still answers, where that is to be checked.
+    async fn is_alive(&self, id: NodeId) -> bool {
+        let Some(roster) = self.provider.driver.roster() else {
+            return true;
+        };
+        let machine = self
+            .ctx
+            .nodes
+            .get(&id)
+            .and_then(|node| crate::roster::identity(&node.value));
+        match machine {
+            Some(machine) => roster.is_alive(&machine).await,
+            None => false,
+        }
+    }
+
+    /// Its machine does not answer: it goes, and comes back when the machine does.
+    async fn retire(&self, id: NodeId, held: Held<Node>) -> Result<()> {
+        match protocol::node::retire(Some(&held.value), self.ctx.clock.now()) {
+            Ok(retired) => {
+                warn!(node = %id, "the machine of a ready node does not answer");
+                let ops = vec![
+                    set_node(id, &retired, held.stat.version)?,
+                    unlock(&held.guard),
+                ];
+                commit(&held.guard, ops).await?;
+                held.guard.forget();
+                Ok(())
+            }
+            Err(_) => held.guard.release().await,
+        }
+    }
+
+    async fn fulfil(&self, taken: Taken) -> Result<Served> {
+        self.finish(taken, Vec::new()).await
+    }
+
+    /// Hands over what was got: nodes are unlocked before the request says so.
+    async fn finish(&self, taken: Taken, mut ops: Vec<Op>) -> Result<Served> {
+        let now = self.ctx.clock.now();
+        let given = taken
+            .got
+            .iter()
+            .map(|got| (got.label.clone(), got.id))
+            .collect();
+        let Ok(fulfilled) = protocol::request::fulfil(Some(&taken.held.value), given, now) else {
+            return self
+                .decline(taken, "the nodes do not match the labels")
+                .await;
+        };
+        ops.extend(taken.got.iter().map(|got| unlock(&got.held.guard)));
+        match self.write(taken, fulfilled, ops).await? {
+            Written::Done(record) => {
+                let waited = record
+                    .created_time
+                    .map_or(std::time::Duration::ZERO, |at| now.since(at));
+                self.ctx.events.fulfilled(&record.labels, waited);
+                info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
+                Ok(Served::Fulfilled)
+            }
+            Written::Refused(taken) => self.abandon(taken).await,
+        }
+    }
+
+    /// Gives back everything and declines; the request fails if every pool has done so.
+    async fn decline(&self, taken: Taken, reason: &str) -> Result<Served> {
+        let Some(pool) = self.pool_run() else {
+            return taken.release().await.map(|()| Served::NotAsPlanned);
+        };
+        let registered = self.ctx.registered();
+        let declined = protocol::request::decline(
+            Some(&taken.held.value),
+            &pool.id,
+            &registered,
+            self.ctx.clock.now(),
+        );
+        let Ok(declined) = declined else {
+            return taken.release().await.map(|()| Served::NotAsPlanned);
+        };
+        let mut ops = Vec::new();
+        for got in &taken.got {
+            ops.extend(self.free_ops(got)?);
+        }
+        match self.write(taken, declined, ops).await? {
+            Written::Done(record) => {
+                info!(reason, pool = %self.pool, state = %record.state, "request declined");
+                Ok(Served::Declined)
+            }
+            Written::Refused(taken) => self.abandon(taken).await,
+        }
+    }
+
+    /// Writes the request and unlocks it, after `ops` and in one go with them.
+    async fn write(&self, taken: Taken, record: NodeRequest, mut ops: Vec<Op>) -> Result<Written> {
+        ops.push(set_request(self.id, &record, taken.held.stat.version)?);
+        ops.push(unlock(&taken.held.guard));
+        let place = ops.len() - 2;
+        match commit(&taken.held.guard, ops).await {
+            Ok(outcomes) => {
+                let stat = outcomes.and_then(|outcomes| outcomes.into_iter().nth(place));
+                if let Some(OpOutcome::Set(stat)) = stat {
+                    self.ctx
+                        .requests
+                        .wrote(self.id, Arc::new(record.clone()), stat);
+                }
+                taken.forget();
+                Ok(Written::Done(record))
+            }
+            Err(Error::Multi { source, .. }) if !source.is_connection() => {
+                debug!(%source, "the request or a node has changed");
+                Ok(Written::Refused(taken))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The request is gone, or is not what it was: nodes become free one by one.
+    async fn abandon(&self, mut taken: Taken) -> Result<Served> {
+        self.give_back(&mut taken).await?;
+        taken.held.guard.release().await?;
+        debug!("request given up");
+        Ok(Served::Gone)
+    }
+
+    async fn give_back(&self, taken: &mut Taken) -> Result<()> {
+        for got in taken.got.drain(..) {
+            match commit(&got.held.guard, self.free_ops(&got)?).await {
+                Ok(_) => got.held.guard.forget(),
+                Err(Error::Multi { .. }) => got.held.guard.release().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn free_ops(&self, got: &Got) -> Result<Vec<Op>> {
+        let mut ops = Vec::with_capacity(2);
+        if let Ok(freed) = protocol::node::free(Some(&got.held.value), self.id) {
+            ops.push(set_node(got.id, &freed, got.held.stat.version)?);
+        }
+        ops.push(unlock(&got.held.guard));
+        Ok(ops)
+    }
+}
+
+enum Written {
+    Done(NodeRequest),
+    /// Nothing was written.
+    Refused(Taken),
+}
+
+impl Taken {
+    async fn release(self) -> Result<()> {
+        let nodes = self.got.into_iter().map(|got| got.held.guard.release());
+        let (request, nodes) = join(self.held.guard.release(), join_all(nodes)).await;
+        nodes.into_iter().collect::<Result<()>>()?;
+        request
+    }
+
+    /// All contenders were deleted in one write.
+    fn forget(self) {
+        for got in self.got {
+            got.held.guard.forget();
+        }
+        self.held.guard.forget();
+    }
+}

@@ -1,0 +1,207 @@
+//! The nodes of a request: ready ones are allocated, others recorded and launched, all at the same time.
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use nodeyard_model::{Label, NodeRequest, Resources};
+use nodeyard_plan::Zone;
+use nodeyard_plan::protocol::{self, node::Planned};
+use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_store::registry::{Attempt, Held, Patience};
+use nodeyard_store::{Error, Result};
+use tokio::sync::oneshot;
+use tracing::{Instrument as _, debug, info_span};
+
+use super::{Got, Serving, Taken};
+use crate::commit::steadily;
+use crate::launch::{Launch, LaunchError};
+use crate::report::Report;
+
+#[derive(Debug)]
+pub(super) enum Collected {
+    All,
+    /// These could not be had; the others were.
+    Lacking {
+        missing: Vec<Label>,
+        quota: bool,
+    },
+    /// A launch failed for good.
+    Failed,
+    RequestGone,
+}
+
+/// Why a label has no node.
+#[derive(Debug)]
+enum Miss {
+    /// Somebody else was faster.
+    Taken,
+    /// There is no room for it after all.
+    NoRoom,
+    /// The cloud has refused it for lack of quota.
+    Quota,
+    Failed,
+    Store(Error),
+}
+
+impl From<Error> for Miss {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Serving {
+    pub(super) async fn collect(
+        &self,
+        taken: &mut Taken,
+        acceptance: &Acceptance,
+    ) -> Result<Collected> {
+        let Taken { held, got } = taken;
+        let zone = acceptance.zone.as_ref();
+        let steps = acceptance.steps.iter().map(|step| async {
+            match step {
+                Step::Reuse { label, node } => (label, self.reuse(label, *node, &held.value).await),
+                Step::Launch { label, cost } => {
+                    (label, self.launch(label, cost, zone, &held.value).await)
+                }
+            }
+        });
+        let mut steps: FuturesUnordered<_> = steps.collect();
+        let (mut missing, mut failed, mut quota) = (Vec::new(), false, false);
+        loop {
+            let step = tokio::select! {
+                step = steps.next() => step,
+                () = self.gone.cancelled() => return Ok(Collected::RequestGone),
+                () = held.guard.lost() => return Err(Error::SessionExpired),
+            };
+            let Some((label, result)) = step else { break };
+            match result {
+                Ok(node) => got.push(node),
+                Err(Miss::Store(error)) => return Err(error),
+                Err(Miss::Failed) => failed = true,
+                Err(miss) => {
+                    debug!(%label, ?miss, "a node is missing");
+                    quota |= matches!(miss, Miss::Quota);
+                    missing.push(label.clone());
+                }
+            }
+        }
+        Ok(if failed {
+            Collected::Failed
+        } else if missing.is_empty() {
+            Collected::All
+        } else {
+            Collected::Lacking { missing, quota }
+        })
+    }
+
+    async fn reuse(
+        &self,
+        label: &Label,
+        node: nodeyard_model::NodeId,
+        request: &NodeRequest,
+    ) -> Result<Got, Miss> {
+        let mut got = self.lock_ready(label, node).await?.ok_or(Miss::Taken)?;
+        let Ok(allocated) = protocol::node::allocate(Some(&got.held.value), self.id, request)
+        else {
+            got.held.guard.release().await?;
+            return Err(Miss::Taken);
+        };
+        got.held.value = allocated;
+        self.store(&mut got).await?;
+        Ok(got)
+    }
+
+    async fn launch(
+        &self,
+        label: &Label,
+        cost: &Resources,
+        zone: Option<&Zone>,
+        request: &NodeRequest,
+    ) -> Result<Got, Miss> {
+        let Some(pool) = self.pool_run() else {
+            return Err(Miss::Failed);
+        };
+        let planned = Planned {
+            request: self.id,
+            record: request,
+            pool: &pool.key,
+            launcher: &pool.id,
+            label,
+            cost,
+            zone,
+        };
+        let nodes = self.ctx.registry.nodes();
+        let record = protocol::node::planned(&planned, self.ctx.clock.now());
+        let (id, _) = nodes.create(&record).await?;
+        let span = info_span!("node", %id);
+        async {
+            let held = match nodes.lock(id, Patience::None).await? {
+                Attempt::Held(held) => *held,
+                Attempt::Busy | Attempt::Gone => return Err(Miss::Taken),
+            };
+            let mut got = Got {
+                label: label.clone(),
+                id,
+                held,
+            };
+            if self.is_too_much(&got).await? {
+                nodes.delete(id, got.held, self.ctx.clock.now()).await?;
+                return Err(Miss::NoRoom);
+            }
+            let begun = protocol::node::begin(Some(&got.held.value), self.id, self.ctx.clock.now());
+            got.held.value = begun.map_err(|_| Miss::Taken)?;
+            self.store(&mut got).await?;
+            self.start(label, request, &mut got.held, id).await?;
+            Ok(got)
+        }
+        .instrument(span)
+        .await
+    }
+
+    async fn start(
+        &self,
+        label: &Label,
+        request: &NodeRequest,
+        held: &mut Held<nodeyard_model::Node>,
+        node: nodeyard_model::NodeId,
+    ) -> Result<(), Miss> {
+        let launch = Launch {
+            ctx: &self.ctx,
+            provider: &self.provider,
+            pool: &self.pool,
+            label,
+            request: self.id,
+            record: request,
+            node,
+        };
+        launch.run(held).await.map_err(|error| match error {
+            LaunchError::Quota => Miss::Quota,
+            LaunchError::Failed => Miss::Failed,
+            LaunchError::Store(error) => Miss::Store(error),
+        })
+    }
+
+    /// Several launchers may have recorded nodes at the same time. Whoever was later than the limit allows gives
+    /// way, before anything is asked of the cloud.
+    async fn is_too_much(&self, got: &Got) -> Result<bool> {
+        self.ctx.nodes.synced().await?;
+        let (answer, verdict) = oneshot::channel();
+        self.ctx.report(Report::IsTooMuch {
+            node: got.id,
+            answer,
+        });
+        match verdict.await {
+            Ok(None) => Ok(false),
+            Ok(Some(sum)) => {
+                debug!(%sum, "another launcher was faster");
+                Ok(true)
+            }
+            Err(_) => Err(Error::Closed),
+        }
+    }
+
+    async fn store(&self, got: &mut Got) -> Result<()> {
+        let nodes = self.ctx.registry.nodes();
+        let store = || nodes.store(&got.held.guard, got.id, &got.held.value);
+        got.held.stat = steadily(&**got.held.guard.tree(), store).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! A node that nobody works on and that cannot stay as it is: it is deleted, or given back.
+//!
+//! The suspicion comes from afar; the lock and the record read under it decide. The record of a deleted node goes
+//! last, so that a crash at any point leaves something to go on with.
+
+use std::sync::Arc;
+
+use nodeyard_driver::{ExternalId, Target};
+use nodeyard_model::{Node, NodeId, NodeState, RequestId, layout};
+use nodeyard_plan::protocol::{self, node::Clean};
+use nodeyard_store::registry::{Attempt, Held, Patience};
+use nodeyard_store::{Error, Op, Result, TreePath, Version};
+use tracing::{debug, info, warn};
+
+use crate::commit::{commit, set_node, steadily, unlock};
+use crate::context::Context;
+use crate::launch;
+use crate::provider::Provider;
+use crate::report::{Report, Settled};
+
+pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: NodeId) {
+    let work = settle(&ctx, provider.as_deref(), node);
+    let outcome = tokio::select! {
+        outcome = work => outcome,
+        () = ctx.stop.cancelled() => return,
+    };
+    let outcome = outcome.unwrap_or_else(|error| {
+        if error.is_connection() {
+            debug!(%node, "the store went away while a node was cleaned up");
+        } else {
+            let error = &error as &dyn std::error::Error;
+            warn!(%node, error, "a node could not be cleaned up; trying again later");
+        }
+        Settled::Again
+    });
+    ctx.report(Report::Settled { node, outcome });
+}
+
+async fn settle(ctx: &Context, provider: Option<&Provider>, id: NodeId) -> Result<Settled> {
+    let held = match ctx.registry.nodes().lock(id, Patience::None).await? {
+        Attempt::Held(held) => *held,
+        Attempt::Busy => return Ok(Settled::Again),
+        Attempt::Gone => {
+            ctx.nodes.deleted(&id);
+            return Ok(Settled::Done);
+        }
+    };
+    let request_exists = match held.value.allocated_to {
+        Some(request) => ctx.registry.requests().get(request).await?.is_some(),
+        None => false,
+    };
+    if held.value.state == NodeState::Ready && !request_exists {
+        return free(id, held).await;
+    }
+    match protocol::node::clean(Some(&held.value), request_exists, ctx.clock.now()) {
+        Clean::Leave => held.guard.release().await.map(|()| Settled::Done),
+        Clean::RemoveRecord => remove_record(ctx, id, held).await,
+        Clean::Delete(deleting) => match provider {
+            Some(provider) => delete(ctx, provider, id, held, *deleting).await,
+            None => held.guard.release().await.map(|()| Settled::Again),
+        },
+    }
+}
+
+/// Gives a node back that its request does not need any more: anybody may have it.
+async fn free(id: NodeId, held: Held<Node>) -> Result<Settled> {
+    let freed = held
+        .value
+        .allocated_to
+        .and_then(|request| protocol::node::free(Some(&held.value), request).ok());
+    if let Some(freed) = freed {
+        let ops = vec![
+            set_node(id, &freed, held.stat.version)?,
+            unlock(&held.guard),
+        ];
+        commit(&held.guard, ops).await?;
+        held.guard.forget();
+        info!(node = %id, "node is free again");
+    } else {
+        held.guard.release().await?;
+    }
+    Ok(Settled::Done)
+}
+
+async fn delete(
+    ctx: &Context,
+    provider: &Provider,
+    id: NodeId,
+    mut held: Held<Node>,
+    deleting: Node,
+) -> Result<Settled> {
+    if provider.launches() {
+        if held.value.state != NodeState::Deleting {
+            held.value = deleting;
+            let nodes = ctx.registry.nodes();
+            let store = || nodes.store(&held.guard, id, &held.value);
+            steadily(&**held.guard.tree(), store).await?;
+        }
+        let target = Target::Node {
+            node: id,
+            external_id: ExternalId::from_record(&held.value.external_id),
+        };
+        let removed = tokio::select! {
+            removed = launch::remove(ctx, provider, &target, ctx.timing.delete_limit) => removed,
+            () = held.guard.lost() => return Err(Error::SessionExpired),
+        };
+        if let Err(error) = removed {
+            warn!(
+                node = %id,
+                provider = %provider.name,
+                error = &error as &dyn std::error::Error,
+                "a node could not be deleted; trying again later"
+            );
+            held.guard.release().await?;
+            return Ok(Settled::Again);
+        }
+    }
+    let settled = remove_record(ctx, id, held).await?;
+    info!(node = %id, provider = %provider.name, "node is deleted");
+    Ok(settled)
+}
+
+/// Removes the record with its lock at once, so that nobody can get in between. If somebody stands in line for the
+/// lock, `deleted` is written first: that is what they will read.
+async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Settled> {
+    let delete = |path: String| -> Result<Op> {
+        Ok(Op::Delete {
+            path: TreePath::new(path)?,
+            version: Version::Any,
+        })
+    };
+    let ops = vec![
+        unlock(&held.guard),
+        delete(layout::node_lock(id))?,
+        delete(layout::node(id))?,
+    ];
+    match commit(&held.guard, ops).await {
+        Ok(_) => held.guard.forget(),
+        Err(Error::Multi { .. }) => {
+            let now = ctx.clock.now();
+            ctx.registry.nodes().delete(id, held, now).await?;
+        }
+        Err(error) => return Err(error),
+    }
+    ctx.nodes.deleted(&id);
+    Ok(Settled::Done)
+}
+
+/// Lets an idle or held node go: it is in the way, or too old. What follows is the work of [`run`].
+pub(crate) async fn retire(ctx: Context, id: NodeId, why: String) {
+    let retired = async {
+        let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() else {
+            return Ok(false);
+        };
+        let Ok(retired) = protocol::node::retire(Some(&held.value), ctx.clock.now()) else {
+            held.guard.release().await?;
+            return Ok(false);
+        };
+        let ops = vec![
+            set_node(id, &retired, held.stat.version)?,
+            unlock(&held.guard),
+        ];
+        commit(&held.guard, ops).await?;
+        held.guard.forget();
+        Ok::<bool, Error>(true)
+    };
+    match retired.await {
+        Ok(true) => info!(node = %id, why, "node is let go"),
+        Ok(false) => ctx.report(Report::NotEvicted(id)),
+        Err(error) => {
+            debug!(node = %id, %error, "a node could not be let go");
+            ctx.report(Report::NotEvicted(id));
+        }
+    }
+}
+
+/// Ends a request of our own for ready nodes: its nodes become free, then it goes. In this order, so that a node is
+/// counted at every moment, and nobody asks for another one.
+pub(crate) async fn collect(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
+    let work = async {
+        for id in nodes {
+            if let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() {
+                if held.value.allocated_to == Some(request) {
+                    free(id, held).await?;
+                } else {
+                    held.guard.release().await?;
+                }
+            }
+        }
+        ctx.registry.requests().delete(request).await
+    };
+    match work.await {
+        Ok(_) => ctx.requests.deleted(&request),
+        Err(error) => debug!(%request, %error, "a request for ready nodes goes with its session"),
+    }
+}

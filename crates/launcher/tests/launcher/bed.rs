@@ -1,0 +1,222 @@
+//! Stores, drivers and launchers for tests.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use nodeyard_config::{self as config, Config, Environment, Mode};
+use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver_static::StaticDriver;
+use nodeyard_launcher::{Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Timing};
+use nodeyard_model::{Node, NodeId};
+use nodeyard_nodescan::NetworkScanner;
+use nodeyard_plan::Policy;
+use nodeyard_store::embedded::Embedded;
+use nodeyard_store::registry::Registry;
+use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
+use nodeyard_store::{Tree, TreePath, ext};
+use nodeyard_testbeds::ZooKeeperServer;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// So long that only a hang exceeds it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A store that nobody else uses.
+pub(crate) enum Store {
+    Embedded {
+        store: Arc<Embedded>,
+        _directory: tempfile::TempDir,
+    },
+    ZooKeeper {
+        chroot: TreePath,
+    },
+}
+
+impl Store {
+    pub(crate) fn embedded() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::Embedded {
+            store: Embedded::open(directory.path()).unwrap(),
+            _directory: directory,
+        }
+    }
+
+    /// A directory of its own on a server that all tests share.
+    pub(crate) async fn zookeeper() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let chroot = format!("/test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let chroot = TreePath::new(chroot).unwrap();
+        let root = connect(TreePath::root());
+        ext::persist(&*root, || ext::ensure_path(&*root, &chroot))
+            .await
+            .unwrap();
+        root.close().await;
+        Self::ZooKeeper { chroot }
+    }
+
+    /// A session of its own.
+    pub(crate) async fn session(&self) -> Arc<dyn Tree> {
+        let tree = match self {
+            Self::Embedded { store, .. } => store.session(),
+            Self::ZooKeeper { chroot } => connect(chroot.clone()),
+        };
+        ext::connected(&*tree).await.unwrap();
+        tree
+    }
+}
+
+fn connect(chroot: TreePath) -> Arc<dyn Tree> {
+    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
+    let host: Host = format!("127.0.0.1:{}", SERVER.port()).parse().unwrap();
+    let mut options = ZooKeeperOptions::new(vec![host]);
+    // A busy machine must not end it.
+    options.session_timeout = Duration::from_secs(60);
+    options.chroot = chroot;
+    ZooKeeper::connect(options)
+}
+
+/// Makes the drivers of tests.
+#[derive(Debug, Default)]
+pub(crate) struct Drivers;
+
+impl DriverFactory for Drivers {
+    fn make(
+        &self,
+        provider: &config::Provider,
+        _owner: Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error> {
+        match &provider.driver {
+            config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
+                section,
+                Arc::new(NetworkScanner::default()),
+            ))),
+            other => Err(driver::Error::permanent(format!(
+                "no {} in tests",
+                other.name()
+            ))),
+        }
+    }
+}
+
+pub(crate) fn parse(text: &str) -> Arc<Config> {
+    let main = (Path::new("nodepool.yaml"), text.as_bytes());
+    let (config, problems) = config::load_bytes(main, None, &Environment::default(), Mode::Daemon);
+    Arc::new(config.unwrap_or_else(|| panic!("{problems:?}")))
+}
+
+/// A launcher at work.
+pub(crate) struct Running {
+    pub(crate) handle: Handle,
+    pub(crate) config: watch::Sender<Arc<Config>>,
+    pub(crate) tree: Arc<dyn Tree>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), nodeyard_launcher::Error>>,
+}
+
+pub(crate) fn quick() -> Timing {
+    Timing {
+        pass: Duration::from_secs(5),
+        cleanup: Duration::from_millis(500),
+        delete_retry: Duration::from_millis(200),
+        start_retry: Duration::from_millis(300),
+        cloud_check: Duration::from_secs(2),
+        ..Timing::default()
+    }
+}
+
+impl Running {
+    pub(crate) async fn start(store: &Store, drivers: Arc<dyn DriverFactory>, text: &str) -> Self {
+        Self::start_on(store.session().await, drivers, text, quick()).await
+    }
+
+    pub(crate) async fn start_on(
+        tree: Arc<dyn Tree>,
+        drivers: Arc<dyn DriverFactory>,
+        text: &str,
+        timing: Timing,
+    ) -> Self {
+        let (sender, config) = watch::channel(parse(text));
+        let options = Options {
+            hostname: "np01".into(),
+            fqdn: "np01.example.com".into(),
+            version: "0.1.0".into(),
+            timing,
+            policy: Policy::default(),
+        };
+        let parts = Parts {
+            tree: Arc::clone(&tree),
+            config,
+            drivers,
+            scanner: Arc::new(NetworkScanner::default()),
+            events: Arc::new(NoEvents),
+            clock: Clock::system(),
+        };
+        let (launcher, handle) = Launcher::new(options, parts);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(launcher.run(stop.clone()));
+        Self {
+            handle,
+            config: sender,
+            tree,
+            stop,
+            task,
+        }
+    }
+
+    /// Stops it in order.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        self.tree.close().await;
+    }
+
+    /// Ends it as `kill -9` would, with its session.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        self.tree.close().await;
+    }
+}
+
+/// Waits for a condition, not for a time.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "never happened: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(crate) async fn nodes(registry: &Registry) -> Vec<(NodeId, Node)> {
+    let nodes = registry.nodes().list().await.unwrap();
+    nodes
+        .into_iter()
+        .map(|(id, stored)| (id, stored.value))
+        .collect()
+}
+
+/// Shows the log of a test that is run alone with `RUST_LOG` set.
+pub(crate) fn logs() {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}

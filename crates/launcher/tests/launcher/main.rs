@@ -1,0 +1,16 @@
+//! The launcher with everything around it: the embedded store and ZooKeeper, static machines and a simulated
+//! cloud, and a requestor that keeps Zuul's side of the contract.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod bed;
+mod cloud;
+mod fake;
+mod recovery;
+mod static_nodes;
+mod zuul;
