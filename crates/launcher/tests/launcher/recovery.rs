@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nodeyard_launcher::Timing;
 use nodeyard_model::{Node, NodeState, ProviderName, RequestState, layout};
 use nodeyard_store::registry::Registry;
-use nodeyard_store::{CreateMode, Tree, TreePath, ext};
+use nodeyard_store::{CreateMode, TreePath, ext};
 
 use crate::bed::{Running, Store, eventually, logs, nodes, quick};
 use crate::cloud::{SMALL, nothing_is_left};
@@ -196,7 +196,7 @@ async fn old_nodes_and_old_locks_go() {
     let zuul = Zuul::new(store.session().await);
     let past = nodeyard_model::Timestamp::from_secs(now().as_secs() - 1000.0).unwrap();
     leave(&zuul.registry, NodeState::Ready, |node| {
-        node.state_time = past
+        node.state_time = past;
     })
     .await;
     leave(&zuul.registry, NodeState::Hold, |node| {
