@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use nodeyard_model::{Limits, PoolName, ProviderName, ResourceName, TenantName};
 
+use crate::census::Census;
 use crate::statsd::{Batch, Statsd, names};
 use crate::views::Views;
 use histogram::Histogram;
@@ -156,13 +157,12 @@ impl Metrics {
 
     /// The limits of a provider's pools, in place of those told before; without any pool, it is forgotten.
     pub fn provider_limits(&self, provider: &ProviderName, pools: BTreeMap<PoolName, Limits>) {
-        let mut recorded = self.recorded();
         if pools.is_empty() {
-            recorded.limits.remove(provider);
-            return;
+            self.recorded().limits.remove(provider);
+        } else {
+            self.tell(|batch| max_servers(batch, provider, &pools));
+            self.recorded().limits.insert(provider.clone(), pools);
         }
-        self.tell(|batch| max_servers(batch, provider, &pools));
-        recorded.limits.insert(provider.clone(), pools);
     }
 
     /// The limits of all tenants, in place of those told before.
@@ -174,7 +174,8 @@ impl Metrics {
     /// Everything, in the text format of Prometheus. Looks at every node, so it belongs on a thread that may
     /// be busy for a while.
     pub fn exposition(&self, views: &Views) -> String {
-        families::all(&self.recorded(), views)
+        let census = Census::take(views);
+        families::all(&self.recorded(), &census, views)
     }
 
     /// Sends the limits once more: datagrams get lost.

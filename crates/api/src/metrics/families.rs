@@ -12,9 +12,9 @@ use super::histogram::Histogram;
 use crate::census::Census;
 use crate::views::Views;
 
-pub(super) fn all(recorded: &Recorded, views: &Views) -> String {
+pub(super) fn all(recorded: &Recorded, census: &Census, views: &Views) -> String {
     let mut exposition = Exposition::default();
-    existing(&mut exposition, &Census::take(views));
+    existing(&mut exposition, census);
     happened(&mut exposition, recorded);
     limits(&mut exposition, recorded);
     store(&mut exposition, views);

@@ -18,7 +18,7 @@ use super::cache::{Cache, MAX_AGE, Page};
 use super::lists::{List, Wanted};
 
 const TEXT: &str = "text/plain; charset=UTF-8";
-const JSON: &str = "application/json; charset=UTF-8";
+const JSON: &str = "application/json";
 /// The version says which dialect of Prometheus this is.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -125,7 +125,7 @@ fn conditional(headers: &HeaderMap, format: Format, page: Page) -> Response {
         (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*".to_owned()),
         (
             header::CACHE_CONTROL,
-            format!("public, max-age={}", MAX_AGE.as_secs()),
+            format!("max-age={}, public", MAX_AGE.as_secs()),
         ),
         (header::VARY, "Accept".to_owned()),
         (header::LAST_MODIFIED, made.to_string()),
