@@ -17,7 +17,7 @@ help: ## Show this list
 
 .PHONY: demo
 demo: ## Build, start a store on this machine, and walk through it
-	testbeds/install.sh build
+	testbeds/packages.sh gcc libc6-dev
 	$(CARGO) build --locked --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
@@ -34,6 +34,11 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(CARGO) test --locked --workspace
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
 
+.PHONY: test-zuul
+test-zuul: testbeds ## A complete Zuul with Python Nodepool: shows that its test bed works (minutes)
+	testbeds/zuul/install.sh > /dev/null
+	$(CARGO) test --locked -p nodeyard-testbeds --test zuul_with_python_nodepool -- --ignored --nocapture
+
 .PHONY: fuzz
 fuzz: ## Property tests with many more cases than `make test` runs
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --locked --workspace propert
@@ -41,12 +46,13 @@ fuzz: ## Property tests with many more cases than `make test` runs
 .PHONY: bench
 bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine
 	$(CARGO) run --locked --release --package nodeyard-bench
+	$(CARGO) bench --locked --package nodeyard-config --bench load
+	$(CARGO) bench --locked --package nodeyard-gearman --bench assign
 
 .PHONY: testbeds
 testbeds: ## Install the real counterparts the tests run against (Debian packages, Python environments)
+	testbeds/packages.sh gcc libc6-dev
 	testbeds/install.sh
-	testbeds/python/install.sh nodepool > /dev/null
-	testbeds/python/install.sh zuul > /dev/null
 
 .PHONY: generate
 generate: ## Write again what is generated and checked in (schema, configuration reference, golden outputs)

@@ -61,7 +61,7 @@ async fn writes_per_second(engine: &Arc<Embedded>, writers: usize) -> anyhow::Re
             for _ in 0..WRITES_PER_WRITER {
                 tree.set(&path, data.clone(), Version::Any).await?;
             }
-            nodeyard_store::Result::Ok(())
+            anyhow::Ok(())
         }));
     }
     for task in tasks {

@@ -3,7 +3,8 @@
 //! Every figure stands beside its yardstick from the same run, because two machines, or one machine on two
 //! days, do not compare.
 
-mod config;
+#![expect(clippy::print_stdout, reason = "the figures are the output")]
+
 mod embedded;
 mod raw;
 mod report;
@@ -31,8 +32,6 @@ enum What {
     Embedded,
     /// Loading and memory of a cached view with 100,000 nodes
     View,
-    /// Parsing and checking a configuration with 5,000 labels
-    Config,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -54,7 +53,6 @@ fn main() -> anyhow::Result<()> {
                 "Cached view, 100,000 node records",
                 runtime.block_on(view::measure())?,
             ),
-            What::Config => ("Configuration, 5,000 labels", config::measure()?),
         };
         report::print(title, &figures);
     }

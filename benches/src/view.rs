@@ -12,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use nodeyard_model::{Node, NodeState, Record as _, Timestamp, layout};
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
-use nodeyard_store::{CreateMode, Tree, TreePath, ext};
+use nodeyard_store::{CreateMode, TreePath, ext};
 use serde_json::{Value, json};
 
 use crate::report::Figure;
@@ -110,7 +110,7 @@ async fn fill(store: &Path) -> anyhow::Result<usize> {
 fn node(number: usize) -> anyhow::Result<Bytes> {
     let plain = Node::new(
         NodeState::InUse,
-        Timestamp::from_secs(1_700_000_000.0 + number as f64)?,
+        Timestamp::from_secs(1_700_000_000.0 + number as f64).context("a time")?,
     );
     let mut record: Value = serde_json::from_slice(&plain.to_json())?;
     let fields = record.as_object_mut().context("a node is an object")?;

@@ -2,15 +2,27 @@
 //!
 //! Everything listens on loopback only, on ports of its own, with its files in a directory of its own, so any
 //! number of tests can run side by side. What was started ends with the value that stands for it, and at the
-//! latest with the process that started it. The programs come from Debian packages: `testbeds/install.sh`.
+//! latest with the process that started it. The programs come from Debian packages
+//! (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
+
+pub mod gearman;
 
 mod certificates;
 mod ensemble;
+mod nodepool;
 mod process;
 mod proxy;
+mod python;
+mod sshd;
 mod zookeeper;
+pub mod zuul;
+mod zuul_client;
 
 pub use certificates::{Certificates, Identity};
 pub use ensemble::Ensemble;
+pub use nodepool::PythonLauncher;
 pub use proxy::Proxy;
+pub use sshd::Sshd;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};
+pub use zuul::{Zuul, ZuulOptions};
+pub use zuul_client::{ClientOptions, ZuulClient};

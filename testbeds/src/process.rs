@@ -4,11 +4,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -23,18 +24,41 @@ pub(crate) struct Process {
 impl Process {
     /// Output goes to the end of the file `log`.
     pub(crate) fn spawn(program: &str, arguments: &[String], log: &Path) -> Result<Self> {
+        let mut command = tied(program);
+        command.args(arguments);
+        Self::start(command, log)
+    }
+
+    /// Like [`Process::spawn`], with a command from [`tied`] or [`enclosed`].
+    pub(crate) fn start(mut command: Command, log: &Path) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(log)?;
-        // The kernel kills the child when the thread that started it ends, however that comes about.
-        let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", "KILL", program])
-            .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
-            .stderr(log)
-            .process_group(0);
-        let child = spawn_from_lasting_thread(command)
-            .with_context(|| format!("cannot start {program} through setpriv"))?;
+            .stderr(log);
+        Self::spawn_group(command)
+    }
+
+    /// A process that is talked to; what it says on stderr goes to the end of the file `log`.
+    pub(crate) fn start_conversation(
+        mut command: Command,
+        log: &Path,
+    ) -> Result<(Self, ChildStdin, ChildStdout)> {
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log);
+        let mut process = Self::spawn_group(command)?;
+        let pipes = process.child.stdin.take().zip(process.child.stdout.take());
+        let (stdin, stdout) = pipes.context("the process has no pipes")?;
+        Ok((process, stdin, stdout))
+    }
+
+    fn spawn_group(mut command: Command) -> Result<Self> {
+        command.process_group(0);
+        let text = format!("cannot start {command:?}");
+        let child = spawn_from_lasting_thread(command).context(text)?;
         Ok(Self { child })
     }
 
@@ -47,6 +71,18 @@ impl Process {
 
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// False if it has not ended by itself by then.
+    pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        while !self.has_ended() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        true
     }
 
     pub(crate) fn end(mut self, signal: Signal) {
@@ -62,6 +98,29 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The kernel kills the program when the thread that started it ends, however that comes about.
+pub(crate) fn tied(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
+/// Like [`tied`], and nothing that the program starts outlives it, not even what makes itself a daemon: it is the
+/// first process of a namespace. It also has shared memory, mounts and a host name of its own. Needs root.
+pub(crate) fn enclosed(program: &str) -> Command {
+    let mut command = tied("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["--ipc", "--uts", "sh", "-c"])
+        .arg(r#"mount -t tmpfs tmpfs /dev/shm && exec "$@""#)
+        .args(["sh", program]);
+    command
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
@@ -129,6 +188,28 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
 /// Starts something again, with other ports, if someone took one of them meanwhile.
 pub(crate) fn retried<T>(start: impl Fn() -> Result<T>) -> Result<T> {
     start().or_else(|_| start()).or_else(|_| start())
+}
+
+/// Shows the end of its log if it is dropped because a test has failed. Declare it before what holds the file.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) path: PathBuf,
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            show(&self.path);
+        }
+    }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a test has failed, and this helps to see why"
+)]
+pub(crate) fn show(log: &Path) {
+    eprintln!("end of {}:\n{}", log.display(), tail(log));
 }
 
 /// The last lines of a log, for a message about a failure.

@@ -153,11 +153,19 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
                 .diskimage
                 .filter(|image| !image.is_empty() && !disk.contains_key(image.as_str()))
             {
-                let message = format!(
-                    "there is no image `{}` in `diskimages` of this provider",
-                    decoder.quote(image)
-                );
-                unknown("unknown-image", image, message, &disk, decoder);
+                let quoted = decoder.quote(image);
+                // Nodepool's OpenStack driver looks at the top of the file only.
+                let loads = matches!(provider.driver, Driver::OpenStack(_) | Driver::Fake(_));
+                if loads && names.images.contains_key(image.as_str()) {
+                    let message = format!(
+                        "`{quoted}` is not in `diskimages` of this provider, so it is never uploaded there"
+                    );
+                    decoder.lenient("unknown-image", image.span, message);
+                } else {
+                    let message =
+                        format!("there is no image `{quoted}` in `diskimages` of this provider");
+                    unknown("unknown-image", image, message, &disk, decoder);
+                }
             }
             if let Some(image) = label
                 .cloud_image

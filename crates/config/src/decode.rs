@@ -204,37 +204,54 @@ impl<'s> Decoder<'s> {
         Some(S::fields(map, outer, self))
     }
 
+    fn judge(
+        &mut self,
+        judgement: Judgement,
+        code: &'static str,
+        span: Span,
+        message: String,
+    ) -> Option<&mut Finding> {
+        match judgement {
+            Judgement::Strict => self.error(code, span, message),
+            Judgement::Lenient => self.lenient(code, span, message),
+        }
+    }
+
     /// Reports two keys of which at most one may be set; says how many are.
-    pub(crate) fn at_most_one(&mut self, map: &Map, keys: &[&str]) -> usize {
+    pub(crate) fn at_most_one(&mut self, map: &Map, keys: &[&str], judgement: Judgement) -> usize {
         let set: Vec<&Entry> = keys.iter().filter_map(|key| map.set(key)).collect();
         if let (Some(first), Some(second)) = (set.first(), set.get(1)) {
             let message = format!("`{}` and `{}` exclude each other", first.key, second.key);
-            if let Some(finding) = self.error("exclusive-keys", second.key_span, message) {
+            if let Some(finding) = self.judge(judgement, "exclusive-keys", second.key_span, message)
+            {
                 finding.label(first.key_span, "the other one is here");
             }
         }
         set.len()
     }
 
-    pub(crate) fn exactly_one(&mut self, map: &Map, keys: &[&str]) {
-        if self.at_most_one(map, keys) == 0 {
-            self.error(
-                "missing-key",
-                map.head(),
-                format!("one of {} is required here", listed(keys)),
-            );
+    pub(crate) fn exactly_one(&mut self, map: &Map, keys: &[&str], judgement: Judgement) {
+        if self.at_most_one(map, keys, judgement) == 0 {
+            let message = format!("one of {} is required here", listed(keys));
+            self.judge(judgement, "missing-key", map.head(), message);
         }
     }
 
-    pub(crate) fn at_least_one(&mut self, map: &Map, keys: &[&str]) {
+    pub(crate) fn at_least_one(&mut self, map: &Map, keys: &[&str], judgement: Judgement) {
         if !keys.iter().any(|key| map.set(key).is_some()) {
-            self.error(
-                "missing-key",
-                map.head(),
-                format!("at least one of {} is required here", listed(keys)),
-            );
+            let message = format!("at least one of {} is required here", listed(keys));
+            self.judge(judgement, "missing-key", map.head(), message);
         }
     }
+}
+
+/// How a rule between keys is enforced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Judgement {
+    /// Nodepool refuses to load such a file, or the keys are ours.
+    Strict,
+    /// Nodepool loads it, and fails later.
+    Lenient,
 }
 
 fn listed(keys: &[&str]) -> String {

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 /// Longest part of a line that is shown.
 const LONGEST: usize = 240;
+/// How far around the mark secrets are looked for.
+const NEARBY: usize = 4096;
 
 /// What stands in place of a secret.
 pub(crate) const HIDDEN: &str = "(hidden)";
@@ -21,6 +23,21 @@ pub(crate) struct Excerpt {
 impl Excerpt {
     /// `secrets` and `marked` are bytes of `line`.
     pub(crate) fn new(line: &str, secrets: Vec<Range<usize>>, marked: Range<usize>) -> Self {
+        // A line may be as long as the file; what is far from the mark is never shown.
+        let from = line.floor_char_boundary(marked.start.saturating_sub(NEARBY));
+        let to = line.floor_char_boundary(marked.start.saturating_add(NEARBY).min(line.len()));
+        let shift = |range: Range<usize>| {
+            range.start.clamp(from, to) - from..range.end.clamp(from, to) - from
+        };
+        let secrets = secrets.into_iter().map(shift).collect();
+        Self::of_window(
+            line.get(from..to).unwrap_or_default(),
+            secrets,
+            &shift(marked),
+        )
+    }
+
+    fn of_window(line: &str, secrets: Vec<Range<usize>>, marked: &Range<usize>) -> Self {
         let hidden = with_guesses(line, secrets);
         let mut text = String::with_capacity(line.len().min(2 * LONGEST));
         let (mut start, mut end) = (None, None);
@@ -136,7 +153,7 @@ mod tests {
     #[test]
     fn secrets_in_a_line_are_replaced_and_the_mark_moves() {
         let line = "{token: s3cr3t-value, nmae: x}";
-        let excerpt = Excerpt::new(line, Vec::from([8..20]), 22..26);
+        let excerpt = Excerpt::new(line, std::iter::once(8..20).collect(), 22..26);
         assert_eq!(excerpt.text, "{token: (hidden), nmae: x}");
         assert_eq!(&excerpt.text[excerpt.marked], "nmae");
     }

@@ -14,7 +14,7 @@ use crate::values::{EnvValue, Limit, MaybeSeconds, Name, OneOrMany, Port, Second
 use crate::yaml::Node;
 
 section! {
-    /// nodepool.yaml.
+    /// Every section is reached from these keys.
     pub(crate) struct File (_outer: ()) {
         /// The status pages of the launcher.
         "webapp" webapp: Webapp = default(Webapp::default());

@@ -125,6 +125,7 @@ fn providers(definitions: &mut BTreeMap<String, Json>) {
         "type": "object",
         "description": format!("A place that has nodes. There is no driver yet for {}.", MISSING_DRIVERS.join(", ")),
         "required": ["name"],
+        "properties": {"driver": {"enum": names}},
         "allOf": choices,
     });
     definitions.insert("Provider".into(), provider);

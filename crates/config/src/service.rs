@@ -1,6 +1,6 @@
 //! Our own services: the HTTP API and the gearman job server.
 
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Judgement};
 use crate::section::section;
 use crate::values::{Name, OneOrMany, Port, Secret, choice};
 use crate::yaml::Map;
@@ -191,7 +191,11 @@ section! {
 }
 
 fn check_token(_token: &ApiToken, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["token", "token-file", "token-env"]);
+    decoder.exactly_one(
+        map,
+        &["token", "token-file", "token-env"],
+        Judgement::Strict,
+    );
 }
 
 section! {

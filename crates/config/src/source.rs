@@ -173,6 +173,7 @@ pub(crate) struct SourceFile {
     pub(crate) secure: bool,
     pub(crate) expansion: Expansion,
     lines: OnceCell<Vec<usize>>,
+    is_ascii: bool,
 }
 
 /// A position for people: lines and columns count from 1, columns in characters.
@@ -186,6 +187,7 @@ impl SourceFile {
     pub(crate) fn new(path: &Path, text: String, secure: bool, expansion: Expansion) -> Self {
         Self {
             path: path.to_owned(),
+            is_ascii: text.is_ascii(),
             text,
             secure,
             expansion,
@@ -207,10 +209,13 @@ impl SourceFile {
 
     pub(crate) fn position(&self, offset: usize) -> Position {
         let (line, start) = self.line_of(offset);
-        let column = self
-            .text
-            .get(start..offset)
-            .map_or(0, |before| before.chars().count());
+        let column = if self.is_ascii {
+            offset - start
+        } else {
+            self.text
+                .get(start..offset)
+                .map_or(0, |before| before.chars().count())
+        };
         Position {
             line: line + 1,
             column: column + 1,

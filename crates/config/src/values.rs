@@ -158,7 +158,9 @@ impl<T: Describe> Describe for Option<T> {
                 Json::Array(all) => all,
                 one => vec![one],
             };
-            all.push(json!("null"));
+            if !all.contains(&json!("null")) {
+                all.push(json!("null"));
+            }
             *types = Json::Array(all);
         }
         shape

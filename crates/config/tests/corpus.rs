@@ -53,7 +53,7 @@ fn bad_files_are_explained_as_recorded() {
 
 #[test]
 fn what_daemons_tolerate_is_a_warning_to_them() {
-    for name in ["unknown-keys", "duplicate-keys", "loose-types"] {
+    for name in ["unknown-keys", "duplicate-keys", "loose-types", "tolerated"] {
         let path = support::corpus("bad").join(name).with_extension("yaml");
         let (config, diagnostics) = load_file(&path, Mode::Daemon);
         assert!(config.is_some(), "{name}: {}", render(&diagnostics, false));

@@ -75,14 +75,40 @@ proptest! {
     }
 }
 
+const LARGE: usize = 10 << 20;
+
 #[test]
-fn large_files_are_read_or_refused() {
+fn a_large_file_of_many_entries_is_survived() {
     let label = "  - {name: label-with-a-long-name, min-ready: 0, max-ready-age: 3600}\n";
-    let large = format!("labels:\n{}", label.repeat((10 << 20) / label.len()));
-    survive(large.as_bytes());
-    let unknown = "a: b, ".repeat((10 << 20) / 6);
-    survive(format!("labels: [{{{unknown}}}]").as_bytes());
-    survive(format!("x: \"{}\"\ny: [", "a".repeat(10 << 20)).as_bytes());
+    let (config, diagnostics) = load_text(
+        &format!("labels:\n{}", label.repeat(LARGE / label.len())),
+        Mode::Daemon,
+    );
+    assert!(
+        config.is_some(),
+        "the last of many labels with one name counts"
+    );
+    assert!(diagnostics.warnings > 100_000);
+}
+
+#[test]
+fn a_large_line_of_many_keys_is_survived() {
+    let text = format!("labels: [{{{}}}]", "a: b, ".repeat(LARGE / 6));
+    let (config, diagnostics) = load_text(&text, Mode::Daemon);
+    assert!(config.is_none());
+    assert!(render(&diagnostics, false).len() < 1 << 20);
+}
+
+#[test]
+fn a_large_scalar_before_a_mistake_is_survived() {
+    let (config, diagnostics) =
+        load_text(&format!("x: \"{}\"\ny: [", "a".repeat(LARGE)), Mode::Daemon);
+    assert!(config.is_none());
+    assert_eq!(diagnostics.diagnostics[0].code, "yaml-syntax");
+}
+
+#[test]
+fn a_file_that_is_too_large_is_refused() {
     let (config, diagnostics) = load_text(&" ".repeat((16 << 20) + 1), Mode::Daemon);
     assert!(config.is_none());
     assert_eq!(diagnostics.diagnostics[0].code, "too-large");
@@ -126,13 +152,18 @@ fn a_wrong_type_is_reported_at_its_line_wherever_it_is() {
         let mut places = Vec::new();
         collect(&tree, &mut Vec::new(), &mut places);
         assert!(places.len() > 10, "{}", path.display());
+        // A provider named fake… has its driver by its name, whatever else it says.
+        places.retain(|place| {
+            !path.ends_with("fake.yaml")
+                || !matches!(place.last(), Some(Step::Key(key)) if key == "driver")
+        });
         for place in places {
             let mut wrong = tree.clone();
             let node = place.iter().fold(&mut wrong, |node, step| match step {
                 Step::Key(key) => &mut node[key.as_str()],
                 Step::Index(index) => &mut node[*index],
             });
-            *node = if node.is_object() || node.is_array() {
+            *node = if node.is_object() {
                 json!(MARKER)
             } else {
                 json!({MARKER: [1]})
@@ -206,7 +237,7 @@ fn to_json(text: &str) -> Value {
                 Ok(_) => serde_json::from_str(&text).unwrap_or(json!(text)),
                 Err(_) if matches!(&*text, "true" | "yes") => json!(true),
                 Err(_) if matches!(&*text, "false" | "no") => json!(false),
-                Err(_) => json!(text.replace('_', "_")),
+                Err(_) => json!(text),
             },
             Event::Scalar(text, ..) => json!(text),
             Event::StreamEnd => break,
@@ -220,7 +251,7 @@ fn to_json(text: &str) -> Value {
                     *key = Some(
                         done.as_str()
                             .map_or_else(|| done.to_string(), str::to_owned),
-                    )
+                    );
                 }
                 Some(key) => {
                     object.insert(key, done);

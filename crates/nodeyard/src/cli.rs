@@ -88,6 +88,8 @@ pub(crate) struct Nodepool {
 pub(crate) enum NodepoolCommand {
     /// Check the configuration file; nothing is contacted
     ConfigValidate,
+    #[command(flatten)]
+    Store(commands::nodepool::StoreCommand),
 }
 
 /// Options that `nodepool-launcher` and `nodepool-builder` share.

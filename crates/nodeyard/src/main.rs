@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod context;
+mod dump;
 mod exit;
 mod logging;
 mod output;
@@ -85,6 +86,10 @@ fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
     logging::start(logging::Level::commands(context.verbose));
     match args.command {
         Some(NodepoolCommand::ConfigValidate) => commands::config::validate(&context),
+        Some(NodepoolCommand::Store(command)) => {
+            block_on(commands::nodepool::run(command, &context))?;
+            Ok(Outcome::Success)
+        }
         None => {
             Nodepool::command().print_help()?;
             Ok(Outcome::Failure)

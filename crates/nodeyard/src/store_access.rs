@@ -12,10 +12,14 @@ use clap::Args;
 use nodeyard_config::Config;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
-use nodeyard_store::{Tree, TreePath, socket};
+use nodeyard_store::{Error, Tree, TreePath, socket};
 use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
 
 use crate::context::Context;
+
+/// How often to look whether another process is done with the file.
+const RETRY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(crate) struct TargetArgs {
@@ -25,6 +29,15 @@ pub(crate) struct TargetArgs {
     /// Seconds to wait for the store to answer
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10)]
     timeout: u64,
+}
+
+impl Default for TargetArgs {
+    fn default() -> Self {
+        Self {
+            state_dir: None,
+            timeout: 10,
+        }
+    }
 }
 
 /// Which store a configuration means.
@@ -125,26 +138,59 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
     }
 }
 
+/// The owner if there is one, otherwise the file. A process that is about to become the owner, or another
+/// command that has the file open, is waited for.
 async fn embedded(directory: &Path, patience: Duration) -> anyhow::Result<Access> {
     let path = directory.join(socket::FILE_NAME);
-    if UnixStream::connect(&path).await.is_ok() {
-        let options = socket::ConnectOptions {
-            patience,
-            ..socket::ConnectOptions::default()
-        };
-        let tree = socket::connect(&path, options).await?;
-        return Ok(Access { tree, owned: None });
+    let deadline = Instant::now() + patience;
+    loop {
+        if UnixStream::connect(&path).await.is_ok() {
+            let options = socket::ConnectOptions {
+                patience,
+                ..socket::ConnectOptions::default()
+            };
+            let tree = socket::connect(&path, options).await?;
+            return Ok(Access { tree, owned: None });
+        }
+        ensure!(
+            Embedded::exists(directory),
+            "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
+             configuration with `zookeeper-servers`",
+            directory.display()
+        );
+        match open_file(directory).await {
+            Err(Error::InUse { .. }) if Instant::now() < deadline => sleep(RETRY).await,
+            engine => {
+                let engine = engine?;
+                return Ok(Access {
+                    tree: engine.session(),
+                    owned: Some(engine),
+                });
+            }
+        }
     }
-    ensure!(
-        Embedded::exists(directory),
-        "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
-         configuration with `zookeeper-servers`",
-        directory.display()
-    );
+}
+
+/// The file for the process that is to be its owner. A command that has it open for a moment is waited for;
+/// another owner, who serves the socket, is not.
+pub(crate) async fn own(directory: &Path, patience: Duration) -> anyhow::Result<Arc<Embedded>> {
+    let path = directory.join(socket::FILE_NAME);
+    let deadline = Instant::now() + patience;
+    loop {
+        match open_file(directory).await {
+            Err(Error::InUse { .. })
+                if Instant::now() < deadline && UnixStream::connect(&path).await.is_err() =>
+            {
+                sleep(RETRY).await;
+            }
+            engine => return Ok(engine?),
+        }
+    }
+}
+
+/// Opening reads the whole file, which is not for a thread that others wait for.
+async fn open_file(directory: &Path) -> Result<Arc<Embedded>, Error> {
     let directory = directory.to_owned();
-    let engine = tokio::task::spawn_blocking(move || Embedded::open(&directory)).await??;
-    Ok(Access {
-        tree: engine.session(),
-        owned: Some(engine),
-    })
+    let open = tokio::task::spawn_blocking(move || Embedded::open(&directory));
+    open.await.unwrap_or(Err(Error::Closed))
 }

@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use crate::path::{InvalidPath, TreePath};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -49,6 +51,11 @@ pub enum Error {
     SessionExpired,
     #[error("the store has been closed")]
     Closed,
+    #[error(
+        "{} is open in another process; one process owns an embedded store, all others use the socket beside it",
+        file.display()
+    )]
+    InUse { file: PathBuf },
     #[error("the lock was not free within {0:?}")]
     LockTimeout(std::time::Duration),
     #[error("{context}")]

@@ -1,7 +1,7 @@
 //! `driver: aws`.
 
 use super::image::{Connection, ImageFilter, image_driver};
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, Seconds, Table, choice};
@@ -74,7 +74,7 @@ fn check_storage(aws: &Aws, map: &Map, decoder: &mut Decoder<'_>) {
         .find(|image| image.import_method != ImportMethod::EbsDirect)
     {
         let message = "`object-storage` is required here, since an image is uploaded through it";
-        if let Some(finding) = decoder.error("missing-key", map.head(), message) {
+        if let Some(finding) = decoder.lenient("missing-key", map.head(), message) {
             finding
                 .label(image.name.span, "this one")
                 .help("or set `import-method: ebs-direct` on every image");
@@ -140,7 +140,7 @@ section! {
 }
 
 fn check_cloud_image(_image: &AwsCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["image-id", "image-filters"]);
+    decoder.exactly_one(map, &["image-id", "image-filters"], Judgement::Lenient);
 }
 
 section! {
@@ -296,10 +296,10 @@ section! {
 }
 
 fn check_label(label: &AwsLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["cloud-image", "diskimage"]);
-    decoder.exactly_one(map, &["instance-type", "fleet"]);
+    decoder.exactly_one(map, &["cloud-image", "diskimage"], Judgement::Lenient);
+    decoder.exactly_one(map, &["instance-type", "fleet"], Judgement::Lenient);
     if label.dedicated_host && label.use_spot {
-        decoder.at_most_one(map, &["dedicated-host", "use-spot"]);
+        decoder.at_most_one(map, &["dedicated-host", "use-spot"], Judgement::Strict);
     }
 }
 
@@ -324,7 +324,7 @@ section! {
 }
 
 fn check_profile(_profile: &InstanceProfile, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["name", "arn"]);
+    decoder.exactly_one(map, &["name", "arn"], Judgement::Lenient);
 }
 
 image_driver!(Aws);

@@ -411,7 +411,7 @@ fn check_labels(pools: &[ClusterPool], flavour: Flavour, decoder: &mut Decoder<'
             decoder.error("missing-key", label.name.span, "`type` is required here");
         }
         if label.node_kind() == NodeKind::Pod && label.image.is_none() && label.spec.is_none() {
-            decoder.error(
+            decoder.lenient(
                 "missing-key",
                 label.name.span,
                 "a pod needs `image` or `spec`",

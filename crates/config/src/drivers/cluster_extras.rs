@@ -1,6 +1,6 @@
 //! What our cluster drivers offer beyond Nodepool's. Everything is off unless asked for.
 
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Judgement};
 use crate::section::section;
 use crate::values::{Object, OneOrMany, Port, Seconds, Table, choice};
 use crate::yaml::Map;
@@ -122,7 +122,7 @@ fn check_ssh(ssh: &SshAccess, map: &Map, decoder: &mut Decoder<'_>) {
         );
     }
     if ssh.keepalive {
-        decoder.at_most_one(map, &["command", "keepalive"]);
+        decoder.at_most_one(map, &["command", "keepalive"], Judgement::Strict);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `driver: container`: machines as containers on this host.
 
 use super::image::{Connection, ImageFilter, image_driver};
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, OneOrMany, Port, Seconds, Table, choice};
@@ -62,7 +62,11 @@ section! {
 }
 
 fn check_cloud_image(_image: &ContainerCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.at_most_one(map, &["image-id", "image-name", "image-filters"]);
+    decoder.at_most_one(
+        map,
+        &["image-id", "image-name", "image-filters"],
+        Judgement::Strict,
+    );
 }
 
 section! {
@@ -119,7 +123,11 @@ section! {
 }
 
 fn check_label(label: &ContainerLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["diskimage", "cloud-image", "image"]);
+    decoder.exactly_one(
+        map,
+        &["diskimage", "cloud-image", "image"],
+        Judgement::Strict,
+    );
     if let (Some(cpus), Some(entry)) = (label.cpus, map.set("cpus"))
         && cpus <= 0.0
     {

@@ -2,7 +2,7 @@
 
 use super::image::{Connection, ImageFilter, image_driver};
 use super::simulate::Simulate;
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Judgement};
 use crate::provider::{DriverSection, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, Object, Seconds, Table};
@@ -97,7 +97,11 @@ section! {
 }
 
 fn check_cloud_image(_image: &OpenStackCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.at_most_one(map, &["image-id", "image-name", "image-filters"]);
+    decoder.at_most_one(
+        map,
+        &["image-id", "image-name", "image-filters"],
+        Judgement::Lenient,
+    );
 }
 
 /// What a label takes from its pool.
@@ -170,8 +174,8 @@ section! {
 }
 
 fn check_label(_label: &OpenStackLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["diskimage", "cloud-image"]);
-    decoder.at_least_one(map, &["min-ram", "flavor-name"]);
+    decoder.exactly_one(map, &["diskimage", "cloud-image"], Judgement::Lenient);
+    decoder.at_least_one(map, &["min-ram", "flavor-name"], Judgement::Lenient);
 }
 
 image_driver!(OpenStackSettings);

@@ -1,7 +1,7 @@
 //! `driver: qemu`: virtual machines on this host.
 
 use super::image::{Connection, ImageFilter, image_driver};
-use crate::decode::Decoder;
+use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, OneOrMany, Seconds, choice};
@@ -90,7 +90,7 @@ section! {
 }
 
 fn check_cloud_image(_image: &QemuCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["path", "image-filters"]);
+    decoder.exactly_one(map, &["path", "image-filters"], Judgement::Strict);
 }
 
 section! {
@@ -140,7 +140,7 @@ section! {
 }
 
 fn check_label(label: &QemuLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["diskimage", "cloud-image"]);
+    decoder.exactly_one(map, &["diskimage", "cloud-image"], Judgement::Strict);
     for key in ["initrd", "kernel-args"] {
         if let (Some(entry), None) = (map.set(key), &label.kernel) {
             decoder.error(

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::decode::{Decode, Decoder};
+use crate::decode::{Decode, Decoder, Judgement};
 use crate::section::{Describe, Shape, section};
 use crate::values::{
     Name, Object, OneOrMany, PathName, Seconds, Secret, Spanned, Table, check_path_name, choice,
@@ -273,7 +273,7 @@ fn check_auth(auth: &Auth, map: &Map, decoder: &mut Decoder<'_>) {
             format!("`{}` has no meaning with `type: {kind}`", entry.key),
         );
     }
-    decoder.at_most_one(map, &["token-file", "token-env"]);
+    decoder.at_most_one(map, &["token-file", "token-env"], Judgement::Strict);
     if let Some(entry) = map.set("token")
         && decoder
             .sources

@@ -19,6 +19,9 @@ const MAX_NODES: usize = 10_000_000;
 /// How much larger aliases may make a document.
 const MAX_ALIASED_NODES: usize = 1_000_000;
 
+/// More duplicate keys than this are not worth remembering.
+const MAX_DOUBTS: usize = 10_000;
+
 /// Why there is no tree, or (for `duplicate-key`) what is doubtful about it.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -376,7 +379,9 @@ impl Builder<'_> {
                     doubt.related =
                         Some((earlier.key_span, "first given here; this value is ignored"));
                     doubt.help = Some("keep one of the two");
-                    self.doubts.push(doubt);
+                    if self.doubts.len() < MAX_DOUBTS {
+                        self.doubts.push(doubt);
+                    }
                     *earlier = entry;
                 }
                 None => {

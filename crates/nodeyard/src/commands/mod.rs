@@ -5,5 +5,6 @@ pub(crate) mod config;
 pub(crate) mod daemon;
 pub(crate) mod install_links;
 pub(crate) mod man;
+pub(crate) mod nodepool;
 pub(crate) mod store;
 pub(crate) mod up;

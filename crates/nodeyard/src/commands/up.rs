@@ -5,10 +5,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use nodeyard_config::Reloader;
-use nodeyard_store::embedded::Embedded;
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{Tree as _, socket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,7 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::context::{self, Context};
-use crate::store_access::Target;
+use crate::store_access::{self, Target};
+
+/// How long a command may have the store's file before this gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
@@ -61,8 +64,7 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
 }
 
 async fn embedded(directory: &Path, stop: &CancellationToken) -> anyhow::Result<()> {
-    let owned = directory.to_owned();
-    let engine = tokio::task::spawn_blocking(move || Embedded::open(&owned)).await??;
+    let engine = store_access::own(directory, PATIENCE).await?;
     let path = directory.join(socket::FILE_NAME);
     info!(socket = %path.display(), "store ready");
     let result = socket::serve(Arc::clone(&engine), &path, stop.cancelled()).await;

@@ -76,7 +76,7 @@ impl Bed {
             .spawn()
             .unwrap();
         let daemon = Daemon { child, log };
-        wait_until("the store answers", || self.store(&["ls"]).code == 0);
+        daemon.wait_for_log("store ready");
         daemon
     }
 

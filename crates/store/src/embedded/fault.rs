@@ -66,6 +66,13 @@ from_redb!(
 impl Fault {
     /// The error for whoever asked. `doing` is what was tried: "open", "read", "write".
     pub(super) fn while_doing(&self, doing: Doing, file: &Path) -> Error {
+        if let Fault::Storage(error) = self
+            && matches!(**error, redb::Error::DatabaseAlreadyOpen)
+        {
+            return Error::InUse {
+                file: file.to_owned(),
+            };
+        }
         Error::Backend {
             context: format!("cannot {doing} {}{}", file.display(), self.remedy()),
             source: Box::new(self.clone()),
@@ -76,10 +83,6 @@ impl Fault {
         use redb::Error as E;
         match self {
             Fault::Storage(error) => match &**error {
-                E::DatabaseAlreadyOpen => {
-                    ": another process has it open; one process owns the store, all others use the \
-                     socket beside the file"
-                }
                 E::Corrupted(_) | E::UpgradeRequired(_) | E::TableTypeMismatch { .. } => DAMAGED,
                 E::Io(error) => io_remedy(error),
                 _ => "",

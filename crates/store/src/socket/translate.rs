@@ -215,6 +215,9 @@ pub(super) fn code(error: &Error) -> ErrorCode {
         Error::NoAuth { .. } => ErrorCode::NoAuth,
         Error::ConnectionLoss => ErrorCode::ConnectionLoss,
         Error::Multi { source, .. } => code(source),
-        Error::LockTimeout(_) | Error::Malformed { .. } | Error::Backend { .. } => SYSTEM_ERROR,
+        Error::LockTimeout(_)
+        | Error::Malformed { .. }
+        | Error::InUse { .. }
+        | Error::Backend { .. } => SYSTEM_ERROR,
     }
 }

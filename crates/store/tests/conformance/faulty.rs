@@ -9,7 +9,7 @@ use nodeyard_store::{
     CreateMode, Created, Error, Listing, Once, Op, OpOutcome, Record, Session, SessionId, Stat,
     Tree, TreePath, Version, Watcher,
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -29,6 +29,15 @@ pub(crate) enum Fault {
 pub(crate) struct Faulty {
     tree: Arc<dyn Tree>,
     fault: Arc<AtomicU8>,
+    reads: Arc<Reads>,
+}
+
+/// Keeps the answers of reads back.
+#[derive(Debug)]
+struct Reads {
+    /// Answers that the store has given since they are kept back, if they are.
+    answered: watch::Sender<Option<usize>>,
+    permits: Semaphore,
 }
 
 impl Faulty {
@@ -36,7 +45,27 @@ impl Faulty {
         Arc::new(Self {
             tree,
             fault: Arc::new(AtomicU8::new(Fault::None as u8)),
+            reads: Arc::new(Reads {
+                answered: watch::Sender::new(None),
+                permits: Semaphore::new(0),
+            }),
         })
+    }
+
+    /// From now on, no answer of a read arrives unless it is let through.
+    pub(crate) fn keep_reads(&self) {
+        self.reads.answered.send_replace(Some(0));
+    }
+
+    /// Waits until the store has answered so many reads since then.
+    pub(crate) async fn reads_answered(&self, count: usize) {
+        let mut answered = self.reads.answered.subscribe();
+        let reached = answered.wait_for(|answered| answered.is_some_and(|now| now >= count));
+        reached.await.unwrap();
+    }
+
+    pub(crate) fn let_reads_through(&self, count: usize) {
+        self.reads.permits.add_permits(count);
     }
 
     pub(crate) fn next(&self, fault: Fault) {
@@ -70,7 +99,15 @@ impl Tree for Faulty {
     }
 
     async fn get(&self, path: &TreePath) -> Result<Record> {
-        self.tree.get(path).await
+        let record = self.tree.get(path).await;
+        let kept = self
+            .reads
+            .answered
+            .send_if_modified(|answered| answered.as_mut().map(|count| *count += 1).is_some());
+        if kept {
+            self.reads.permits.acquire().await.unwrap().forget();
+        }
+        record
     }
 
     async fn stat(&self, path: &TreePath) -> Result<Option<Stat>> {
@@ -120,6 +157,7 @@ impl Tree for Faulty {
         Arc::new(Self {
             tree: self.tree.pinned(session),
             fault: Arc::clone(&self.fault),
+            reads: Arc::clone(&self.reads),
         })
     }
 

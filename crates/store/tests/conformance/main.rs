@@ -158,6 +158,9 @@ macro_rules! every_behaviour {
                 empty_records_are_not_there_yet
                 own_writes_show_at_once
                 own_deletes_show_at_once
+                a_late_read_does_not_undo_an_own_write
+                a_late_read_does_not_undo_an_own_delete
+                a_change_during_a_read_is_read_again
                 changes_name_what_changed
                 a_nested_shape_is_followed
                 exact_after_many_changes_of_few_records

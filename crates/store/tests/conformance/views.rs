@@ -9,6 +9,7 @@ use nodeyard_store::view::{Change, Kind, Shape, View};
 use nodeyard_store::{Tree, TreePath, Version};
 
 use crate::backend::{Backend, p, within};
+use crate::faulty::Faulty;
 
 /// `/things/<name>` holds a number and may have a lock.
 pub(crate) struct Things;
@@ -228,6 +229,64 @@ pub(crate) async fn own_deletes_show_at_once(backend: &impl Backend) {
     put(&tree, "a", "3").await;
     within(view.synced()).await.unwrap();
     assert_eq!(shown(&view), map([("a", 3)]));
+}
+
+/// A view whose first read after `1` became `2` was answered, but has not arrived.
+async fn with_a_late_read(backend: &impl Backend) -> (Arc<Faulty>, View<Things>) {
+    let faulty = Faulty::new(backend.session().await);
+    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
+    directory(&tree).await;
+    put(&tree, "a", "1").await;
+    let view = things(&tree);
+    within(view.synced()).await.unwrap();
+    faulty.keep_reads();
+    set(&tree, "a", "2").await;
+    within(faulty.reads_answered(1)).await;
+    (faulty, view)
+}
+
+pub(crate) async fn a_late_read_does_not_undo_an_own_write(backend: &impl Backend) {
+    let (faulty, view) = with_a_late_read(backend).await;
+    let id = "a".to_owned();
+    let path = p("/things/a");
+    let stat = faulty.set(&path, "3".into(), Version::Any).await.unwrap();
+    view.wrote(id, Arc::new(3), stat);
+    // The second read begins when the first has been dealt with.
+    faulty.sync().await.unwrap();
+    faulty.let_reads_through(1);
+    within(faulty.reads_answered(2)).await;
+    assert_eq!(shown(&view), map([("a", 3)]));
+    faulty.let_reads_through(100);
+    within(view.synced()).await.unwrap();
+    assert_eq!(shown(&view), map([("a", 3)]));
+}
+
+pub(crate) async fn a_late_read_does_not_undo_an_own_delete(backend: &impl Backend) {
+    let (faulty, view) = with_a_late_read(backend).await;
+    faulty.delete(&p("/things/a"), Version::Any).await.unwrap();
+    view.deleted(&"a".to_owned());
+    faulty.sync().await.unwrap();
+    faulty.let_reads_through(1);
+    within(faulty.reads_answered(2)).await;
+    assert!(view.is_empty());
+    faulty.let_reads_through(100);
+    within(view.synced()).await.unwrap();
+    assert!(view.is_empty());
+}
+
+pub(crate) async fn a_change_during_a_read_is_read_again(backend: &impl Backend) {
+    let (faulty, view) = with_a_late_read(backend).await;
+    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
+    for value in ["3", "4"] {
+        set(&tree, "a", value).await;
+    }
+    let synced = tokio::spawn({
+        let view = view.clone();
+        async move { view.synced().await }
+    });
+    faulty.let_reads_through(100);
+    within(synced).await.unwrap().unwrap();
+    assert_eq!(shown(&view), map([("a", 4)]));
 }
 
 pub(crate) async fn changes_name_what_changed(backend: &impl Backend) {

@@ -1,6 +1,5 @@
 //! `nodeyard store`: look into any backend, and move a state from one to another.
 
-mod dump;
 mod inspect;
 
 use std::path::PathBuf;
@@ -10,6 +9,7 @@ use clap::{Args, Subcommand};
 use nodeyard_store::TreePath;
 
 use crate::context::Context;
+use crate::dump;
 use crate::store_access;
 
 #[derive(Debug, Args)]

@@ -95,7 +95,7 @@ fn creates(stat: &Stat) -> u32 {
     u32::try_from(sum / 2).unwrap_or(0)
 }
 
-pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> anyhow::Result<()> {
+pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> anyhow::Result<()> {
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(if file == Path::new("-") {
         Box::new(io::stdout().lock())
     } else {
@@ -141,7 +141,7 @@ pub(super) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
 }
 
 /// Records hold credentials of machines: nobody else may read the file.
-fn create_private(file: &Path) -> anyhow::Result<std::fs::File> {
+pub(crate) fn create_private(file: &Path) -> anyhow::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     std::fs::OpenOptions::new()
         .write(true)
@@ -167,7 +167,7 @@ struct Plan {
     counters: Vec<(TreePath, u32)>,
 }
 
-pub(super) async fn import(
+pub(crate) async fn import(
     tree: &dyn Tree,
     file: &Path,
     overwrite: bool,
@@ -301,7 +301,11 @@ async fn drain(writes: &mut FuturesOrdered<Pending<'_>>, below: usize) -> anyhow
 }
 
 /// Counters go up only by creating children, so children are created and removed again.
-async fn advance_counter(tree: &dyn Tree, path: &TreePath, target: u32) -> anyhow::Result<()> {
+pub(crate) async fn advance_counter(
+    tree: &dyn Tree,
+    path: &TreePath,
+    target: u32,
+) -> anyhow::Result<()> {
     let stat = tree
         .stat(path)
         .await?

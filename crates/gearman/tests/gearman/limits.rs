@@ -1,0 +1,276 @@
+//! What our server does to those who ask too much of it, and that nobody else notices.
+
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use nodeyard_gearman::client::{ClientError, JobEvent, JobRequest, Outcome};
+use nodeyard_gearman::codec::{Codec, Frame, Limits, Magic, Packet};
+use nodeyard_gearman::server::ServerOptions;
+use nodeyard_gearman::worker::Job;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::codec::Decoder;
+
+use crate::support::{AnyServer, OurServer, RunningWorker, bytes, local, soon, until};
+
+fn header(kind: u32, len: u32) -> BytesMut {
+    let mut bytes = BytesMut::from(&b"\0REQ"[..]);
+    bytes.put_u32(kind);
+    bytes.put_u32(len);
+    bytes
+}
+
+fn packet(packet: &Packet) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    packet
+        .encode(Magic::Request, usize::MAX, &mut bytes)
+        .unwrap();
+    bytes
+}
+
+/// Sends bytes and reads packets until the server closes the connection.
+async fn last_words(port: u16, sent: &[u8]) -> Vec<Packet> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    socket.write_all(sent).await.unwrap();
+    let mut answer = BytesMut::new();
+    while soon("the server closes", socket.read_buf(&mut answer))
+        .await
+        .unwrap()
+        > 0
+    {}
+    let mut codec = Codec::new(Magic::Request, Limits::default());
+    let mut packets = Vec::new();
+    while let Some(Frame::Packet(packet)) = codec.decode(&mut answer).unwrap() {
+        packets.push(packet);
+    }
+    packets
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_frames_close_one_connection_with_a_reason() {
+    let server = AnyServer::Ours(OurServer::start(local()).await);
+    let worker = RunningWorker::echo(server.endpoint()).await;
+    let client = server.client();
+    let waiting = client.submit(&JobRequest::new("later", "")).await.unwrap();
+    let cases: [(&[u8], &str); 6] = [
+        (
+            &header(7, u32::MAX),
+            "SUBMIT_JOB with 4294967295 bytes exceeds the limit of 16777216 bytes",
+        ),
+        (&header(99, 0), "packet type 99 is not part of the protocol"),
+        (
+            b"\0GET / HTTP/1.1\r\n\r\n",
+            "packet starts with [00, 47, 45, 54] instead of a request or response magic",
+        ),
+        (
+            &[&header(7, 3)[..], b"abc"].concat(),
+            "SUBMIT_JOB ends before its argument \"function\"",
+        ),
+        (
+            &[&header(4, 3)[..], b"abc"].concat(),
+            "PRE_SLEEP takes no arguments but carries 3 bytes",
+        ),
+        (b"\xff\xfe\n", "line of text is not UTF-8"),
+    ];
+    for (sent, reason) in cases {
+        let said = last_words(server.port(), sent).await;
+        let expected = Packet::Error {
+            code: bytes("MALFORMED"),
+            text: bytes(reason),
+        };
+        assert_eq!(said, [expected]);
+    }
+    // An oversized frame that is really sent is refused as well, and the reason still arrives.
+    let mut flood = header(7, 32 << 20);
+    flood.resize(8 << 20, b'x');
+    assert_eq!(last_words(server.port(), &flood).await.len(), 1);
+
+    worker
+        .handle
+        .register("later", async |_job| Ok(bytes("unharmed")))
+        .unwrap();
+    assert_eq!(
+        soon("others go on", waiting.wait()).await,
+        Outcome::Complete(bytes("unharmed"))
+    );
+    let AnyServer::Ours(ours) = &server else {
+        panic!()
+    };
+    assert_eq!(ours.handle.metrics().counters.malformed, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_slows_its_worker_and_is_closed_in_the_end() {
+    const CHUNK: usize = 256 << 10;
+    let options = ServerOptions {
+        outbox_mark: 1 << 20,
+        slow_reader_limit: Duration::from_millis(300),
+        ..local()
+    };
+    let server = AnyServer::Ours(OurServer::start(options).await);
+    let worker = RunningWorker::echo(server.endpoint()).await;
+    let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = sent.clone();
+    let flood = move |job: Job| {
+        let count = count.clone();
+        async move {
+            while job.interruption().is_none() {
+                job.data(vec![b'x'; CHUNK]).await;
+                count.fetch_add(CHUNK, std::sync::atomic::Ordering::SeqCst);
+                if count.load(std::sync::atomic::Ordering::SeqCst) > 512 << 20 {
+                    break;
+                }
+            }
+            Ok(bytes::Bytes::new())
+        }
+    };
+    worker.handle.register("flood", flood).unwrap();
+    worker.handle.synced().await;
+    let mut deaf = TcpStream::connect(("127.0.0.1", server.port()))
+        .await
+        .unwrap();
+    let submit = Packet::SubmitJob {
+        priority: Default::default(),
+        background: false,
+        function: bytes("flood"),
+        unique: bytes(""),
+        payload: bytes(""),
+    };
+    deaf.write_all(&packet(&submit)).await.unwrap();
+    let AnyServer::Ours(ours) = &server else {
+        panic!()
+    };
+    until("the deaf client is closed", || async {
+        ours.handle.metrics().counters.slow_readers == 1
+    })
+    .await;
+    // Back-pressure: by then only what fits in buffers had been taken from the worker.
+    let taken = sent.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(taken < 128 << 20, "{taken} bytes were taken");
+    // Its job is forgotten and its worker free again, once it has written into the void.
+    let job = server
+        .client()
+        .submit(&JobRequest::new("echo", "next"))
+        .await
+        .unwrap();
+    assert_eq!(
+        soon("the worker goes on", job.wait()).await,
+        Outcome::Complete(bytes("next"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_late_misses_nothing() {
+    let server = AnyServer::Ours(
+        OurServer::start(ServerOptions {
+            outbox_mark: 64 << 10,
+            ..local()
+        })
+        .await,
+    );
+    let worker = RunningWorker::echo(server.endpoint()).await;
+    let (said, mut heard) = tokio::sync::watch::channel(0);
+    let count = move |job: Job| {
+        let said = said.clone();
+        async move {
+            for number in 0..2000u32 {
+                job.data(number.to_be_bytes().repeat(1000)).await;
+                said.send_replace(number);
+            }
+            Ok(bytes("end"))
+        }
+    };
+    worker.handle.register("count", count).unwrap();
+    let mut job = server
+        .client()
+        .submit(&JobRequest::new("count", ""))
+        .await
+        .unwrap();
+    // More than the client keeps for a reader that is busy elsewhere.
+    soon(
+        "the worker is ahead",
+        heard.wait_for(|number| *number > 300),
+    )
+    .await
+    .unwrap();
+    for number in 0..2000u32 {
+        let expected = number.to_be_bytes().repeat(1000);
+        assert_eq!(
+            soon("data comes", job.next()).await,
+            Some(JobEvent::Data(expected.into()))
+        );
+    }
+    assert_eq!(job.next().await, Some(JobEvent::Complete(bytes("end"))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_connections_and_addresses_are_limited() {
+    let options = ServerOptions {
+        max_jobs: 3,
+        max_job_bytes: 1000,
+        max_connections: 2,
+        ..local()
+    };
+    let server = AnyServer::Ours(OurServer::start(options).await);
+    let client = server.client();
+    let refused = async |request: &JobRequest| match client.submit_background(request).await {
+        Err(ClientError::Refused { refusal, .. }) => refusal.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        refused(&JobRequest::new("f", vec![0u8; 2000])).await,
+        "QUEUE_FULL"
+    );
+    server.admin().await.max_queue("f", Some(1)).await.unwrap();
+    client
+        .submit_background(&JobRequest::new("f", "1"))
+        .await
+        .unwrap();
+    assert_eq!(refused(&JobRequest::new("f", "2")).await, "QUEUE_FULL");
+    client
+        .submit_background(&JobRequest::new("g", "1"))
+        .await
+        .unwrap();
+    client
+        .submit_background(&JobRequest::new("g", "2"))
+        .await
+        .unwrap();
+    assert_eq!(refused(&JobRequest::new("g", "3")).await, "QUEUE_FULL");
+
+    let AnyServer::Ours(ours) = &server else {
+        panic!()
+    };
+    until("the admin connection is gone", || async {
+        ours.handle.metrics().open_connections == 1
+    })
+    .await;
+    let _second = TcpStream::connect(("127.0.0.1", server.port()))
+        .await
+        .unwrap();
+    until("the second is in", || async {
+        ours.handle.metrics().open_connections == 2
+    })
+    .await;
+    assert!(last_words(server.port(), b"").await.is_empty());
+
+    let nets = vec!["10.0.0.0/8".parse().unwrap()];
+    let closed = OurServer::start(ServerOptions {
+        allow: nets,
+        ..local()
+    })
+    .await;
+    assert!(last_words(closed.port, b"").await.is_empty());
+    assert_eq!(closed.handle.metrics().counters.connections_refused, 1);
+    let nets = vec![
+        "10.0.0.0/8".parse().unwrap(),
+        "127.0.0.0/8".parse().unwrap(),
+    ];
+    let open = AnyServer::Ours(
+        OurServer::start(ServerOptions {
+            allow: nets,
+            ..local()
+        })
+        .await,
+    );
+    assert!(open.admin().await.version().await.is_ok());
+}

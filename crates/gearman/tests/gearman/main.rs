@@ -1,0 +1,17 @@
+//! The crate against itself, gearmand, gear and the gearman tools.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    clippy::print_stdout
+)]
+
+mod faults;
+mod foreign;
+mod limits;
+mod suite;
+mod support;
+mod tls;

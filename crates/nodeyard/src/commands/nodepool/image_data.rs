@@ -1,0 +1,96 @@
+//! Image data in Nodepool's own form: one JSON object from paths to data.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use nodeyard_model::layout::{self, Place};
+use nodeyard_store::registry::Registry;
+use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
+
+use crate::dump;
+
+pub(super) async fn export(registry: &Registry, file: &Path) -> anyhow::Result<()> {
+    let images = registry.images();
+    let tree = registry.tree();
+    let mut data = BTreeMap::new();
+    for image in images.names().await? {
+        if images.is_paused(&image).await? {
+            data.insert(layout::image_pause(&image), String::new());
+        }
+        for (build, _) in images.builds(&image).await? {
+            copy(&**tree, layout::build(&build), &mut data).await?;
+            for provider in images.providers(&build).await? {
+                for (upload, _) in images.uploads(&build, &provider).await? {
+                    copy(&**tree, layout::upload(&upload), &mut data).await?;
+                }
+            }
+        }
+    }
+    let out = dump::create_private(file)?;
+    serde_json::to_writer(out, &data).with_context(|| format!("cannot write {}", file.display()))
+}
+
+async fn copy(
+    tree: &dyn Tree,
+    path: String,
+    data: &mut BTreeMap<String, String>,
+) -> anyhow::Result<()> {
+    if let Some(record) = ext::get_opt(tree, &TreePath::new(path.as_str())?).await? {
+        let text = String::from_utf8(record.data.to_vec())
+            .with_context(|| format!("{path} is not text"))?;
+        data.insert(path, text);
+    }
+    Ok(())
+}
+
+/// Everything is looked at before anything is written.
+pub(super) async fn import(registry: &Registry, file: &Path) -> anyhow::Result<()> {
+    let reading = || format!("cannot import {}", file.display());
+    let text = std::fs::read(file).with_context(reading)?;
+    let data: BTreeMap<String, String> = serde_json::from_slice(&text)
+        .context("expected one JSON object from paths to data, as export-image-data writes it")
+        .with_context(reading)?;
+    for path in data.keys() {
+        let known = matches!(
+            Place::parse(path),
+            Some(Place::ImagePause(_) | Place::Build(_) | Place::Upload(_))
+        );
+        ensure!(
+            known,
+            "cannot import {}: {path} is no image data",
+            file.display()
+        );
+    }
+    let tree = registry.tree();
+    // Parents sort before what is below them.
+    for (path, text) in data {
+        write(&**tree, &path, Bytes::from(text)).await?;
+    }
+    Ok(())
+}
+
+/// The number of an upload comes from a counter, which has to be past every number that is in use.
+async fn write(tree: &dyn Tree, path: &str, data: Bytes) -> anyhow::Result<()> {
+    let record = TreePath::new(path)?;
+    if let Some(parent) = record.parent() {
+        ext::ensure_path(tree, &parent).await?;
+        if let Some(Place::Upload(key)) = Place::parse(path) {
+            let after = u32::try_from(key.upload.sequence())?.saturating_add(1);
+            dump::advance_counter(tree, &parent, after).await?;
+        }
+    }
+    match tree
+        .create(&record, data.clone(), CreateMode::Persistent)
+        .await
+    {
+        Err(error) if error.is_node_exists() => {
+            tree.set(&record, data, Version::Any).await?;
+        }
+        result => {
+            result?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+
+use nodeyard_model::{BuildKey, NodeId, Opaque, ProviderName};
+use nodeyard_status::{Cell, Table};
+use nodeyard_store::registry::Registry;
+use serde::Serialize;
+
+use super::now;
+use crate::output::{self, Format};
+
+#[derive(Serialize)]
+struct Info<'a> {
+    images: &'a Table,
+    nodes: &'a Table,
+}
+
+pub(super) async fn show(
+    registry: &Registry,
+    provider: &ProviderName,
+    format: Format,
+) -> anyhow::Result<()> {
+    let images = uploads(registry, provider)
+        .await?
+        .into_iter()
+        .map(|(build, uploads)| {
+            vec![
+                Cell::text(&build.image),
+                Cell::text(build.build),
+                Cell::List(uploads),
+            ]
+        });
+    let images = Table::new(
+        &[
+            ("image", "Image Name"),
+            ("build_id", "Build ID"),
+            ("upload_ids", "Upload IDs"),
+        ],
+        images.collect(),
+        now(),
+    );
+    let nodes = nodes(registry, provider).await?.into_iter();
+    let nodes = nodes.map(|(id, external)| vec![Cell::text(id), Cell::Json(external)]);
+    let nodes = Table::new(
+        &[("id", "ID"), ("server_id", "Server ID")],
+        nodes.collect(),
+        now(),
+    );
+    if format == Format::Json {
+        return output::json(&Info {
+            images: &images,
+            nodes: &nodes,
+        });
+    }
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "ZooKeeper data for provider {provider}\n\nImage data:\n{}",
+        images.text(None)
+    )?;
+    write!(out, "Nodes:\n{}", nodes.text(None))?;
+    Ok(())
+}
+
+/// The uploads of every build to a provider, by their ids.
+async fn uploads(
+    registry: &Registry,
+    provider: &ProviderName,
+) -> anyhow::Result<BTreeMap<BuildKey, Vec<String>>> {
+    let images = registry.images();
+    let mut found = BTreeMap::new();
+    for image in images.names().await? {
+        for (build, _) in images.builds(&image).await? {
+            let uploads = images.uploads(&build, provider).await?;
+            if !uploads.is_empty() {
+                let ids = uploads.iter().map(|(key, _)| key.upload.to_string());
+                found.insert(build, ids.collect());
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn nodes(
+    registry: &Registry,
+    provider: &ProviderName,
+) -> anyhow::Result<Vec<(NodeId, Opaque)>> {
+    let nodes = registry.nodes().list().await?.into_iter();
+    let nodes = nodes.filter(|(_, node)| node.value.provider.as_ref() == Some(provider));
+    Ok(nodes
+        .map(|(id, node)| (id, node.value.external_id))
+        .collect())
+}

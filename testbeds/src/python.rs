@@ -1,0 +1,30 @@
+//! The Python programs that `make testbeds` has installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The root of the environment with `program` (`nodepool` or `zuul`).
+pub(crate) fn environment(program: &str) -> Result<PathBuf> {
+    find("python/install.sh", &["--find", program])
+}
+
+/// What an installation script prints as the place of its result.
+pub(crate) fn find(script: &str, arguments: &[&str]) -> Result<PathBuf> {
+    let output = Command::new(testbeds().join(script))
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run testbeds/{script}"))?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+/// The directory of this crate, where the scripts are.
+pub(crate) fn testbeds() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,359 @@
+//! A complete, unmodified Zuul: scheduler, merger, executor and web, with PostgreSQL and repositories of its own,
+//! on the ZooKeeper of a test.
+//!
+//! A commit that is pushed to the repository of a [`Job`] runs that job, by Ansible over SSH, on nodes that whoever
+//! serves `/nodepool` hands out. Zuul sees the push by polling; the result is read from zuul-web.
+//!
+//! Needs root, for PostgreSQL's user and for the namespaces that hold the daemons: an executor starts agents and
+//! sandboxes that would survive it otherwise. `testbeds/zuul/install.sh` installs what it needs.
+
+mod configuration;
+mod database;
+mod repositories;
+mod web;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::json;
+use tempfile::TempDir;
+
+use self::configuration::{JOBS, JOBS_SEEN_BY_EXECUTOR, Settings, TEMPORARY};
+use self::database::Database;
+use self::web::Web;
+use crate::process::{Process, enclosed, free_ports, is_root, show, temporary_directory};
+use crate::python::{self, testbeds};
+use crate::zookeeper::ZooKeeperServer;
+
+const TENANT: &str = "bed";
+const DAEMONS: [&str; 4] = ["scheduler", "merger", "executor", "web"];
+const PROGRAMS: &str = "bin";
+const START_PATIENCE: Duration = Duration::from_secs(300);
+const BUILD_PATIENCE: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone)]
+pub struct ZuulOptions {
+    /// At least one. Their names must differ, and `config` is taken.
+    pub jobs: Vec<Job>,
+    /// The private key that opens the nodes.
+    pub ssh_key: PathBuf,
+}
+
+/// A job writes a file on each of its nodes, reads it back, and reports what it saw there: [`Seen`].
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub name: String,
+    /// One node for each label.
+    pub labels: Vec<String>,
+    /// It does its work all the same.
+    pub meant_to_fail: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Push {
+    pub job: String,
+    pub revision: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Build {
+    pub uuid: String,
+    pub job_name: String,
+    /// `SUCCESS`, `FAILURE`, `NODE_FAILURE`…
+    pub result: String,
+    pub held: bool,
+    #[serde(rename = "artifacts")]
+    pub nodes: Vec<BuildNode>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct BuildNode {
+    /// `node1`, `node2`… in the order of the job's labels.
+    pub name: String,
+    #[serde(rename = "metadata")]
+    pub seen: Seen,
+}
+
+/// What a job saw on one of its nodes.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Seen {
+    pub hostname: String,
+    pub user: String,
+    /// Addresses and ports of client and server, as the server sees them.
+    pub ssh_connection: String,
+    pub label: String,
+    pub provider: String,
+}
+
+/// A node that belongs to this Zuul, as zuul-web shows it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ZuulNode {
+    pub id: String,
+    pub state: String,
+    pub provider: String,
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Autohold {
+    pub id: String,
+    pub job: String,
+    /// How many builds it has held nodes of.
+    pub current_count: u32,
+    pub nodes: Vec<HeldNodes>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct HeldNodes {
+    pub build: String,
+    /// Their ids.
+    pub nodes: Vec<String>,
+}
+
+// In the order in which they end.
+#[derive(Debug)]
+pub struct Zuul {
+    daemons: Vec<(&'static str, Process)>,
+    _database: Database,
+    web: Web,
+    token: OnceLock<String>,
+    environment: PathBuf,
+    directory: TempDir,
+}
+
+impl Zuul {
+    /// Returns when a push would be seen.
+    pub fn start(zookeeper: &ZooKeeperServer, options: &ZuulOptions) -> Result<Self> {
+        ensure!(is_root(), "a complete Zuul needs root on this machine");
+        let environment = python::environment("zuul")?;
+        let ansible = python::find("zuul/install.sh", &["--find"])?;
+        let directory = temporary_directory()?;
+        let bed = directory.path();
+        // PostgreSQL runs as another user.
+        fs::set_permissions(bed, fs::Permissions::from_mode(0o711))?;
+        let database = Database::start(&bed.join("database"), &log(bed, "postgresql"))?;
+        let [web_port, finger_port] = free_ports()?;
+        let settings = Settings {
+            zookeeper,
+            database_uri: database.uri(),
+            web_port,
+            finger_port,
+            ssh_key: &options.ssh_key,
+            ansible: &ansible,
+            python_base: python_base(&environment)?,
+        };
+        configuration::write(bed, &settings, &options.jobs)?;
+        repositories::create(bed, &options.jobs)?;
+        copy_ssh_agent(bed)?;
+
+        let mut zuul = Self {
+            daemons: Vec::new(),
+            _database: database,
+            web: Web { port: web_port },
+            token: OnceLock::new(),
+            environment,
+            directory,
+        };
+        zuul.start_daemons(&options.jobs)
+            .inspect_err(|_| zuul.show_logs())?;
+        Ok(zuul)
+    }
+
+    fn start_daemons(&mut self, jobs: &[Job]) -> Result<()> {
+        for name in DAEMONS {
+            let process = self.start_daemon(name)?;
+            self.daemons.push((name, process));
+        }
+        let deadline = Instant::now() + START_PATIENCE;
+        while !self.is_serving(jobs) {
+            for (name, process) in &mut self.daemons {
+                ensure!(!process.has_ended(), "zuul-{name} ended while starting");
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "Zuul does not serve after {START_PATIENCE:?}"
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn start_daemon(&self, name: &str) -> Result<Process> {
+        let bed = self.directory.path();
+        let python = self.environment.join("bin/python").display().to_string();
+        let mut command;
+        if name == "executor" {
+            let script = format!(r#"mount --bind "$0" {JOBS_SEEN_BY_EXECUTOR} && exec "$@""#);
+            command = enclosed("sh");
+            command.args(["-c", &script]);
+            command.arg(bed.join(JOBS)).arg(python);
+        } else {
+            command = enclosed(&python);
+        }
+        command
+            .arg(testbeds().join("zuul/run_daemon.py"))
+            // -f: stay in the foreground.
+            .args([name, "-f", "-c"])
+            .arg(bed.join("zuul.conf"))
+            .env("TMPDIR", bed.join(TEMPORARY))
+            .env("PATH", path_with(&bed.join(PROGRAMS)))
+            .current_dir(bed);
+        Process::start(command, &self.log(name))
+    }
+
+    /// A push counts only from the second time that the scheduler looks at a repository, and zuul-web may be later
+    /// than the scheduler.
+    fn is_serving(&self, jobs: &[Job]) -> bool {
+        let path = format!("/api/tenant/{TENANT}/builds");
+        if self.web.get(&path).is_err() {
+            return false;
+        }
+        let log = fs::read_to_string(self.log("scheduler")).unwrap_or_default();
+        jobs.iter()
+            .all(|job| log.contains(&format!("refs for project {}\n", job.name)))
+    }
+
+    /// Pushes a commit to the repository of a job, which runs it.
+    pub fn push(&self, job: &str) -> Result<Push> {
+        let revision = repositories::push(self.directory.path(), job)?;
+        Ok(Push {
+            job: job.to_owned(),
+            revision,
+        })
+    }
+
+    /// Waits until the job of a push has a result.
+    pub fn wait_for_build(&self, push: &Push) -> Result<Build> {
+        let Push { job, revision } = push;
+        let path =
+            format!("/api/tenant/{TENANT}/builds?job_name={job}&newrev={revision}&complete=true");
+        let deadline = Instant::now() + BUILD_PATIENCE;
+        loop {
+            let builds: Vec<Build> = serde_json::from_value(self.web.get(&path)?)
+                .context("zuul-web shows builds in a way that we do not know")?;
+            if let Some(build) = builds.into_iter().next() {
+                return Ok(build);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "the build of {job} has no result after {BUILD_PATIENCE:?}"
+            );
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Keeps the nodes of the next build of this job that fails.
+    pub fn autohold(&self, job: &str, reason: &str) -> Result<()> {
+        let path = format!("/api/tenant/{TENANT}/project/{job}/autohold");
+        let body = json!({
+            "job": job,
+            "count": 1,
+            "change": null,
+            "ref": null,
+            "reason": reason,
+            "node_hold_expiration": 0,
+        });
+        let token = self.token()?;
+        self.web.request("POST", &path, Some(token), Some(&body))?;
+        Ok(())
+    }
+
+    pub fn autoholds(&self) -> Result<Vec<Autohold>> {
+        let answer = self.web.get(&format!("/api/tenant/{TENANT}/autohold"))?;
+        Ok(serde_json::from_value(answer)?)
+    }
+
+    /// Gives the nodes back that it holds.
+    pub fn delete_autohold(&self, id: &str) -> Result<()> {
+        let path = format!("/api/tenant/{TENANT}/autohold/{id}");
+        self.web
+            .request("DELETE", &path, Some(self.token()?), None)?;
+        Ok(())
+    }
+
+    /// The nodes that were in use by a build or are.
+    pub fn nodes(&self) -> Result<Vec<ZuulNode>> {
+        let answer = self.web.get(&format!("/api/tenant/{TENANT}/nodes"))?;
+        Ok(serde_json::from_value(answer)?)
+    }
+
+    /// The right to change things, from Zuul's own command.
+    fn token(&self) -> Result<&str> {
+        if let Some(token) = self.token.get() {
+            return Ok(token);
+        }
+        let output = Command::new(self.environment.join("bin/zuul-admin"))
+            .arg("-c")
+            .arg(self.directory.path().join("zuul.conf"))
+            .args(["create-auth-token", "--auth-config", "operator"])
+            .args(["--tenant", TENANT, "--user", "test"])
+            .args(["--expires-in", "86400"])
+            .output()
+            .context("cannot run zuul-admin")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let Some(token) = text.lines().find(|line| line.starts_with("Bearer ")) else {
+            bail!(
+                "zuul-admin makes no token: {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        };
+        Ok(self.token.get_or_init(|| token.to_owned()))
+    }
+
+    /// Of `scheduler`, `merger`, `executor`, `web` or `postgresql`.
+    pub fn log(&self, daemon: &str) -> PathBuf {
+        log(self.directory.path(), daemon)
+    }
+
+    fn show_logs(&self) {
+        for name in DAEMONS.into_iter().chain(["postgresql"]) {
+            show(&self.log(name));
+        }
+    }
+}
+
+impl Drop for Zuul {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.show_logs();
+        }
+    }
+}
+
+fn log(bed: &Path, daemon: &str) -> PathBuf {
+    bed.join(format!("{daemon}.log"))
+}
+
+/// Debian's agent has rights of its own, so it ignores TMPDIR, and an agent that is killed leaves its directory
+/// behind. A copy has no such rights.
+fn copy_ssh_agent(bed: &Path) -> Result<()> {
+    let copy = bed.join(PROGRAMS).join("ssh-agent");
+    fs::create_dir(bed.join(PROGRAMS))?;
+    fs::copy("/usr/bin/ssh-agent", &copy).context("cannot copy ssh-agent")?;
+    fs::set_permissions(copy, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+fn path_with(first: &Path) -> OsString {
+    let mut path = OsString::from(first);
+    path.push(":");
+    path.push(env::var_os("PATH").unwrap_or_default());
+    path
+}
+
+fn python_base(environment: &Path) -> Result<String> {
+    let output = Command::new(environment.join("bin/python"))
+        .args(["-c", "import sys; print(sys.base_prefix)"])
+        .output()?;
+    ensure!(output.status.success(), "python: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
