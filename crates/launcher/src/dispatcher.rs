@@ -11,7 +11,7 @@ mod providers;
 mod timers;
 mod upkeep;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -70,10 +70,13 @@ pub(crate) struct Dispatcher {
     ready: watch::Sender<bool>,
 }
 
-/// Work on a request that is under way.
+/// Work on a request that is under way. Several of our pools may have a say in a request; one at a time works on it.
 struct Task {
+    pool: PoolKey,
     orders: mpsc::UnboundedSender<Order>,
     gone: CancellationToken,
+    /// What is to be done when this has ended.
+    next: VecDeque<(PoolKey, Order)>,
 }
 
 /// Where the dispatcher's news comes from.

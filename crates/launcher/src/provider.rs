@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::error::StartError;
 use crate::options::Options;
-use crate::settings::{ImageSettings, LabelSettings, PoolSettings, Settings};
+use crate::settings::{ImageSettings, LabelSettings, Settings};
 
 /// Makes drivers. The binary implements it: only there is known which drivers exist.
 pub trait DriverFactory: Send + Sync {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use nodeyard_driver::{ExternalId, Target};
-use nodeyard_model::{Node, NodeId, NodeState, layout};
+use nodeyard_model::{Node, NodeId, NodeState, RequestId, layout};
 use nodeyard_plan::protocol::{self, node::Clean};
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, Result, TreePath, Version};
@@ -62,7 +62,7 @@ async fn settle(ctx: &Context, provider: Option<&Provider>, id: NodeId) -> Resul
     }
 }
 
-/// Its request has gone: anybody may have it.
+/// Gives a node back that its request does not need any more: anybody may have it.
 async fn free(id: NodeId, held: Held<Node>) -> Result<Settled> {
     let freed = held
         .value
@@ -75,7 +75,7 @@ async fn free(id: NodeId, held: Held<Node>) -> Result<Settled> {
         ];
         commit(&held.guard, ops).await?;
         held.guard.forget();
-        info!(node = %id, "node is free again; its request has gone");
+        info!(node = %id, "node is free again");
     } else {
         held.guard.release().await?;
     }
@@ -171,5 +171,26 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, why: String) {
             debug!(node = %id, %error, "a node could not be let go");
             ctx.report(Report::NotEvicted(id));
         }
+    }
+}
+
+/// Ends a request of our own for ready nodes: its nodes become free, then it goes. In this order, so that a node is
+/// counted at every moment, and nobody asks for another one.
+pub(crate) async fn collect(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
+    let work = async {
+        for id in nodes {
+            if let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() {
+                if held.value.allocated_to == Some(request) {
+                    free(id, held).await?;
+                } else {
+                    held.guard.release().await?;
+                }
+            }
+        }
+        ctx.registry.requests().delete(request).await
+    };
+    match work.await {
+        Ok(_) => ctx.requests.deleted(&request),
+        Err(error) => debug!(%request, %error, "a request for ready nodes goes with its session"),
     }
 }

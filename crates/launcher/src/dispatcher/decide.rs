@@ -1,6 +1,6 @@
 //! What the picture says is to be done, and what became of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,15 +79,23 @@ impl Dispatcher {
 
     /// Gives an order to the work on a request, which is begun if there is none.
     fn give(&mut self, key: &PoolKey, id: RequestId, order: Order) {
-        let order = match self.serving.get(&id) {
-            Some(task) => match task.orders.send(order) {
+        let order = match self.serving.get_mut(&id) {
+            Some(task) if task.pool == *key => match task.orders.send(order) {
                 Ok(()) => return,
-                Err(mpsc::error::SendError(order)) => order,
+                // It has ended, and its report is on the way.
+                Err(mpsc::error::SendError(order)) => {
+                    task.next.push_back((key.clone(), order));
+                    return;
+                }
             },
+            Some(task) => {
+                task.next.push_back((key.clone(), order));
+                return;
+            }
             None => order,
         };
         let Some(provider) = self.provider(key) else {
-            self.world.release(id);
+            self.world.release(key, id);
             return;
         };
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -101,7 +109,13 @@ impl Dispatcher {
             gone: gone.clone(),
         };
         self.tasks.spawn(serving.run(order));
-        self.serving.insert(id, Task { orders, gone });
+        let task = Task {
+            pool: key.clone(),
+            orders,
+            gone,
+            next: VecDeque::new(),
+        };
+        self.serving.insert(id, task);
     }
 
     fn provider(&self, key: &PoolKey) -> Option<Arc<Provider>> {
@@ -211,38 +225,32 @@ impl Dispatcher {
     }
 
     fn served(&mut self, id: RequestId, outcome: Served) {
-        if self
-            .serving
-            .get(&id)
-            .is_some_and(|task| !task.orders.is_closed())
-        {
-            // Somebody else works on it by now.
+        let Some(task) = self.serving.remove(&id) else {
             return;
-        }
-        self.serving.remove(&id);
+        };
         self.feed_request(id);
         match outcome {
             // The record tells the picture.
             Served::Fulfilled => {}
-            Served::Declined => self.world.release(id),
+            Served::Declined => self.world.release(&task.pool, id),
             Served::Gone | Served::NotAsPlanned | Served::Lost => {
                 let setbacks = self.setbacks.entry(id).or_default();
                 *setbacks += 1;
-                let delay = SETBACK
-                    .saturating_mul(1 << (*setbacks).min(10))
-                    .min(SETBACK_MOST);
+                let delay = SETBACK.saturating_mul(1 << (*setbacks).min(10));
                 debug!(request = %id, ?outcome, setbacks, "request is planned anew");
-                self.timers.after(delay, Timer::Release(id));
+                let timer = Timer::Release(task.pool, id);
+                self.timers.after(delay.min(SETBACK_MOST), timer);
             }
+        }
+        for (pool, order) in task.next {
+            self.give(&pool, id, order);
         }
     }
 
-    pub(super) fn release(&mut self, id: RequestId) {
-        if !self.serving.contains_key(&id) {
-            self.recovering.remove(&id);
-            self.feed_request(id);
-            self.world.release(id);
-        }
+    pub(super) fn release(&mut self, pool: &PoolKey, id: RequestId) {
+        self.recovering.remove(&id);
+        self.feed_request(id);
+        self.world.release(pool, id);
     }
 
     /// A request that we hold lacks nodes again.

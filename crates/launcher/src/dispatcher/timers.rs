@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Timer {
     /// Plan a request anew.
-    Release(RequestId),
+    Release(PoolKey, RequestId),
     /// A request lacks these since a cloud has refused them.
     Retry {
         request: RequestId,

@@ -34,7 +34,7 @@ impl Dispatcher {
 
     pub(super) fn timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Release(request) => self.release(request),
+            Timer::Release(pool, request) => self.release(&pool, request),
             Timer::Retry {
                 request,
                 missing,
@@ -279,20 +279,11 @@ impl Dispatcher {
             return;
         }
         let plan = min_ready::plan(&self.world, &self.labels, &self.min_ready);
-        // Their nodes are then allocated to nobody who exists, and become free.
-        let over = plan
-            .collect
-            .into_iter()
-            .map(|(id, _)| id)
-            .chain(plan.discard);
-        for id in over {
+        let failed = plan.discard.into_iter().map(|id| (id, Vec::new()));
+        for (id, nodes) in plan.collect.into_iter().chain(failed) {
             self.min_ready.remove(&id);
-            let ctx = self.ctx.clone();
-            self.tasks.spawn(async move {
-                if let Err(error) = ctx.registry.requests().delete(id).await {
-                    debug!(request = %id, %error, "a request for a ready node goes with its session");
-                }
-            });
+            self.tasks
+                .spawn(settle::collect(self.ctx.clone(), id, nodes));
         }
         let wanted: Vec<Label> = plan
             .submit

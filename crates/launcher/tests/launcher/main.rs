@@ -9,5 +9,8 @@
 )]
 
 mod bed;
+mod cloud;
+mod fake;
+mod recovery;
 mod static_nodes;
 mod zuul;

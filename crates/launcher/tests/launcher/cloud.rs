@@ -1,0 +1,221 @@
+//! Launches in a simulated cloud.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_model::{NodeState, RequestState};
+use nodeyard_store::registry::Registry;
+
+use crate::bed::{Running, Store, eventually, logs, nodes};
+use crate::fake::{FakeCloud, config, simulate};
+use crate::zuul::Zuul;
+
+pub(crate) const SMALL: &str = "  - name: small\n";
+
+/// Neither records nor machines are left, nor locks.
+pub(crate) async fn nothing_is_left(registry: &Registry, cloud: &FakeCloud) {
+    eventually("nothing is left", || async {
+        let nodes = nodes(registry).await;
+        let locks = registry.requests().lock_dirs().await.unwrap();
+        let unlocked = locks.iter().all(|(_, stat)| stat.num_children == 0);
+        (nodes.is_empty() && unlocked && cloud.servers().await.is_empty()).then_some(())
+    })
+    .await;
+}
+
+async fn a_node_is_launched_used_and_deleted(store: Store) {
+    logs();
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+    let id = zuul.submit(&["small", "small"]).await;
+    let mut nodeset = zuul.accept(id).await;
+    assert_eq!(cloud.servers().await.len(), 2);
+    for (id, held) in &nodeset.nodes {
+        let node = &held.value;
+        assert_eq!(node.username.as_deref(), Some("debian"));
+        assert_eq!(node.python_path.as_deref(), Some("auto"));
+        assert_eq!(node.host_keys, ["ssh-rsa FAKEKEY".into()]);
+        assert_eq!(node.image_id.as_deref(), Some("trixie"));
+        assert!(node.interface_ip.is_some() && node.resources.is_some() && node.az.is_some());
+        assert!(
+            node.launcher
+                .as_ref()
+                .unwrap()
+                .as_str()
+                .contains("PoolWorker.fake-cloud-main-")
+        );
+        assert!(cloud.servers().await.contains(&format!("np{id}")));
+    }
+    zuul.set_state(&mut nodeset, NodeState::InUse).await;
+    zuul.set_state(&mut nodeset, NodeState::Used).await;
+    zuul.unlock(nodeset).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_launched_used_and_deleted_embedded() {
+    a_node_is_launched_used_and_deleted(Store::embedded()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_launched_used_and_deleted_zookeeper() {
+    a_node_is_launched_used_and_deleted(Store::zookeeper().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_never_exceeds_the_limits() {
+    logs();
+    let store = Store::embedded();
+    // The cloud would take four, the pool three.
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(3, SMALL)).await;
+    let zuul = Arc::new(Zuul::new(store.session().await));
+    let jobs = (0..12).map(|number| {
+        let zuul = Arc::clone(&zuul);
+        tokio::spawn(async move {
+            let labels: &[&str] = if number % 3 == 0 {
+                &["small", "small"]
+            } else {
+                &["small"]
+            };
+            let id = zuul.submit(labels).await;
+            zuul.run_job(id).await;
+        })
+    });
+    for job in jobs.collect::<Vec<_>>() {
+        job.await.unwrap();
+    }
+    assert!(cloud.peak() <= 3, "{} servers at once", cloud.peak());
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_launchers_share_requests_and_limits() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let one = Running::start(&store, Arc::clone(&cloud) as _, &config(3, SMALL)).await;
+    let two = Running::start(&store, Arc::clone(&cloud) as _, &config(3, SMALL)).await;
+    let zuul = Arc::new(Zuul::new(store.session().await));
+    let jobs = (0..20).map(|_| {
+        let zuul = Arc::clone(&zuul);
+        tokio::spawn(async move {
+            let id = zuul.submit(&["small"]).await;
+            zuul.run_job(id).await
+        })
+    });
+    let mut used = Vec::new();
+    for job in jobs.collect::<Vec<_>>() {
+        used.extend(job.await.unwrap());
+    }
+    let count = used.len();
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(
+        (used.len(), count),
+        (20, 20),
+        "a node was given to two requests"
+    );
+    assert!(cloud.peak() <= 3, "{} servers at once", cloud.peak());
+    nothing_is_left(&zuul.registry, &cloud).await;
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_launch_is_tried_again_and_then_declined() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+
+    // Each attempt tries a step four times; two attempts are allowed.
+    cloud.refuse(&["the cloud is upset"; 4]);
+    let id = zuul.submit(&["small"]).await;
+    zuul.run_job(id).await;
+    assert_eq!(cloud.creates(), 5);
+
+    cloud.refuse(&["the cloud is upset"; 8]);
+    let id = zuul.submit(&["small"]).await;
+    let done = zuul.done(id).await;
+    assert_eq!(done.state, RequestState::Failed, "{done:?}");
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_others_use_up_only_delays() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+    cloud.refuse(&["Quota exceeded for instances"; 2]);
+    let id = zuul.submit(&["small", "small"]).await;
+    zuul.run_job(id).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_request_leaves_nothing_behind() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(nodeyard_driver_fake::Simulate {
+        boot_time: nodeyard_driver_fake::Span::exactly(Duration::from_secs(3600)),
+        ..simulate()
+    });
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+    let booting = zuul.submit(&["small"]).await;
+    eventually("the machine boots", || async {
+        (!cloud.servers().await.is_empty()).then_some(())
+    })
+    .await;
+    let waiting = zuul.submit(&["small"]).await;
+    let is_pending = |id| {
+        let registry = &zuul.registry;
+        async move {
+            let request = registry.requests().get(id).await.unwrap().unwrap();
+            (request.value.state == RequestState::Pending).then_some(())
+        }
+    };
+    eventually("the second waits for room", || is_pending(waiting)).await;
+    for id in [waiting, booting] {
+        assert!(zuul.registry.requests().delete(id).await.unwrap());
+    }
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_kept_ready() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let labels = "  - name: small\n    min-ready: 2\n";
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, labels)).await;
+    let zuul = Zuul::new(store.session().await);
+    let two_ready = || async {
+        let nodes = nodes(&zuul.registry).await;
+        let free = nodes
+            .iter()
+            .filter(|(_, node)| node.state == NodeState::Ready && node.allocated_to.is_none());
+        let requests = zuul.registry.requests().list().await.unwrap();
+        (free.count() == 2 && requests.is_empty()).then_some(nodes)
+    };
+    let ready = eventually("two nodes are ready", two_ready).await;
+    let id = zuul.submit(&["small"]).await;
+    let used = zuul.run_job(id).await;
+    assert!(
+        ready.iter().any(|(id, _)| *id == used[0]),
+        "a ready node is used"
+    );
+    zuul.gone(used[0]).await;
+    eventually("two nodes are ready again", two_ready).await;
+    launcher.stop().await;
+}

@@ -1,0 +1,203 @@
+//! A simulated cloud that outlives the launchers of a test, and what it says about itself.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, Owner, Poll};
+use nodeyard_driver_fake::{
+    CallError, Clock, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, InProcess,
+    LabelImage, LabelOptions, Options, PoolOptions, Quota, Simulate, Span, Transport, World,
+};
+use nodeyard_launcher::DriverFactory;
+use serde_json::value::RawValue;
+
+pub(crate) const PROVIDER: &str = "fake-cloud";
+
+/// The cloud, and the launchers' way to it.
+#[derive(Debug)]
+pub(crate) struct FakeCloud {
+    world: Arc<World>,
+    watch: Arc<Watch>,
+}
+
+/// Looks over everybody's shoulder.
+#[derive(Debug, Default)]
+struct Watch {
+    peak: AtomicUsize,
+    creates: AtomicUsize,
+    /// Nobody is told that a server is there.
+    boots_held: AtomicBool,
+    /// Answers to the next calls of `create_server`, before the cloud is asked.
+    refusals: Mutex<Vec<&'static str>>,
+}
+
+pub(crate) fn simulate() -> Simulate {
+    Simulate {
+        boot_time: Span::exactly(Duration::from_millis(30)),
+        delete_time: Span::exactly(Duration::from_millis(10)),
+        quota: Quota {
+            cores: 100,
+            instances: 4,
+            ram: 1_000_000,
+            volumes: 100,
+            volume_gb: 1_000,
+        },
+        flavors: vec![FlavorOptions {
+            name: "tiny".to_owned(),
+            ram: 2048,
+            vcpus: 2,
+            disk: 20,
+        }],
+        images: vec!["trixie".to_owned()],
+        ..Simulate::default()
+    }
+}
+
+pub(crate) fn config(max_servers: usize, labels: &str) -> String {
+    format!(
+        "labels:\n{labels}providers:\n  - name: {PROVIDER}\n    driver: fake\n    rate: 0\n    launch-retries: 2\n    \
+         cloud-images:\n      - name: trixie\n        username: debian\n    pools:\n      - name: main\n        \
+         max-servers: {max_servers}\n        labels:\n          - name: small\n            cloud-image: trixie\n            \
+         flavor-name: tiny\n"
+    )
+}
+
+impl FakeCloud {
+    pub(crate) fn new(simulate: Simulate) -> Arc<Self> {
+        let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
+        Arc::new(Self {
+            world: Arc::new(World::new(options, Clock::system())),
+            watch: Arc::default(),
+        })
+    }
+
+    /// The names of the servers there are.
+    pub(crate) async fn servers(&self) -> Vec<String> {
+        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
+        let list = cloud.call("list_servers", b"{}".to_vec()).await.unwrap();
+        let list: Vec<serde_json::Value> = serde_json::from_str(list.get()).unwrap();
+        let names = list
+            .iter()
+            .map(|server| server["name"].as_str().unwrap().to_owned());
+        names.collect()
+    }
+
+    /// Makes a server that no record of ours knows.
+    pub(crate) async fn create(&self, name: &str, meta: &[(&str, &str)]) {
+        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
+        let flavors = cloud.call("list_flavors", b"{}".to_vec()).await.unwrap();
+        let flavors: Vec<serde_json::Value> = serde_json::from_str(flavors.get()).unwrap();
+        let images = cloud.call("list_images", b"{}".to_vec()).await.unwrap();
+        let images: Vec<serde_json::Value> = serde_json::from_str(images.get()).unwrap();
+        let meta: HashMap<&str, &str> = meta.iter().copied().collect();
+        let arguments = serde_json::json!({
+            "name": name, "meta": meta, "flavor": flavors[0]["id"], "image": images[0]["id"],
+        });
+        cloud
+            .call("create_server", arguments.to_string().into_bytes())
+            .await
+            .unwrap();
+    }
+
+    /// The most servers that ever were there at once.
+    pub(crate) fn peak(&self) -> usize {
+        self.watch.peak.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn creates(&self) -> usize {
+        self.watch.creates.load(Ordering::SeqCst)
+    }
+
+    /// Launches get no further than to a server that boots.
+    pub(crate) fn hold_boots(&self, hold: bool) {
+        self.watch.boots_held.store(hold, Ordering::SeqCst);
+    }
+
+    /// The next calls that create a server are refused with these classes.
+    pub(crate) fn refuse(&self, classes: &[&'static str]) {
+        self.watch.refusals.lock().unwrap().extend(classes);
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    cloud: InProcess,
+    watch: Arc<Watch>,
+}
+
+#[async_trait]
+impl Transport for Watched {
+    async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+        while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if method != "create_server" {
+            return self.cloud.call(method, arguments).await;
+        }
+        self.watch.creates.fetch_add(1, Ordering::SeqCst);
+        let refusal = self.watch.refusals.lock().unwrap().pop();
+        if let Some(text) = refusal {
+            let error = serde_json::json!({"class": "HttpException", "message": text});
+            return Err(CallError::Refused(serde_json::from_value(error).unwrap()));
+        }
+        let result = self.cloud.call(method, arguments).await;
+        let list = self
+            .cloud
+            .call("list_servers", b"{}".to_vec())
+            .await
+            .unwrap();
+        let list: Vec<serde_json::Value> = serde_json::from_str(list.get()).unwrap();
+        self.watch.peak.fetch_max(list.len(), Ordering::SeqCst);
+        result
+    }
+}
+
+impl DriverFactory for FakeCloud {
+    fn make(
+        &self,
+        provider: &config::Provider,
+        owner: Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error> {
+        let config::Driver::Fake(section) = &provider.driver else {
+            return Err(driver::Error::unsupported("do without a cloud"));
+        };
+        let section = &section.settings;
+        let pools = section.pools.iter().map(|pool| PoolOptions {
+            name: pool.common.name.as_str().into(),
+            availability_zones: Vec::new(),
+            security_groups: Vec::new(),
+            auto_floating_ip: true,
+            labels: pool.labels.iter().map(label).collect(),
+        });
+        let images = section.cloud_images.iter().map(|image| CloudImageOptions {
+            name: image.name.as_str().into(),
+            choice: ImageChoice::Name(image.name.as_str().into()),
+            config_drive: None,
+        });
+        let options = Options {
+            pools: pools.collect(),
+            cloud_images: images.collect(),
+            poll: Poll {
+                least: Duration::from_millis(5),
+                most: Duration::from_millis(50),
+            },
+            ..Options::new(owner)
+        };
+        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
+        let watch = Arc::clone(&self.watch);
+        Ok(Arc::new(FakeDriver::new(
+            options,
+            Arc::new(Watched { cloud, watch }),
+        )))
+    }
+}
+
+fn label(label: &config::OpenStackLabel) -> LabelOptions {
+    let image = label.cloud_image.as_ref().unwrap().as_str().into();
+    let flavor = label.flavor_name.as_deref().unwrap();
+    LabelOptions::new(label.name.as_str().into(), LabelImage::Cloud(image), flavor)
+}

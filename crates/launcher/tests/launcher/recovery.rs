@@ -1,0 +1,317 @@
+//! What is left behind, and who finds it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nodeyard_launcher::Timing;
+use nodeyard_model::{Node, NodeState, ProviderName, RequestState, layout};
+use nodeyard_store::registry::Registry;
+use nodeyard_store::{CreateMode, Tree, TreePath, ext};
+
+use crate::bed::{Running, Store, eventually, logs, nodes, quick};
+use crate::cloud::{SMALL, nothing_is_left};
+use crate::fake::{FakeCloud, PROVIDER, config, simulate};
+use crate::zuul::{Zuul, now};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_launcher_was_working_on_is_taken_over() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    cloud.hold_boots(true);
+    let dying = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+    let id = zuul.submit(&["small", "small"]).await;
+    eventually("machines boot", || async {
+        (cloud.servers().await.len() == 2).then_some(())
+    })
+    .await;
+    dying.kill().await;
+
+    let dead: Vec<String> = cloud.servers().await;
+    cloud.hold_boots(false);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    eventually("the machines of the dead launcher are gone", || async {
+        let servers = cloud.servers().await;
+        (!servers.iter().any(|name| dead.contains(name))).then_some(())
+    })
+    .await;
+    zuul.run_job(id).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+async fn leave(registry: &Registry, state: NodeState, change: impl FnOnce(&mut Node)) {
+    let mut node = Node::new(state, now());
+    node.provider = Some(ProviderName::new(PROVIDER).unwrap());
+    node.pool = Some("main".into());
+    node.labels = vec!["small".into()];
+    change(&mut node);
+    registry.nodes().create(&node).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_are_deleted_and_others_left_alone() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let registry = &zuul.registry;
+    let gone = Some("200-0000000099".parse().unwrap());
+    for state in [
+        NodeState::Building,
+        NodeState::Used,
+        NodeState::InUse,
+        NodeState::Failed,
+        NodeState::Aborted,
+        NodeState::Deleting,
+        NodeState::Deleted,
+    ] {
+        leave(registry, state, |_| {}).await;
+    }
+    leave(registry, NodeState::Init, |node| node.allocated_to = gone).await;
+    // These stay.
+    leave(registry, NodeState::Hold, |node| node.allocated_to = gone).await;
+    leave(registry, NodeState::Ready, |node| node.allocated_to = gone).await;
+    leave(registry, NodeState::Testing, |_| {}).await;
+    leave(registry, NodeState::Used, |node| {
+        node.provider = Some(ProviderName::new("others").unwrap());
+    })
+    .await;
+    let ghost = TreePath::new(layout::node("0000000077".parse().unwrap())).unwrap();
+    ext::ensure_path(&*zuul.tree, &ghost.join("lock").unwrap())
+        .await
+        .unwrap();
+    let malformed = TreePath::new(layout::node("0000000078".parse().unwrap())).unwrap();
+    let data = Bytes::from_static(b"{\"state\": 7");
+    zuul.tree
+        .create(&malformed, data.clone(), CreateMode::Persistent)
+        .await
+        .unwrap();
+
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
+    eventually("what is left is what should be", || async {
+        let left = nodes(registry).await;
+        let state = |state| {
+            left.iter()
+                .find(|(_, node)| node.state == state)
+                .map(|(_, node)| node)
+        };
+        let ready_is_free = state(NodeState::Ready)?.allocated_to.is_none();
+        let held = state(NodeState::Hold)?.allocated_to.is_some();
+        let ghost_is_gone = zuul.tree.stat(&ghost).await.unwrap().is_none();
+        (left.len() == 4 && ready_is_free && held && ghost_is_gone).then_some(())
+    })
+    .await;
+    assert_eq!(
+        zuul.tree.get(&malformed).await.unwrap().data,
+        data,
+        "malformed records are never touched"
+    );
+
+    // The free node serves a request although others are in the way.
+    let id = zuul.submit(&["small"]).await;
+    zuul.fulfilled(id).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_requests_stand_in_nobodys_way() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    let mut bad = Vec::new();
+    let dir = TreePath::new(layout::REQUESTS).unwrap();
+    ext::ensure_path(&*zuul.tree, &dir).await.unwrap();
+    for data in [
+        "",
+        "null",
+        "[]",
+        "{\"state\": \"dreaming\", \"state_time\": 1}",
+        "{\"state\": \"requested\"}",
+    ] {
+        let path = TreePath::new(layout::request_prefix(100)).unwrap();
+        let mode = CreateMode::PersistentSequential;
+        let created = zuul
+            .tree
+            .create(&path, Bytes::from(data), mode)
+            .await
+            .unwrap();
+        bad.push((created.path, data));
+    }
+    let id = zuul.submit(&["small"]).await;
+    zuul.run_job(id).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    for (path, data) in bad {
+        assert_eq!(zuul.tree.get(&path).await.unwrap().data, data);
+    }
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaks_need_our_name_and_two_sightings() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    // A record, so that the store does not look like the wrong one.
+    let id = zuul.submit(&["small"]).await;
+    let nodeset = zuul.accept(id).await;
+    let path = TreePath::new(layout::SYSTEM_ID).unwrap();
+    let system = String::from_utf8(zuul.tree.get(&path).await.unwrap().data.to_vec()).unwrap();
+    let tags = |system: &'static str| {
+        [
+            ("nodeyard_system_id", system),
+            ("nodepool_provider_name", PROVIDER),
+            ("nodepool_node_id", "0000000088"),
+        ]
+    };
+    cloud.create("foreign", &tags("somebody-else")).await;
+    cloud.create("python", &tags("")[1..]).await;
+    let ours = [
+        ("nodeyard_system_id", &*system),
+        ("nodepool_provider_name", PROVIDER),
+        ("nodepool_node_id", "0000000088"),
+    ];
+    cloud.create("leaked", &ours).await;
+    eventually("the leak is gone", || async {
+        (!cloud.servers().await.iter().any(|name| name == "leaked")).then_some(())
+    })
+    .await;
+    let left = cloud.servers().await;
+    assert_eq!(left.len(), 3, "{left:?}");
+    zuul.unlock(nodeset).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_nodes_and_old_locks_go() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let past = nodeyard_model::Timestamp::from_secs(now().as_secs() - 1000.0).unwrap();
+    leave(&zuul.registry, NodeState::Ready, |node| {
+        node.state_time = past
+    })
+    .await;
+    leave(&zuul.registry, NodeState::Hold, |node| {
+        node.state_time = past;
+        node.hold_expiration = Some(500);
+    })
+    .await;
+    let lock = TreePath::new(layout::request_lock("200-0000000042".parse().unwrap())).unwrap();
+    ext::ensure_path(&*zuul.tree, &lock).await.unwrap();
+    let timing = Timing {
+        lock_age: Duration::ZERO,
+        ..quick()
+    };
+    let labels = "  - name: small\n    max-ready-age: 900\n";
+    let launcher = Running::start_on(
+        store.session().await,
+        Arc::clone(&cloud) as _,
+        &config(2, labels),
+        timing,
+    )
+    .await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    eventually("the lock is gone", || async {
+        zuul.tree.stat(&lock).await.unwrap().is_none().then_some(())
+    })
+    .await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_configuration_is_taken_over_while_running() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let mut launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(0, SMALL)).await;
+    assert!(launcher.handle.until_ready().await);
+    let id = zuul.submit(&["small"]).await;
+    assert_eq!(zuul.done(id).await.state, RequestState::Failed);
+    launcher
+        .config
+        .send(crate::bed::parse(&config(2, SMALL)))
+        .unwrap();
+    eventually("the pool takes requests", || async {
+        let id = zuul.submit(&["small"]).await;
+        let done = zuul.done(id).await;
+        (done.state == RequestState::Fulfilled).then_some(())
+    })
+    .await;
+    let pools = zuul.registry.components().pools().await.unwrap();
+    assert_eq!(
+        pools.len(),
+        1,
+        "the old pool has left the registry: {pools:?}"
+    );
+    launcher
+        .config
+        .send(crate::bed::parse("labels: []\n"))
+        .unwrap();
+    eventually("no pool is left", || async {
+        zuul.registry
+            .components()
+            .pools()
+            .await
+            .unwrap()
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_pool_finishes_and_takes_nothing_new() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    for scope in [
+        nodeyard_launcher::Scope::Provider(ProviderName::new(PROVIDER).unwrap()),
+        nodeyard_launcher::Scope::Pool("main".into(), ProviderName::new(PROVIDER).unwrap()),
+        nodeyard_launcher::Scope::Launcher("np01".into()),
+        nodeyard_launcher::Scope::Label("small".into()),
+    ] {
+        let first = zuul.submit(&["small"]).await;
+        let nodeset = zuul.accept(first).await;
+        launcher.handle.drain(scope.clone()).await.unwrap().unwrap();
+        let drained = || async {
+            let status = launcher.handle.status().await.unwrap();
+            status.drains.into_iter().find(|drain| drain.scope == scope)
+        };
+        eventually("the drain is known, and what remains", || async {
+            (drained().await?.nodes == 1).then_some(())
+        })
+        .await;
+        let waiting = zuul.submit(&["small"]).await;
+        let mut nodeset = nodeset;
+        zuul.set_state(&mut nodeset, NodeState::Used).await;
+        zuul.unlock(nodeset).await;
+        eventually("nothing remains", || async {
+            (drained().await?.nodes == 0).then_some(())
+        })
+        .await;
+        let request = zuul
+            .registry
+            .requests()
+            .get(waiting)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(request.value.state, RequestState::Requested, "{scope}");
+        launcher.handle.undrain(scope).await.unwrap().unwrap();
+        zuul.run_job(waiting).await;
+    }
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
