@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{Log, Process, tail, temporary_directory, tied};
-use crate::python;
+use crate::python::{self, testbeds};
 use crate::zookeeper::ZooKeeperServer;
 
 const PROGRAM: &str = "nodepool-launcher";
@@ -30,6 +31,8 @@ pub struct LauncherOptions<'a> {
     /// The binary of Nodeyard; without it, Python Nodepool's launcher runs, unmodified.
     pub nodeyard: Option<&'a Path>,
     pub environment: Vec<(&'a str, String)>,
+    /// How long the server waits before it takes a launcher that was killed for gone.
+    pub session: Duration,
 }
 
 impl<'a> LauncherOptions<'a> {
@@ -38,6 +41,7 @@ impl<'a> LauncherOptions<'a> {
             configuration,
             nodeyard: None,
             environment: Vec::new(),
+            session: Duration::from_secs(10),
         }
     }
 
@@ -46,6 +50,19 @@ impl<'a> LauncherOptions<'a> {
             nodeyard: Some(binary),
             ..Self::python(configuration)
         }
+    }
+
+    /// The simulated cloud inside Python's launcher gets no limit of its own.
+    pub fn with_roomy_cloud(self) -> Self {
+        let directory = testbeds().join("python/roomy_cloud");
+        let clouds = directory.join("clouds.yaml").display().to_string();
+        self.env("PYTHONPATH", directory.display().to_string())
+            .env("OS_CLIENT_CONFIG_FILE", clouds)
+    }
+
+    pub fn session(mut self, session: Duration) -> Self {
+        self.session = session;
+        self
     }
 
     pub fn env(mut self, name: &'a str, value: impl Into<String>) -> Self {
@@ -59,7 +76,7 @@ impl Launcher {
     pub fn start(zookeeper: &ZooKeeperServer, options: &LauncherOptions<'_>) -> Result<Self> {
         let directory = temporary_directory()?;
         let file = directory.path().join("nodepool.yaml");
-        let connection = connection(zookeeper);
+        let connection = connection(zookeeper, options.session);
         fs::write(&file, format!("{connection}{}", options.configuration))?;
 
         let program = match options.nodeyard {
@@ -95,6 +112,15 @@ impl Launcher {
         self.process.pid()
     }
 
+    /// Stops it in its tracks.
+    pub fn pause(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
     /// Ends it with SIGKILL: its session lives on until the server has missed it long enough.
     pub fn kill(self) {
         self.process.end(Signal::KILL);
@@ -110,12 +136,13 @@ impl Launcher {
     }
 }
 
-fn connection(zookeeper: &ZooKeeperServer) -> String {
+fn connection(zookeeper: &ZooKeeperServer, session: Duration) -> String {
     let certificates = zookeeper.certificates();
     format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {port}}}]\n\
-         zookeeper-timeout: 10\n\
+         zookeeper-timeout: {session}\n\
          zookeeper-tls: {{ca: {ca}, cert: {cert}, key: {key}}}\n",
+        session = session.as_secs_f64(),
         port = zookeeper.tls_port(),
         ca = certificates.ca.display(),
         cert = certificates.client.cert.display(),

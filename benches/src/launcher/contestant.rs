@@ -65,7 +65,7 @@ impl Arena {
 
     pub(crate) fn launch(&self, who: Who, configuration: &str) -> anyhow::Result<Launcher> {
         let options = match who {
-            Who::Python => LauncherOptions::python(configuration),
+            Who::Python => LauncherOptions::python(configuration).with_roomy_cloud(),
             Who::Ours => LauncherOptions::nodeyard(&self.binary, configuration),
         };
         Launcher::start(&self.server, &options)
@@ -74,7 +74,9 @@ impl Arena {
     /// How many transactions the server has done so far.
     pub(crate) fn transactions(&self) -> anyhow::Result<u64> {
         let answer = self.server.ask("srvr")?;
-        let number = answer.lines().find_map(|line| line.strip_prefix("Zxid: 0x"));
+        let number = answer
+            .lines()
+            .find_map(|line| line.strip_prefix("Zxid: 0x"));
         let number = u64::from_str_radix(number.context("no zxid")?.trim(), 16)?;
         // The upper half counts the elections of leaders.
         Ok(number & 0xffff_ffff)

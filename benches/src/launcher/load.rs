@@ -106,7 +106,8 @@ pub(crate) async fn queue(
     let mut urgent = JoinSet::new();
     let mut outcome = Outcome::default();
     // The first comes when the queue is there.
-    let mut pulse = tokio::time::interval_at(tokio::time::Instant::now() + URGENT_EVERY, URGENT_EVERY);
+    let mut pulse =
+        tokio::time::interval_at(tokio::time::Instant::now() + URGENT_EVERY, URGENT_EVERY);
     let deadline = tokio::time::Instant::from_std(started + limit);
     loop {
         tokio::select! {
@@ -130,7 +131,7 @@ pub(crate) async fn queue(
     }
     outcome.elapsed = started.elapsed();
     outcome.completed = completed.load(Ordering::Relaxed);
-    while let Some(Some(done)) = timeout(Duration::from_secs(1), urgent.join_next()).await.ok() {
+    while let Ok(Some(done)) = timeout(Duration::from_secs(1), urgent.join_next()).await {
         let fulfilled = done??;
         outcome.urgent_after.push(fulfilled.after);
         outcome.overtaken_by.push(fulfilled.overtaken_by);

@@ -21,11 +21,7 @@ struct Result {
     transactions: f64,
 }
 
-pub(crate) async fn all(
-    arena: &Arena,
-    sizes: &Sizes,
-    limit: f64,
-) -> anyhow::Result<Vec<Figure>> {
+pub(crate) async fn all(arena: &Arena, sizes: &Sizes, limit: f64) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut python_rate = None;
     if sizes.wants("static") {
@@ -153,12 +149,16 @@ async fn steady(
             figure = match (pool, &python) {
                 (Pool::Machines, Some(python)) => {
                     let ratio = outcome.rate() / python.outcome.rate();
-                    figure.aim(format!("9 times Python's rate: {ratio:.1} times"), ratio >= 9.0)
+                    figure.aim(
+                        format!("9 times Python's rate: {ratio:.1} times"),
+                        ratio >= 9.0,
+                    )
                 }
                 (Pool::Machines, None) => figure,
-                (Pool::Cloud, _) => {
-                    figure.aim("p50 at most 0.25 s".to_owned(), p50 <= Duration::from_millis(250))
-                }
+                (Pool::Cloud, _) => figure.aim(
+                    "p50 at most 0.25 s".to_owned(),
+                    p50 <= Duration::from_millis(250),
+                ),
             };
         }
         figures.push(figure);
@@ -289,7 +289,10 @@ async fn queue(arena: &Arena, sizes: &Sizes, pool: Pool) -> anyhow::Result<Vec<F
             outcome.urgent_after.len(),
             outcome.urgent_submitted,
             times("", &outcome.urgent_after),
-            outcome.overtaken_by.get(outcome.overtaken_by.len() / 2).unwrap_or(&0),
+            outcome
+                .overtaken_by
+                .get(outcome.overtaken_by.len() / 2)
+                .unwrap_or(&0),
         );
         let title = format!(
             "{}, {requests} queued on 100 nodes: {}",
@@ -380,7 +383,10 @@ async fn restart(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
 /// Of sorted times.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let last = sorted.len().saturating_sub(1);
-    sorted.get(last * percent / 100).copied().unwrap_or_default()
+    sorted
+        .get(last * percent / 100)
+        .copied()
+        .unwrap_or_default()
 }
 
 fn times(what: &str, sorted: &[Duration]) -> String {
