@@ -187,6 +187,8 @@ pub(crate) async fn collect(ctx: Context, request: RequestId, nodes: Vec<NodeId>
                 }
             }
         }
+        // What shows the nodes must do so before the request is seen to go.
+        ctx.nodes.synced().await?;
         ctx.registry.requests().delete(request).await
     };
     match work.await {

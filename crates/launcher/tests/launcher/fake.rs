@@ -15,6 +15,8 @@ use nodeyard_driver_fake::{
 use nodeyard_launcher::DriverFactory;
 use serde_json::value::RawValue;
 
+use crate::fuse::Fuse;
+
 pub(crate) const PROVIDER: &str = "fake-cloud";
 
 /// The cloud, and the launchers' way to it.
@@ -22,6 +24,7 @@ pub(crate) const PROVIDER: &str = "fake-cloud";
 pub(crate) struct FakeCloud {
     world: Arc<World>,
     watch: Arc<Watch>,
+    fuse: Option<Arc<Fuse>>,
 }
 
 /// Looks over everybody's shoulder.
@@ -72,6 +75,16 @@ impl FakeCloud {
         Arc::new(Self {
             world: Arc::new(World::new(options, Clock::system())),
             watch: Arc::default(),
+            fuse: None,
+        })
+    }
+
+    /// The same cloud for a process that can die.
+    pub(crate) fn until(&self, fuse: Arc<Fuse>) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(&self.world),
+            watch: Arc::clone(&self.watch),
+            fuse: Some(fuse),
         })
     }
 
@@ -127,11 +140,21 @@ impl FakeCloud {
 struct Watched {
     cloud: InProcess,
     watch: Arc<Watch>,
+    fuse: Option<Arc<Fuse>>,
 }
 
 #[async_trait]
 impl Transport for Watched {
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+        let Some(fuse) = &self.fuse else {
+            return self.watched(method, arguments).await;
+        };
+        fuse.around(self.watched(method, arguments)).await
+    }
+}
+
+impl Watched {
+    async fn watched(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
         while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -191,7 +214,11 @@ impl DriverFactory for FakeCloud {
         let watch = Arc::clone(&self.watch);
         Ok(Arc::new(FakeDriver::new(
             options,
-            Arc::new(Watched { cloud, watch }),
+            Arc::new(Watched {
+                cloud,
+                watch,
+                fuse: self.fuse.clone(),
+            }),
         )))
     }
 }

@@ -11,6 +11,8 @@
 mod bed;
 mod cloud;
 mod fake;
+mod fuse;
+mod kill;
 mod recovery;
 mod static_nodes;
 mod zuul;

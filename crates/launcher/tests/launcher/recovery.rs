@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nodeyard_launcher::Timing;
 use nodeyard_model::{Node, NodeState, ProviderName, RequestState, layout};
 use nodeyard_store::registry::Registry;
-use nodeyard_store::{CreateMode, Tree, TreePath, ext};
+use nodeyard_store::{CreateMode, TreePath, ext};
 
 use crate::bed::{Running, Store, eventually, logs, nodes, quick};
 use crate::cloud::{SMALL, nothing_is_left};

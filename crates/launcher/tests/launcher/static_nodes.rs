@@ -8,7 +8,7 @@ use nodeyard_store::registry::Registry;
 use crate::bed::{Drivers, Running, Store, eventually, logs, nodes};
 use crate::zuul::Zuul;
 
-fn config(machines: usize, slots: usize) -> String {
+pub(crate) fn config(machines: usize, slots: usize) -> String {
     let mut text = String::from(
         "labels:\n  - name: small\n  - name: big\nproviders:\n  - name: lab\n    driver: static\n    pools:\n      \
          - name: main\n        node-attributes: {executor-zone: lab}\n        nodes:\n",
@@ -24,7 +24,7 @@ fn config(machines: usize, slots: usize) -> String {
 }
 
 /// As many ready nodes as there are places, each place once.
-async fn complete(registry: &Registry, count: usize) {
+pub(crate) async fn complete(registry: &Registry, count: usize) {
     eventually("every place has a ready node", || async {
         let nodes = nodes(registry).await;
         let ready = |node: &nodeyard_model::Node| {

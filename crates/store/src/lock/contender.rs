@@ -141,7 +141,11 @@ impl<'a> Contender<'a> {
                 .create(&self.lock.dir, Bytes::new(), CreateMode::Persistent);
             let made;
             (made, created, listing) = join3(dir, create(), list()).await;
-            let no_parent = matches!(made, Err(Error::NoNode { .. }));
+            // Somebody may have made the parents in between, and then we have entered the queue already.
+            let no_parent = matches!(
+                (&made, &created),
+                (Err(Error::NoNode { .. }), Err(Error::NoNode { .. }))
+            );
             if no_parent && self.lock.parents == Parents::Create {
                 ext::ensure_path(&*self.tree, &self.lock.dir).await?;
                 (created, listing) = join(create(), list()).await;
