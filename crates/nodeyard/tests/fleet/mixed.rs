@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer, ZuulClient};
 use serde_json::Value;
 
-use crate::bed::{LONG_SESSION, client, nodeyard, request, run_all, take, wait_for_idle, wait_until};
+use crate::bed::{
+    LONG_SESSION, client, nodeyard, request, run_all, take, wait_for_idle, wait_until,
+};
 
 const EACH: usize = 4;
 
@@ -103,7 +105,7 @@ fn two_zuuls_compete_for_the_nodes_of_two_launchers() {
             threads.spawn(|| {
                 // Zuul checks that each node is allocated to its request, and locks it.
                 for round in 0..4 {
-                    let submit = |number| {
+                    let submit = |number: usize| {
                         let count = 1 + (number + round) % 3;
                         (zuul.submit(&["shared"; 3][..count]).unwrap(), count)
                     };
