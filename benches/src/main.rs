@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
 mod embedded;
+mod launcher;
 mod raw;
 mod report;
 mod view;
@@ -22,6 +23,8 @@ struct Args {
     what: Vec<What>,
     #[arg(long, hide = true, value_name = "STORE")]
     load_view: Option<PathBuf>,
+    #[command(flatten)]
+    sizes: launcher::Sizes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -32,6 +35,8 @@ enum What {
     Embedded,
     /// Loading and memory of a cached view with 100,000 nodes
     View,
+    /// The launcher beside that of Python Nodepool, on the same ZooKeeper
+    Launcher,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -49,6 +54,10 @@ fn main() -> anyhow::Result<()> {
         let (title, figures) = match what {
             What::Zookeeper => ("ZooKeeper backend", runtime.block_on(zookeeper::measure())?),
             What::Embedded => ("Embedded backend", runtime.block_on(embedded::measure())?),
+            What::Launcher => (
+                "Launcher, ZooKeeper with TLS and fsync",
+                runtime.block_on(launcher::measure(&args.sizes))?,
+            ),
             What::View => (
                 "Cached view, 100,000 node records",
                 runtime.block_on(view::measure())?,

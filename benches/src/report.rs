@@ -6,7 +6,7 @@ pub(crate) struct Figure {
     pub(crate) value: String,
     /// The yardstick of the same run, or a remark.
     pub(crate) against: String,
-    pub(crate) aim: &'static str,
+    pub(crate) aim: String,
     pub(crate) reached: Option<bool>,
 }
 
@@ -16,7 +16,7 @@ impl Figure {
             what: what.into(),
             value: value.into(),
             against: String::new(),
-            aim: "",
+            aim: String::new(),
             reached: None,
         }
     }
@@ -26,8 +26,8 @@ impl Figure {
         self
     }
 
-    pub(crate) fn aim(mut self, aim: &'static str, reached: bool) -> Self {
-        self.aim = aim;
+    pub(crate) fn aim(mut self, aim: impl Into<String>, reached: bool) -> Self {
+        self.aim = aim.into();
         self.reached = Some(reached);
         self
     }

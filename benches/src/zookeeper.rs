@@ -54,7 +54,20 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-async fn connect(server: &ZooKeeperServer, tls: bool) -> anyhow::Result<Arc<ZooKeeper>> {
+/// The most that this server does: writes from a raw socket, the best of a few rounds.
+pub(crate) async fn pipelined_writes(server: &ZooKeeperServer) -> anyhow::Result<f64> {
+    let path = "/bench";
+    RawClient::connect(server.port())?.create(path)?;
+    let mut best = 0_f64;
+    for _ in 0..ROUNDS {
+        let client = RawClient::connect(server.port())?;
+        let round = move || client.sets_per_second(path, &[b'x'; DATA], WRITES, WINDOW);
+        best = best.max(tokio::task::spawn_blocking(round).await??);
+    }
+    Ok(best)
+}
+
+pub(crate) async fn connect(server: &ZooKeeperServer, tls: bool) -> anyhow::Result<Arc<ZooKeeper>> {
     let port = if tls {
         server.tls_port()
     } else {

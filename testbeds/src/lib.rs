@@ -20,7 +20,7 @@ mod zuul_client;
 
 pub use certificates::{Certificates, Identity};
 pub use ensemble::Ensemble;
-pub use nodepool::PythonLauncher;
+pub use nodepool::{Launcher, LauncherOptions};
 pub use proxy::Proxy;
 pub use sshd::Sshd;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};

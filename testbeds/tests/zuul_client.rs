@@ -10,7 +10,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodeyard_testbeds::{ClientOptions, PythonLauncher, ZooKeeperServer, ZuulClient};
+use nodeyard_testbeds::{ClientOptions, Launcher, LauncherOptions, ZooKeeperServer, ZuulClient};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ fn request_and_accept(client: &ZuulClient, label: &str) -> (String, Value) {
 #[test]
 fn a_client_walks_through_everything_that_zuul_does() {
     let zookeeper = ZooKeeperServer::start().unwrap();
-    let _launcher = PythonLauncher::start(&zookeeper, STATIC_NODES).unwrap();
+    let _launcher = Launcher::start(&zookeeper, &LauncherOptions::python(STATIC_NODES)).unwrap();
     let options = ClientOptions {
         session: Duration::from_secs(4),
         ..ClientOptions::default()

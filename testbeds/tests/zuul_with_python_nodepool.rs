@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nodeyard_testbeds::zuul::Job;
-use nodeyard_testbeds::{PythonLauncher, Sshd, ZooKeeperServer, Zuul, ZuulOptions};
+use nodeyard_testbeds::{Launcher, LauncherOptions, Sshd, ZooKeeperServer, Zuul, ZuulOptions};
 
 const LABEL: &str = "machine";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,7 +49,8 @@ fn from_push_to_success_and_a_failure_is_held() {
     let started = Instant::now();
     let zookeeper = ZooKeeperServer::start().unwrap();
     let sshd = Sshd::start().unwrap();
-    let _launcher = PythonLauncher::start(&zookeeper, &one_static_node(&sshd)).unwrap();
+    let nodes = one_static_node(&sshd);
+    let _launcher = Launcher::start(&zookeeper, &LauncherOptions::python(&nodes)).unwrap();
     let options = ZuulOptions {
         jobs: vec![job("fine", false), job("broken", true)],
         ssh_key: sshd.client_key(),

@@ -1,0 +1,135 @@
+//! The two launchers as processes, and what they take of the machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use nodeyard_model::layout;
+use nodeyard_store::{TreePath, ext};
+use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
+
+use super::zuul::Zuul;
+use crate::zookeeper;
+
+/// Clock ticks in which Linux counts the time of processes.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Python,
+    Ours,
+}
+
+impl Who {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Who::Python => "Python",
+            Who::Ours => "Nodeyard",
+        }
+    }
+}
+
+/// The ring in which both meet: one ZooKeeper server for all rows.
+pub(crate) struct Arena {
+    pub(crate) server: ZooKeeperServer,
+    binary: PathBuf,
+}
+
+/// A launcher and a requestor on an empty store.
+pub(crate) struct Bout {
+    pub(crate) launcher: Launcher,
+    pub(crate) zuul: Arc<Zuul>,
+}
+
+impl Arena {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            server: ZooKeeperServer::start()?,
+            binary: build()?,
+        })
+    }
+
+    /// Everything of the store goes first; so do the remains of a launcher that was killed.
+    pub(crate) async fn begin(&self, who: Who, configuration: &str) -> anyhow::Result<Bout> {
+        let tree = zookeeper::connect(&self.server, true).await?;
+        for path in [layout::NODEPOOL, layout::NODEYARD] {
+            ext::delete_recursive(&*tree, &TreePath::new(path)?).await?;
+        }
+        ext::ensure_path(&*tree, &TreePath::new(layout::NODES)?).await?;
+        let zuul = Arc::new(Zuul::new(tree).await?);
+        let launcher = self.launch(who, configuration)?;
+        Ok(Bout { launcher, zuul })
+    }
+
+    pub(crate) fn launch(&self, who: Who, configuration: &str) -> anyhow::Result<Launcher> {
+        let options = match who {
+            Who::Python => LauncherOptions::python(configuration).with_roomy_cloud(),
+            Who::Ours => LauncherOptions::nodeyard(&self.binary, configuration),
+        };
+        Launcher::start(&self.server, &options)
+    }
+
+    /// How many transactions the server has done so far.
+    pub(crate) fn transactions(&self) -> anyhow::Result<u64> {
+        let answer = self.server.ask("srvr")?;
+        let number = answer
+            .lines()
+            .find_map(|line| line.strip_prefix("Zxid: 0x"));
+        let number = u64::from_str_radix(number.context("no zxid")?.trim(), 16)?;
+        // The upper half counts the elections of leaders.
+        Ok(number & 0xffff_ffff)
+    }
+}
+
+impl Bout {
+    pub(crate) async fn end(self) {
+        self.launcher.kill();
+        self.zuul.close().await;
+    }
+}
+
+/// Seconds of processor time that a process has used.
+pub(crate) fn processor_time(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name of the program is in parentheses and may contain anything.
+    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let tick = |index: usize| -> anyhow::Result<f64> {
+        Ok(fields.get(index).context("stat is short")?.parse()?)
+    };
+    Ok((tick(11)? + tick(12)?) / TICKS_PER_SECOND)
+}
+
+/// Megabytes of memory that a process has.
+pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    Ok(kilobytes.context("no VmRSS")?.parse::<f64>()? * 1024.0 / 1e6)
+}
+
+/// The binary as it is now, never one that was left from before.
+fn build() -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let status = Command::new(cargo)
+        .args(["build", "--release", "--locked", "--quiet"])
+        .args(["--bin", "nodeyard", "--manifest-path"])
+        .arg(manifest)
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
+    let here = std::env::current_exe()?;
+    let binary = here.with_file_name("nodeyard");
+    ensure!(
+        binary.exists(),
+        "{} is missing: run the benchmark with `cargo run --release`",
+        binary.display()
+    );
+    Ok(binary)
+}
+
+/// Before a launcher that Python takes long to start is given up.
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(90);

@@ -1,0 +1,57 @@
+//! The launcher beside that of Python Nodepool: the same load on the same ZooKeeper, in turns.
+//!
+//! Both run as processes and are not told that they are measured. The load is of our making ([`zuul`]) and the same
+//! for both. Every row is bounded in time: what Python does not finish by then is counted as far as it got.
+
+mod configuration;
+mod contestant;
+mod load;
+mod rows;
+mod zuul;
+
+use std::time::Duration;
+
+use clap::Args;
+
+use self::contestant::Arena;
+use crate::report::{Figure, rate};
+use crate::zookeeper;
+
+/// How large the loads of the launcher's benchmark are
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Sizes {
+    /// A fifth of everything: for a look, not for the record
+    #[arg(long)]
+    quick: bool,
+    /// Leave Python out
+    #[arg(long)]
+    alone: bool,
+    /// Only rows whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    row: Option<String>,
+}
+
+impl Sizes {
+    fn count(&self, full: usize) -> usize {
+        if self.quick { full / 5 } else { full }
+    }
+
+    fn time(&self, full: u64) -> Duration {
+        Duration::from_secs(if self.quick { full / 3 } else { full })
+    }
+
+    fn wants(&self, row: &str) -> bool {
+        self.row.as_deref().is_none_or(|text| row.contains(text))
+    }
+}
+
+pub(crate) async fn measure(sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
+    let arena = Arena::new()?;
+    let limit = zookeeper::pipelined_writes(&arena.server).await?;
+    let mut figures = vec![Figure::new(
+        "this ZooKeeper, pipelined writes of 1,300 bytes",
+        rate(limit),
+    )];
+    figures.extend(rows::all(&arena, sizes, limit).await?);
+    Ok(figures)
+}

@@ -1,0 +1,414 @@
+//! The rows of the comparison.
+
+use std::time::{Duration, Instant};
+
+use super::Sizes;
+use super::configuration::{cloud, machines};
+use super::contestant::{Arena, Bout, START_PATIENCE, Who, memory, processor_time};
+use super::load::{self, Outcome};
+use crate::report::{Figure, rate};
+
+/// Writes that the contract needs for a request of 1.3 nodes.
+const STATIC_WRITES: f64 = 26.0;
+const CLOUD_WRITES: f64 = 29.0;
+const AT_A_TIME: usize = 50;
+
+/// What one launcher made of a load.
+struct Result {
+    outcome: Outcome,
+    /// Sorted.
+    gone_after: Vec<Duration>,
+    transactions: f64,
+}
+
+pub(crate) async fn all(arena: &Arena, sizes: &Sizes, limit: f64) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let mut python_rate = None;
+    if sizes.wants("static") {
+        figures.extend(steady(arena, sizes, limit, Pool::Machines, &mut python_rate).await?);
+        figures.extend(flat_out(arena, sizes, limit, python_rate).await?);
+    }
+    if sizes.wants("cloud") {
+        figures.extend(steady(arena, sizes, limit, Pool::Cloud, &mut None).await?);
+    }
+    if sizes.wants("single") {
+        figures.extend(single(arena, sizes).await?);
+    }
+    if sizes.wants("queue static") {
+        figures.extend(queue(arena, sizes, Pool::Machines).await?);
+    }
+    if sizes.wants("queue cloud") {
+        figures.extend(queue(arena, sizes, Pool::Cloud).await?);
+    }
+    if sizes.wants("idle") {
+        figures.extend(idle(arena, sizes).await?);
+    }
+    if sizes.wants("restart") {
+        figures.extend(restart(arena, sizes).await?);
+    }
+    Ok(figures)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pool {
+    Machines,
+    Cloud,
+}
+
+impl Pool {
+    fn name(self) -> &'static str {
+        match self {
+            Pool::Machines => "static",
+            Pool::Cloud => "cloud",
+        }
+    }
+
+    fn configuration(self, count: usize) -> String {
+        match self {
+            Pool::Machines => machines(count),
+            Pool::Cloud => cloud(count),
+        }
+    }
+
+    /// Static nodes are there before they are asked for.
+    async fn begin(self, arena: &Arena, who: Who, count: usize) -> anyhow::Result<Bout> {
+        let bout = arena.begin(who, &self.configuration(count)).await?;
+        match self {
+            Pool::Machines => bout.zuul.ready_nodes(count, START_PATIENCE).await?,
+            Pool::Cloud => {
+                // One request is served before the clock starts.
+                let first = bout.zuul.submit(200, &["small"]).await?;
+                let first = tokio::time::timeout(START_PATIENCE, bout.zuul.fulfilled(first));
+                bout.zuul.run_job(first.await??.id, Duration::ZERO).await?;
+                bout.zuul.gone_after(START_PATIENCE).await;
+            }
+        }
+        Ok(bout)
+    }
+}
+
+fn contestants(sizes: &Sizes) -> &'static [Who] {
+    if sizes.alone {
+        &[Who::Ours]
+    } else {
+        &[Who::Python, Who::Ours]
+    }
+}
+
+async fn closed(
+    arena: &Arena,
+    who: Who,
+    pool: Pool,
+    requests: usize,
+    use_time: Duration,
+    limit: Duration,
+) -> anyhow::Result<Result> {
+    let bout = pool.begin(arena, who, 200).await?;
+    let before = arena.transactions()?;
+    let outcome = load::closed(&bout.zuul, requests, AT_A_TIME, use_time, limit).await?;
+    let mut gone_after = bout.zuul.gone_after(Duration::from_secs(10)).await;
+    let after = arena.transactions()?;
+    bout.end().await;
+    gone_after.sort();
+    Ok(Result {
+        transactions: (after - before) as f64 / outcome.completed.max(1) as f64,
+        outcome,
+        gone_after,
+    })
+}
+
+async fn steady(
+    arena: &Arena,
+    sizes: &Sizes,
+    limit: f64,
+    pool: Pool,
+    python_rate: &mut Option<f64>,
+) -> anyhow::Result<Vec<Figure>> {
+    let requests = sizes.count(500);
+    let use_time = match pool {
+        Pool::Machines => Duration::from_millis(100),
+        Pool::Cloud => Duration::ZERO,
+    };
+    let mut figures = Vec::new();
+    let mut python: Option<Result> = None;
+    for who in contestants(sizes) {
+        let result = closed(arena, *who, pool, requests, use_time, sizes.time(60)).await?;
+        let outcome = &result.outcome;
+        let title = format!(
+            "{}, pool of 200, {requests} requests, 50 at a time: {}",
+            pool.name(),
+            who.name()
+        );
+        let mut figure = Figure::new(title, rate(outcome.rate())).against(format!(
+            "{}; {:.1} transactions a request",
+            times("fulfilled", &outcome.fulfilled_after),
+            result.transactions
+        ));
+        if *who == Who::Ours {
+            let p50 = percentile(&outcome.fulfilled_after, 50);
+            figure = match (pool, &python) {
+                (Pool::Machines, Some(python)) => {
+                    let ratio = outcome.rate() / python.outcome.rate();
+                    figure.aim(
+                        format!("9 times Python's rate: {ratio:.1} times"),
+                        ratio >= 9.0,
+                    )
+                }
+                (Pool::Machines, None) => figure,
+                (Pool::Cloud, _) => figure.aim(
+                    "p50 at most 0.25 s".to_owned(),
+                    p50 <= Duration::from_millis(250),
+                ),
+            };
+        }
+        figures.push(figure);
+        let mut figure = Figure::new(
+            format!("  a returned node is gone after: {}", who.name()),
+            brief(percentile(&result.gone_after, 50)),
+        )
+        .against(times("", &result.gone_after));
+        if let (Who::Ours, Some(python)) = (who, &python) {
+            let ratio = ratio(
+                percentile(&python.gone_after, 50),
+                percentile(&result.gone_after, 50),
+            );
+            figure = figure.aim(format!("1/50 of Python's p50: 1/{ratio:.0}"), ratio >= 50.0);
+        }
+        figures.push(figure);
+        match who {
+            Who::Python => {
+                *python_rate = Some(outcome.rate());
+                python = Some(result);
+            }
+            Who::Ours => {
+                let writes = match pool {
+                    Pool::Machines => STATIC_WRITES,
+                    Pool::Cloud => CLOUD_WRITES,
+                };
+                figures.push(fraction(&result, writes, limit));
+            }
+        }
+    }
+    Ok(figures)
+}
+
+/// Without pauses: only ours, since Python's own sleeps are most of what it does.
+async fn flat_out(
+    arena: &Arena,
+    sizes: &Sizes,
+    limit: f64,
+    python_rate: Option<f64>,
+) -> anyhow::Result<Vec<Figure>> {
+    let requests = sizes.count(5_000);
+    let result = closed(
+        arena,
+        Who::Ours,
+        Pool::Machines,
+        requests,
+        Duration::ZERO,
+        sizes.time(60),
+    )
+    .await?;
+    let outcome = &result.outcome;
+    let mut against = times("fulfilled", &outcome.fulfilled_after);
+    if let Some(python) = python_rate {
+        against += &format!("; {:.1} times Python's rate above", outcome.rate() / python);
+    }
+    let title = format!("static, {requests} requests at once given back: Nodeyard");
+    Ok(vec![
+        Figure::new(title, rate(outcome.rate()))
+            .against(against)
+            .aim("420/s".to_owned(), outcome.rate() >= 420.0),
+        fraction(&result, STATIC_WRITES, limit),
+    ])
+}
+
+fn fraction(result: &Result, writes: f64, limit: f64) -> Figure {
+    let done = result.outcome.rate() * result.transactions;
+    let contract = result.outcome.rate() * writes;
+    Figure::new(
+        "  share of what the server can",
+        format!("{:.1} %", done / limit * 100.0),
+    )
+    .against(format!(
+        "{} in {:.1} transactions a request; {:.1} % with the {writes} writes of the contract",
+        rate(done),
+        result.transactions,
+        contract / limit * 100.0
+    ))
+}
+
+async fn single(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let mut python: Option<Outcome> = None;
+    for who in contestants(sizes) {
+        let requests = sizes.count(match who {
+            Who::Python => 60,
+            Who::Ours => 500,
+        });
+        let bout = Pool::Machines.begin(arena, *who, 200).await?;
+        let time = sizes.time(60);
+        let outcome = load::closed(&bout.zuul, requests, 1, Duration::ZERO, time).await?;
+        bout.end().await;
+        let title = format!("one request at a time, a node is ready: {}", who.name());
+        let mut figure = Figure::new(title, brief(percentile(&outcome.fulfilled_after, 50)))
+            .against(times("fulfilled", &outcome.fulfilled_after));
+        if let Some(python) = &python {
+            let at = |percent| {
+                ratio(
+                    percentile(&python.fulfilled_after, percent),
+                    percentile(&outcome.fulfilled_after, percent),
+                )
+            };
+            let (p50, p99) = (at(50), at(99));
+            figure = figure.aim(
+                format!("p50 1/60, p99 1/20 of Python's: 1/{p50:.0}, 1/{p99:.0}"),
+                p50 >= 60.0 && p99 >= 20.0,
+            );
+        }
+        figures.push(figure);
+        python = Some(outcome);
+    }
+    Ok(figures)
+}
+
+async fn queue(arena: &Arena, sizes: &Sizes, pool: Pool) -> anyhow::Result<Vec<Figure>> {
+    let requests = sizes.count(3_000);
+    let (use_time, wanted) = match pool {
+        Pool::Machines => (Duration::from_millis(500), 5.0),
+        Pool::Cloud => (Duration::ZERO, 20.0),
+    };
+    let mut figures = Vec::new();
+    let mut python: Option<f64> = None;
+    for who in contestants(sizes) {
+        let bout = pool.begin(arena, *who, 100).await?;
+        let outcome = load::queue(&bout.zuul, requests, use_time, sizes.time(60)).await?;
+        bout.end().await;
+        let urgent = format!(
+            "{} of {} urgent ones served, {}, {} others first (median)",
+            outcome.urgent_after.len(),
+            outcome.urgent_submitted,
+            times("", &outcome.urgent_after),
+            outcome
+                .overtaken_by
+                .get(outcome.overtaken_by.len() / 2)
+                .unwrap_or(&0),
+        );
+        let title = format!(
+            "{}, {requests} queued on 100 nodes: {}",
+            pool.name(),
+            who.name()
+        );
+        let mut figure = Figure::new(title, rate(outcome.rate())).against(urgent);
+        if let Some(python) = python {
+            let ratio = outcome.rate() / python;
+            figure = figure.aim(
+                format!("{wanted} times Python's rate: {ratio:.1} times"),
+                ratio >= wanted,
+            );
+        }
+        figures.push(figure);
+        python = Some(outcome.rate());
+    }
+    Ok(figures)
+}
+
+async fn idle(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
+    const NODES: usize = 1_000;
+    let watched = sizes.time(30);
+    let mut figures = Vec::new();
+    let mut python = None;
+    for who in contestants(sizes) {
+        let bout = Pool::Machines.begin(arena, *who, NODES).await?;
+        let pid = bout.launcher.pid();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let before = processor_time(pid)?;
+        tokio::time::sleep(watched).await;
+        let share = (processor_time(pid)? - before) / watched.as_secs_f64();
+        let megabytes = memory(pid)?;
+        bout.end().await;
+        let title = format!("idle with {NODES} ready nodes: {}", who.name());
+        let value = format!("{:.2} % of a core", share * 100.0);
+        let mut figure = Figure::new(title, value).against(format!("{megabytes:.0} MB"));
+        if let Some((python_share, python_megabytes)) = python {
+            // A clock tick is the least that can be seen.
+            let least = 0.01 / watched.as_secs_f64();
+            let less: f64 = python_share / f64::max(share, least);
+            let smaller: f64 = python_megabytes / megabytes;
+            figure = figure.aim(
+                format!("1/20 and 1/8 of Python's: 1/{less:.0}, 1/{smaller:.1}"),
+                less >= 20.0 && smaller >= 8.0,
+            );
+        }
+        figures.push(figure);
+        python = Some((share, megabytes));
+    }
+    Ok(figures)
+}
+
+/// Both find the records that ours has made; they are the same.
+async fn restart(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
+    let records = sizes.count(2_000);
+    let configuration = machines(records);
+    let bout = Pool::Machines.begin(arena, Who::Ours, records).await?;
+    bout.launcher.terminate();
+    let mut figures = Vec::new();
+    let mut python = None;
+    for who in contestants(sizes) {
+        let submitted = bout.zuul.submit(200, &["small"]).await?;
+        let started = Instant::now();
+        let launcher = arena.launch(*who, &configuration)?;
+        let fulfilled = tokio::time::timeout(START_PATIENCE, bout.zuul.fulfilled(submitted));
+        let id = fulfilled.await??.id;
+        let elapsed = started.elapsed();
+        bout.zuul.run_job(id, Duration::ZERO).await?;
+        bout.zuul.gone_after(Duration::from_secs(10)).await;
+        launcher.terminate();
+        let title = format!(
+            "restart with {records} nodes to the first node handed out: {}",
+            who.name()
+        );
+        let mut figure = Figure::new(title, brief(elapsed));
+        if let Some(python) = python {
+            let ratio = ratio(python, elapsed);
+            figure = figure.aim(format!("1/20 of Python's: 1/{ratio:.0}"), ratio >= 20.0);
+        }
+        figures.push(figure);
+        python = Some(elapsed);
+    }
+    bout.zuul.close().await;
+    Ok(figures)
+}
+
+/// Of sorted times.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    sorted
+        .get(last * percent / 100)
+        .copied()
+        .unwrap_or_default()
+}
+
+fn times(what: &str, sorted: &[Duration]) -> String {
+    if sorted.is_empty() {
+        return format!("{what} none").trim().to_owned();
+    }
+    let text = format!(
+        "{what} p50 {}, p99 {}",
+        brief(percentile(sorted, 50)),
+        brief(percentile(sorted, 99))
+    );
+    text.trim().to_owned()
+}
+
+fn brief(time: Duration) -> String {
+    if time < Duration::from_millis(100) {
+        format!("{:.1} ms", time.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.2} s", time.as_secs_f64())
+    }
+}
+
+fn ratio(larger: Duration, smaller: Duration) -> f64 {
+    larger.as_secs_f64() / smaller.as_secs_f64().max(1e-6)
+}

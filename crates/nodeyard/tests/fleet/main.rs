@@ -1,0 +1,16 @@
+//! The built `nodepool-launcher` in the company it is made for: ZooKeeper with TLS, Zuul's own classes, a complete
+//! Zuul, and the launcher of Python Nodepool.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod bed;
+mod complete_zuul;
+mod killed;
+mod mixed;
+mod zuul_client;
