@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;
 use tokio::sync::Mutex;
@@ -111,18 +111,17 @@ fn conditional(headers: &HeaderMap, format: Format, page: Page) -> Response {
     let known = headers.get(header::IF_MODIFIED_SINCE);
     let known = known.and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
     let made = httpdate::HttpDate::from(page.made);
+    let kind = match format {
+        Format::Text => TEXT,
+        Format::Json => JSON,
+    };
     let mut response = if known.is_some_and(|known| made <= known.into()) {
-        StatusCode::NOT_MODIFIED.into_response()
+        answer(StatusCode::NOT_MODIFIED, kind, "")
     } else {
-        let kind = match format {
-            Format::Text => TEXT,
-            Format::Json => JSON,
-        };
         answer(StatusCode::OK, kind, page.body)
     };
     let expires = httpdate::HttpDate::from(page.made + MAX_AGE);
     for (name, value) in [
-        (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*".to_owned()),
         (
             header::CACHE_CONTROL,
             format!("max-age={}, public", MAX_AGE.as_secs()),
@@ -140,6 +139,8 @@ fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Res
     let mut response = Response::new(Body::from(body.into()));
     *response.status_mut() = status;
     set(&mut response, header::CONTENT_TYPE, kind);
+    // Everybody may read everything here, so pages of other origins may, too.
+    set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
     response
 }
 
