@@ -41,7 +41,7 @@ struct Recorded {
     waits: BTreeMap<ProviderName, Histogram>,
     fulfilments: BTreeMap<ProviderName, Histogram>,
     failed_requests: u64,
-    leaked: BTreeMap<(ProviderName, &'static str), u64>,
+    leaked: BTreeMap<(ProviderName, Box<str>), u64>,
     limits: BTreeMap<ProviderName, BTreeMap<PoolName, Limits>>,
     tenant_limits: BTreeMap<TenantName, Limits>,
 }
@@ -149,8 +149,8 @@ impl Metrics {
     }
 
     /// Resources without a record were removed from a cloud. `kind` is a plural, such as `instances`.
-    pub fn leaked(&self, provider: &ProviderName, kind: &'static str, count: u64) {
-        let key = (provider.clone(), kind);
+    pub fn leaked(&self, provider: &ProviderName, kind: &str, count: u64) {
+        let key = (provider.clone(), Box::from(kind));
         *self.recorded().leaked.entry(key).or_default() += count;
         self.tell(|batch| batch.count(&names::leaked(provider, kind), count));
     }
