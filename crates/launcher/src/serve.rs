@@ -314,7 +314,7 @@ impl Serving {
                 info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
                 Ok(Served::Fulfilled)
             }
-            Written::Refused(taken) => self.abandon(taken).await,
+            Written::Refused(taken) => self.abandon(*taken).await,
         }
     }
 
@@ -342,7 +342,7 @@ impl Serving {
                 info!(reason, pool = %self.pool, state = %record.state, "request declined");
                 Ok(Served::Declined)
             }
-            Written::Refused(taken) => self.abandon(taken).await,
+            Written::Refused(taken) => self.abandon(*taken).await,
         }
     }
 
@@ -364,7 +364,7 @@ impl Serving {
             }
             Err(Error::Multi { source, .. }) if !source.is_connection() => {
                 debug!(%source, "the request or a node has changed");
-                Ok(Written::Refused(taken))
+                Ok(Written::Refused(Box::new(taken)))
             }
             Err(error) => Err(error),
         }
@@ -402,7 +402,7 @@ impl Serving {
 enum Written {
     Done(NodeRequest),
     /// Nothing was written.
-    Refused(Taken),
+    Refused(Box<Taken>),
 }
 
 impl Taken {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,10 +163,8 @@ async fn addresses(machine: &Identity, limit: Duration) -> (Option<Box<str>>, Op
     let Ok(Ok(found)) = timeout(limit, lookup).await else {
         return (None, None);
     };
-    let (v4, v6): (Vec<_>, Vec<_>) = found
-        .map(|address| address.ip())
-        .partition(|ip| ip.is_ipv4());
-    let first = |ips: &[std::net::IpAddr]| ips.first().map(|ip| ip.to_string().into_boxed_str());
+    let (v4, v6): (Vec<_>, Vec<_>) = found.map(|address| address.ip()).partition(IpAddr::is_ipv4);
+    let first = |ips: &[IpAddr]| ips.first().map(|ip| ip.to_string().into_boxed_str());
     let v4 = first(&v4);
     // Nodepool knows one address of a machine.
     let v6 = if v4.is_some() { None } else { first(&v6) };

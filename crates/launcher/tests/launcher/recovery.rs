@@ -196,7 +196,7 @@ async fn old_nodes_and_old_locks_go() {
     let zuul = Zuul::new(store.session().await);
     let past = nodeyard_model::Timestamp::from_secs(now().as_secs() - 1000.0).unwrap();
     leave(&zuul.registry, NodeState::Ready, |node| {
-        node.state_time = past
+        node.state_time = past;
     })
     .await;
     leave(&zuul.registry, NodeState::Hold, |node| {

@@ -108,7 +108,9 @@ impl Zuul {
             assert_eq!(read.state, NodeState::Ready);
             assert!(read.labels.contains(label), "{read:?}");
             assert_eq!(
-                read.tenant_name.as_ref().map(|t| t.as_str()),
+                read.tenant_name
+                    .as_ref()
+                    .map(nodeyard_model::TenantName::as_str),
                 Some("tenant")
             );
             let patience = Patience::For(Duration::from_secs(30));

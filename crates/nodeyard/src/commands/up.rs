@@ -1,20 +1,21 @@
 //! `nodeyard up`: everything in one process, with one signal to stop it.
 //!
-//! What there is so far: the store, open to other processes of the same user, and the configuration, read
-//! again whenever it changes.
+//! What there is so far: the store, open to other processes of the same user, the configuration, read again
+//! whenever it changes, and the launcher.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use nodeyard_config::Reloader;
+use nodeyard_config::{Handle, Reloader};
 use nodeyard_store::zookeeper::ZooKeeper;
-use nodeyard_store::{Tree as _, socket};
+use nodeyard_store::{Tree, socket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::commands::launcher;
 use crate::context::{self, Context};
 use crate::store_access::{self, Target};
 
@@ -36,24 +37,24 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         Some(directory) => Target::Embedded(directory),
         None => Target::of(loaded.as_ref().map(|(config, _)| &**config))?,
     };
-    let reloading = match (source, loaded) {
+    let (reloading, config) = match (source, loaded) {
         (Some(source), Some((config, stamp))) => {
             info!(file = %source.main.display(), "configuration in force");
-            let (reloader, _) = Reloader::new(source, config, stamp);
-            Some(tokio::spawn(reloader.run()))
+            let (reloader, handle) = Reloader::new(source, config, stamp);
+            (Some(tokio::spawn(reloader.run())), Some(handle))
         }
         _ => {
             info!("no configuration file; using the defaults");
-            None
+            (None, None)
         }
     };
     let result = match target {
-        Target::Embedded(directory) => embedded(&directory, &stop).await,
+        Target::Embedded(directory) => embedded(&directory, config, &stop).await,
         Target::ZooKeeper(options) => {
             let client = ZooKeeper::connect(options);
-            stop.cancelled().await;
+            let result = services(Arc::clone(&client) as _, config, &stop).await;
             client.close().await;
-            Ok(())
+            result
         }
     };
     if let Some(task) = reloading {
@@ -63,17 +64,46 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
     result
 }
 
-async fn embedded(directory: &Path, stop: &CancellationToken) -> anyhow::Result<()> {
+async fn embedded(
+    directory: &Path,
+    config: Option<Handle>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let engine = store_access::own(directory, PATIENCE).await?;
     let path = directory.join(socket::FILE_NAME);
     info!(socket = %path.display(), "store ready");
-    let result = socket::serve(Arc::clone(&engine), &path, stop.cancelled()).await;
+    let session = engine.session();
+    let services = async {
+        let result = services(Arc::clone(&session), config, stop).await;
+        // Without them the store would be served in vain.
+        stop.cancel();
+        result
+    };
+    let serving = socket::serve(Arc::clone(&engine), &path, stop.cancelled());
+    let (served, result) = tokio::join!(serving, services);
+    session.close().await;
     engine.close().await;
-    Ok(result?)
+    served?;
+    result
+}
+
+/// Everything that works on the store, until `stop`. Without a configuration there is nothing to do.
+async fn services(
+    tree: Arc<dyn Tree>,
+    config: Option<Handle>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    match config {
+        Some(config) => launcher::run(tree, config, stop.clone()).await,
+        None => {
+            stop.cancelled().await;
+            Ok(())
+        }
+    }
 }
 
 /// The first SIGINT or SIGTERM stops in order, the second at once.
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
