@@ -34,11 +34,6 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(CARGO) test --locked --workspace
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
 
-.PHONY: test-zuul
-test-zuul: testbeds ## A complete Zuul with Python Nodepool: shows that its test bed works (minutes)
-	testbeds/zuul/install.sh > /dev/null
-	$(CARGO) test --locked -p nodeyard-testbeds --test zuul_with_python_nodepool -- --ignored --nocapture
-
 .PHONY: fuzz
 fuzz: ## Property tests with many more cases than `make test` runs
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --locked --workspace propert
