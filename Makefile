@@ -35,11 +35,6 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(MAKE) --no-print-directory fuzz
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
 
-.PHONY: test-zuul
-test-zuul: testbeds ## A complete Zuul with Python Nodepool: shows that its test bed works (minutes)
-	testbeds/zuul/install.sh > /dev/null
-	$(CARGO) test --locked -p nodeyard-testbeds --test zuul_with_python_nodepool -- --ignored --nocapture
-
 # About a minute; more with FUZZ=10, say.
 FUZZ ?= 1
 

@@ -6,5 +6,5 @@ cd "$(dirname "$0")"
 
 ./packages.sh openjdk-17-jre-headless libzookeeper-java openssh-client openssh-server python3 python3-venv util-linux
 ./python/install.sh nodepool >/dev/null
-./python/install.sh zuul >/dev/null
+./zuul/install.sh >/dev/null
 ./gearman/install.sh >/dev/null
