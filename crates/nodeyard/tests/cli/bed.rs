@@ -76,6 +76,8 @@ impl Bed {
             .spawn()
             .unwrap();
         let daemon = Daemon { child, log };
+        // Not before: a command that finds no owner opens the store itself, and would keep the daemon out.
+        daemon.wait_for_log("store ready");
         wait_until("the store answers", || self.store(&["ls"]).code == 0);
         daemon
     }
