@@ -179,6 +179,8 @@ impl Dispatcher {
     ) -> Result<(), Error> {
         let mut sessions = self.ctx.registry.tree().session();
         self.session = sessions.borrow_and_update().id();
+        // Until nobody can change the configuration any more.
+        let mut followed = true;
         loop {
             let more = self.decide();
             tokio::select! {
@@ -207,11 +209,12 @@ impl Dispatcher {
                     change.ok_or(Error::StoreClosed)?;
                     self.drains_changed();
                 }
-                changed = self.config.changed() => match changed {
-                    Ok(()) => self.apply_config(),
-                    // Nobody changes it any more.
-                    Err(_) => shutdown_or_never(shutdown).await,
-                },
+                changed = self.config.changed(), if followed => {
+                    followed = changed.is_ok();
+                    if followed {
+                        self.apply_config();
+                    }
+                }
                 changed = sessions.changed() => {
                     changed.map_err(|_| Error::StoreClosed)?;
                     let session = *sessions.borrow_and_update();
@@ -259,8 +262,4 @@ impl Dispatcher {
         self.tasks.wait().await;
         self.ctx.registry.locks().settled().await;
     }
-}
-
-async fn shutdown_or_never(shutdown: &CancellationToken) {
-    shutdown.cancelled().await;
 }
