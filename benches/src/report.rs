@@ -42,11 +42,11 @@ pub(crate) fn print(title: &str, figures: &[Figure]) {
             Some(false) => " (MISSED)",
         };
         println!(
-            "  {:<52} {:>16}  {}",
+            "  {:<62} {:>15}  {}",
             figure.what, figure.value, figure.against
         );
         if !figure.aim.is_empty() {
-            println!("  {:<52} {:>16}  aim: {}{verdict}", "", "", figure.aim);
+            println!("  {:<62} {:>15}  aim: {}{verdict}", "", "", figure.aim);
         }
     }
 }

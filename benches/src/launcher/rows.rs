@@ -19,6 +19,18 @@ struct Result {
     /// Sorted.
     gone_after: Vec<Duration>,
     transactions: f64,
+    /// Milliseconds that the launcher computed for each request, and those of the load itself.
+    computed: (f64, f64),
+}
+
+impl Result {
+    fn effort(&self) -> String {
+        let (launcher, load) = self.computed;
+        format!(
+            "a request took {:.1} transactions, {launcher:.1} ms of a core here and {load:.1} ms in the load",
+            self.transactions
+        )
+    }
 }
 
 pub(crate) async fn all(arena: &Arena, sizes: &Sizes, limit: f64) -> anyhow::Result<Vec<Figure>> {
@@ -104,14 +116,25 @@ async fn closed(
     limit: Duration,
 ) -> anyhow::Result<Result> {
     let bout = pool.begin(arena, who, 200).await?;
+    let computed = || {
+        let launcher = processor_time(bout.launcher.pid())?;
+        anyhow::Ok((launcher, processor_time(std::process::id())?))
+    };
     let before = arena.transactions()?;
+    let computed_before = computed()?;
     let outcome = load::closed(&bout.zuul, requests, AT_A_TIME, use_time, limit).await?;
     let mut gone_after = bout.zuul.gone_after(Duration::from_secs(10)).await;
     let after = arena.transactions()?;
+    let computed_after = computed()?;
     bout.end().await;
     gone_after.sort();
+    let each = |total: f64| total / outcome.completed.max(1) as f64;
     Ok(Result {
-        transactions: (after - before) as f64 / outcome.completed.max(1) as f64,
+        transactions: each((after - before) as f64),
+        computed: (
+            each(computed_after.0 - computed_before.0) * 1e3,
+            each(computed_after.1 - computed_before.1) * 1e3,
+        ),
         outcome,
         gone_after,
     })
@@ -140,9 +163,9 @@ async fn steady(
             who.name()
         );
         let mut figure = Figure::new(title, rate(outcome.rate())).against(format!(
-            "{}; {:.1} transactions a request",
+            "{}; {}",
             times("fulfilled", &outcome.fulfilled_after),
-            result.transactions
+            result.effort()
         ));
         if *who == Who::Ours {
             let p50 = percentile(&outcome.fulfilled_after, 50);
@@ -211,6 +234,7 @@ async fn flat_out(
     .await?;
     let outcome = &result.outcome;
     let mut against = times("fulfilled", &outcome.fulfilled_after);
+    against += &format!("; {}", result.effort());
     if let Some(python) = python_rate {
         against += &format!("; {:.1} times Python's rate above", outcome.rate() / python);
     }
@@ -231,9 +255,8 @@ fn fraction(result: &Result, writes: f64, limit: f64) -> Figure {
         format!("{:.1} %", done / limit * 100.0),
     )
     .against(format!(
-        "{} in {:.1} transactions a request; {:.1} % with the {writes} writes of the contract",
+        "{}; {:.1} % with the {writes} writes of the contract",
         rate(done),
-        result.transactions,
         contract / limit * 100.0
     ))
 }
