@@ -34,7 +34,15 @@ impl Figure {
 }
 
 pub(crate) fn print(title: &str, figures: &[Figure]) {
+    print_title(title);
+    print_figures(figures);
+}
+
+pub(crate) fn print_title(title: &str) {
     println!("\n{title}");
+}
+
+pub(crate) fn print_figures(figures: &[Figure]) {
     for figure in figures {
         let verdict = match figure.reached {
             None => "",
