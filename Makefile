@@ -32,11 +32,16 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
+	$(MAKE) --no-print-directory fuzz
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
 
+# About a minute; more with FUZZ=10, say.
+FUZZ ?= 1
+
 .PHONY: fuzz
-fuzz: ## Property tests with many more cases than `make test` runs
-	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --locked --workspace propert
+fuzz: ## Throw damaged records and configurations at the readers, longer than the tests do
+	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-model --test records properties
+	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-config --test hostile survived
 
 .PHONY: bench
 bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine

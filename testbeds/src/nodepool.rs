@@ -85,10 +85,7 @@ impl Launcher {
         };
         let mut command = tied(&program.display().to_string());
         // -f: stay in the foreground.
-        command.args(["-f", "-c"]).arg(&file);
-        if options.nodeyard.is_none() {
-            command.arg("--no-webapp");
-        }
+        command.args(["-f", "--no-webapp", "-c"]).arg(&file);
         command.current_dir(directory.path());
         for (name, value) in &options.environment {
             command.env(OsStr::new(name), value);

@@ -50,8 +50,6 @@ fn edits() -> impl Strategy<Value = Vec<(f64, usize, String)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         survive(&bytes);

@@ -14,8 +14,8 @@ pub trait Events: fmt::Debug + Send + Sync {
     /// Resources without a record were found for the second time, and are deleted.
     fn leaked(&self, _provider: &ProviderName, _kind: &ResourceKind, _count: usize) {}
 
-    /// A request was fulfilled, so long after it was made.
-    fn fulfilled(&self, _labels: &[Label], _waited: Duration) {}
+    /// A request was fulfilled by this provider, so long after it was made.
+    fn fulfilled(&self, _provider: &ProviderName, _took: Duration) {}
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -60,6 +60,11 @@ impl Handle {
         *self.ready.borrow()
     }
 
+    /// True from the first look at everything on.
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.ready.clone()
+    }
+
     /// Returns when the launcher has looked at everything once; false if it has ended before.
     pub async fn until_ready(&mut self) -> bool {
         self.ready.wait_for(|ready| *ready).await.is_ok()

@@ -310,7 +310,7 @@ impl Serving {
                 let waited = record
                     .created_time
                     .map_or(std::time::Duration::ZERO, |at| now.since(at));
-                self.ctx.events.fulfilled(&record.labels, waited);
+                self.ctx.events.fulfilled(&self.provider.name, waited);
                 info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
                 Ok(Served::Fulfilled)
             }

@@ -114,6 +114,9 @@ pub(crate) struct DaemonFlags {
 pub(crate) struct NodepoolLauncher {
     #[command(flatten)]
     pub(crate) daemon: DaemonFlags,
+    /// Do not start the web server
+    #[arg(long)]
+    pub(crate) no_webapp: bool,
 }
 
 /// Builds and uploads images

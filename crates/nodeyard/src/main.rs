@@ -18,6 +18,7 @@ use clap::{CommandFactory as _, Parser};
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
 };
+use crate::commands::launcher::Pages;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::program::Program;
@@ -25,15 +26,20 @@ use crate::program::Program;
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let program = Program::from_argv0(args.first().map(OsString::as_os_str));
-    let result =
-        match program {
-            Program::Nodeyard => parse::<Nodeyard>(args).map(nodeyard),
-            Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
-            Program::NodepoolLauncher => parse::<NodepoolLauncher>(args)
-                .map(|args| commands::daemon::run(program, &args.daemon)),
-            Program::NodepoolBuilder => parse::<NodepoolBuilder>(args)
-                .map(|args| commands::daemon::run(program, &args.daemon)),
-        };
+    let result = match program {
+        Program::Nodeyard => parse::<Nodeyard>(args).map(nodeyard),
+        Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
+        Program::NodepoolLauncher => parse::<NodepoolLauncher>(args).map(|args| {
+            let pages = if args.no_webapp {
+                Pages::Off
+            } else {
+                Pages::Wanted
+            };
+            commands::daemon::run(program, &args.daemon, pages)
+        }),
+        Program::NodepoolBuilder => parse::<NodepoolBuilder>(args)
+            .map(|args| commands::daemon::run(program, &args.daemon, Pages::Off)),
+    };
     match result {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => exit::report(&error),

@@ -1,32 +1,36 @@
-//! The lists of builds, uploads, and what is asked of images. All read the store.
+//! The lists of builds, uploads, and what is asked of images.
+//!
+//! Each comes in two ways: from rows that the caller has (`*_table`), and read from the store.
 
-use nodeyard_model::{ImageName, Timestamp};
+use nodeyard_model::{BuildKey, ImageBuild, ImageName, ImageUpload, Timestamp, UploadKey};
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 
 use crate::table::{Cell, Table};
 
-pub async fn builds(registry: &Registry, now: Timestamp) -> Result<Table> {
-    let images = registry.images();
-    let mut rows = Vec::new();
-    for image in images.names().await? {
-        let paused = images.is_paused(&image).await?;
-        for (key, build) in images.builds(&image).await? {
-            let build = build.value;
-            rows.push(vec![
-                Cell::text(format_args!("{image}-{}", key.build)),
-                Cell::text(&image),
-                Cell::from(build.builder.as_deref()),
-                Cell::List(build.formats.iter().map(str::to_owned).collect()),
-                Cell::text(if paused {
-                    "paused"
-                } else {
-                    build.state.as_str()
-                }),
-                Cell::Since(build.state_time),
-            ]);
-        }
-    }
+/// A build with what its record does not say.
+#[derive(Debug)]
+pub struct BuildRow<'a> {
+    pub key: &'a BuildKey,
+    pub build: &'a ImageBuild,
+    pub paused: bool,
+}
+
+pub fn build_table<'a>(rows: impl IntoIterator<Item = BuildRow<'a>>, now: Timestamp) -> Table {
+    let rows = rows.into_iter().map(|BuildRow { key, build, paused }| {
+        vec![
+            Cell::text(format_args!("{}-{}", key.image, key.build)),
+            Cell::text(&key.image),
+            Cell::from(build.builder.as_deref()),
+            Cell::List(build.formats.iter().map(str::to_owned).collect()),
+            Cell::text(if paused {
+                "paused"
+            } else {
+                build.state.as_str()
+            }),
+            Cell::Since(build.state_time),
+        ]
+    });
     let columns = &[
         ("id", "ID"),
         ("image", "Image"),
@@ -35,31 +39,25 @@ pub async fn builds(registry: &Registry, now: Timestamp) -> Result<Table> {
         ("state", "State"),
         ("age", "Age"),
     ];
-    Ok(Table::new(columns, rows, now))
+    Table::new(columns, rows.collect(), now)
 }
 
-pub async fn uploads(registry: &Registry, now: Timestamp) -> Result<Table> {
-    let images = registry.images();
-    let mut rows = Vec::new();
-    for image in images.names().await? {
-        for (build, _) in images.builds(&image).await? {
-            for provider in images.providers(&build).await? {
-                for (key, upload) in images.uploads(&build, &provider).await? {
-                    let upload = upload.value;
-                    rows.push(vec![
-                        Cell::text(build.build),
-                        Cell::text(key.upload),
-                        Cell::text(&provider),
-                        Cell::text(&image),
-                        Cell::from(upload.external_name.as_deref()),
-                        Cell::from(upload.external_id.as_deref()),
-                        Cell::text(upload.state.as_str()),
-                        Cell::Since(upload.state_time),
-                    ]);
-                }
-            }
-        }
-    }
+pub fn upload_table<'a>(
+    rows: impl IntoIterator<Item = (&'a UploadKey, &'a ImageUpload)>,
+    now: Timestamp,
+) -> Table {
+    let rows = rows.into_iter().map(|(key, upload)| {
+        vec![
+            Cell::text(key.build.build),
+            Cell::text(key.upload),
+            Cell::text(&key.provider),
+            Cell::text(&key.build.image),
+            Cell::from(upload.external_name.as_deref()),
+            Cell::from(upload.external_id.as_deref()),
+            Cell::text(upload.state.as_str()),
+            Cell::Since(upload.state_time),
+        ]
+    });
     let columns = &[
         ("id", "Build ID"),
         ("upload_id", "Upload ID"),
@@ -70,34 +68,95 @@ pub async fn uploads(registry: &Registry, now: Timestamp) -> Result<Table> {
         ("state", "State"),
         ("age", "Age"),
     ];
-    Ok(Table::new(columns, rows, now))
+    Table::new(columns, rows.collect(), now)
 }
 
-pub async fn image_status(registry: &Registry, now: Timestamp) -> Result<Table> {
-    let images = registry.images();
-    let mut rows = Vec::new();
-    for image in images.names().await? {
-        let request = images.build_request(&image).await?;
-        let state = match &request {
-            None => Cell::Null,
-            Some(_) if is_building(registry, &image).await? => Cell::text("building"),
-            Some(_) => Cell::text("pending"),
-        };
-        let asked = request.and_then(|stat| Timestamp::from_secs(stat.ctime as f64 / 1000.0));
-        rows.push(vec![
-            Cell::text(&image),
-            Cell::Flag(images.is_paused(&image).await?),
-            state,
+/// What is asked of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRow {
+    pub image: ImageName,
+    pub paused: bool,
+    pub request: Option<BuildRequest>,
+}
+
+/// A build that somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildRequest {
+    pub asked: Option<Timestamp>,
+    pub building: bool,
+}
+
+pub fn image_table(rows: impl IntoIterator<Item = ImageRow>, now: Timestamp) -> Table {
+    let rows = rows.into_iter().map(|row| {
+        let state = row.request.map(|request| match request.building {
+            true => "building",
+            false => "pending",
+        });
+        let asked = row.request.and_then(|request| request.asked);
+        vec![
+            Cell::text(&row.image),
+            Cell::Flag(row.paused),
+            Cell::from(state),
             asked.map_or(Cell::Null, Cell::Since),
-        ]);
-    }
+        ]
+    });
     let columns = &[
         ("image", "Image"),
         ("paused", "Paused"),
         ("build_request", "Build Request"),
         ("build_request_age", "Build Request Age"),
     ];
-    Ok(Table::new(columns, rows, now))
+    Table::new(columns, rows.collect(), now)
+}
+
+pub async fn builds(registry: &Registry, now: Timestamp) -> Result<Table> {
+    let images = registry.images();
+    let mut found = Vec::new();
+    for image in images.names().await? {
+        let paused = images.is_paused(&image).await?;
+        let builds = images.builds(&image).await?;
+        found.extend(builds.into_iter().map(|(key, build)| (key, build, paused)));
+    }
+    let rows = found.iter().map(|(key, build, paused)| BuildRow {
+        key,
+        build: &build.value,
+        paused: *paused,
+    });
+    Ok(build_table(rows, now))
+}
+
+pub async fn uploads(registry: &Registry, now: Timestamp) -> Result<Table> {
+    let images = registry.images();
+    let mut found = Vec::new();
+    for image in images.names().await? {
+        for (build, _) in images.builds(&image).await? {
+            for provider in images.providers(&build).await? {
+                found.extend(images.uploads(&build, &provider).await?);
+            }
+        }
+    }
+    let rows = found.iter().map(|(key, upload)| (key, &upload.value));
+    Ok(upload_table(rows, now))
+}
+
+pub async fn image_status(registry: &Registry, now: Timestamp) -> Result<Table> {
+    let images = registry.images();
+    let mut rows = Vec::new();
+    for image in images.names().await? {
+        let request = match images.build_request(&image).await? {
+            None => None,
+            Some(stat) => Some(BuildRequest {
+                asked: Timestamp::from_secs(stat.ctime as f64 / 1000.0),
+                building: is_building(registry, &image).await?,
+            }),
+        };
+        rows.push(ImageRow {
+            paused: images.is_paused(&image).await?,
+            image,
+            request,
+        });
+    }
+    Ok(image_table(rows, now))
 }
 
 /// A builder holds the image's lock while it builds.

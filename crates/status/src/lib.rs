@@ -10,7 +10,10 @@ mod nodes;
 mod requests;
 mod table;
 
-pub use images::{builds, image_status, uploads};
+pub use images::{
+    BuildRequest, BuildRow, ImageRow, build_table, builds, image_status, image_table, upload_table,
+    uploads,
+};
 pub use labels::labels;
 pub use nodes::{NodeRow, all_nodes, nodes};
 pub use requests::requests;

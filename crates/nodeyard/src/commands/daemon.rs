@@ -11,14 +11,15 @@ use nodeyard_store::Tree as _;
 use nodeyard_store::zookeeper::ZooKeeper;
 
 use crate::cli::DaemonFlags;
-use crate::commands::{launcher, up};
+use crate::commands::launcher::{self, Pages};
+use crate::commands::up;
 use crate::context::{self, Context};
 use crate::exit::Outcome;
 use crate::logging;
 use crate::program::{self, Program};
 use crate::store_access::Target;
 
-pub(crate) fn run(program: Program, flags: &DaemonFlags) -> anyhow::Result<Outcome> {
+pub(crate) fn run(program: Program, flags: &DaemonFlags, pages: Pages) -> anyhow::Result<Outcome> {
     if flags.version {
         return program::print_nodepool_version();
     }
@@ -28,7 +29,7 @@ pub(crate) fn run(program: Program, flags: &DaemonFlags) -> anyhow::Result<Outco
     let (config, stamp) = context::load(&source)?;
     check_needs(program, &config)?;
     if program == Program::NodepoolLauncher {
-        crate::block_on(run_launcher(source, config, stamp))?;
+        crate::block_on(run_launcher(source, config, stamp, pages))?;
         return Ok(Outcome::Success);
     }
     bail!(
@@ -37,7 +38,12 @@ pub(crate) fn run(program: Program, flags: &DaemonFlags) -> anyhow::Result<Outco
     )
 }
 
-async fn run_launcher(source: Source, config: Arc<Config>, stamp: Stamp) -> anyhow::Result<()> {
+async fn run_launcher(
+    source: Source,
+    config: Arc<Config>,
+    stamp: Stamp,
+    pages: Pages,
+) -> anyhow::Result<()> {
     let stop = up::stop_on_signals()?;
     let Target::ZooKeeper(options) = Target::of(Some(&config))? else {
         bail!("the launcher needs `zookeeper-servers`");
@@ -45,7 +51,7 @@ async fn run_launcher(source: Source, config: Arc<Config>, stamp: Stamp) -> anyh
     let client = ZooKeeper::connect(options);
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
-    let result = launcher::run(Arc::clone(&client) as _, handle, stop).await;
+    let result = launcher::run(Arc::clone(&client) as _, handle, pages, stop).await;
     reloading.abort();
     client.close().await;
     result

@@ -1,6 +1,7 @@
 //! The launcher, wired: which drivers there are, where it runs, and how long it waits.
 
 mod drivers;
+mod outlook;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +9,52 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nodeyard_config::{Config, Handle as ConfigHandle};
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
-use nodeyard_launcher::{Clock, Launcher, NoEvents, Options, Parts, Timing};
+use nodeyard_launcher::{Clock, Launcher, Options, Parts, Timing};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_store::Tree;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub(crate) use outlook::Pages;
+
 use drivers::Drivers;
+use outlook::{Outlook, Recorder};
 
 /// Runs a launcher on a store until `stop`. The store stays open.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
     config: ConfigHandle,
+    pages: Pages,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let metrics = outlook::metrics().await?;
+    let options = options();
+    let hostname = options.hostname.clone();
+    let first = config.config();
     let cloud = std::env::var(URL_VARIABLE).ok();
     let scanner: Arc<dyn Scanner> = match &cloud {
         Some(url) => Arc::new(RemoteScan::new(url)?),
         None => Arc::new(NetworkScanner::default()),
     };
     let parts = Parts {
-        tree,
+        tree: Arc::clone(&tree),
         config: follow(config),
         drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
         scanner,
-        events: Arc::new(NoEvents),
+        events: Arc::new(Recorder(metrics.clone())),
         clock: Clock::system(),
     };
-    let (launcher, _handle) = Launcher::new(options(), parts);
-    launcher.run(stop).await.context("the launcher has ended")
+    let (launcher, handle) = Launcher::new(options, parts);
+    let outlook = Outlook::new(&first, pages, tree, metrics, handle.ready(), &hostname).await?;
+    let working = async {
+        let result = launcher.run(stop.clone()).await;
+        // Without the launcher there is nothing to look at.
+        stop.cancel();
+        result
+    };
+    let (result, ()) = tokio::join!(working, outlook.run(stop.clone()));
+    result.context("the launcher has ended")
 }
 
 fn options() -> Options {

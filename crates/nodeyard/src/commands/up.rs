@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::commands::launcher;
+use crate::commands::launcher::{self, Pages};
 use crate::context::{self, Context};
 use crate::store_access::{self, Target};
 
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         }
     };
     let result = match target {
-        Target::Embedded(directory) => embedded(&directory, config, &stop).await,
+        Target::Embedded(directory) => Box::pin(embedded(&directory, config, &stop)).await,
         Target::ZooKeeper(options) => {
             let client = ZooKeeper::connect(options);
             let result = services(Arc::clone(&client) as _, config, &stop).await;
@@ -94,7 +94,7 @@ async fn services(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     match config {
-        Some(config) => launcher::run(tree, config, stop.clone()).await,
+        Some(config) => launcher::run(tree, config, Pages::Offered, stop.clone()).await,
         None => {
             stop.cancelled().await;
             Ok(())

@@ -1,0 +1,19 @@
+//! What operators and their programs see of a launcher.
+//!
+//! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics`.
+//! * [`metrics`]: what is counted. One cheap handle, read by Prometheus and sent to statsd.
+//! * [`statsd`]: Nodepool's names on the wire, and the reports of the elected launcher.
+//!
+//! All of them look at [`Views`] only, so that being watched costs the store nothing.
+
+pub mod metrics;
+pub mod statsd;
+pub mod webapp;
+
+mod census;
+mod views;
+
+pub use metrics::{LaunchResult, Metrics};
+pub use statsd::Statsd;
+pub use views::{Views, marks::Mark, marks::MarkShape};
+pub use webapp::{Sources, Webapp};

@@ -1,0 +1,53 @@
+//! Copies of everything that is shown and counted.
+
+pub(crate) mod marks;
+
+use std::sync::Arc;
+
+use nodeyard_model::layout;
+use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
+use nodeyard_store::view::View;
+use nodeyard_store::{Result, Session, TreePath};
+use tokio::sync::watch;
+
+use marks::MarkShape;
+
+/// The views that the launcher has anyway, and one more. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Views {
+    pub nodes: View<NodeShape>,
+    pub requests: View<RequestShape>,
+    pub pools: View<PoolShape>,
+    pub images: View<ImageShape>,
+    /// What is asked of images.
+    pub marks: View<MarkShape>,
+    pub session: watch::Receiver<Session>,
+}
+
+impl Views {
+    /// Begins to follow the store; does not wait for it. Must be called inside a runtime.
+    pub fn open(registry: &Registry) -> Result<Self> {
+        let tree = registry.tree();
+        let images = TreePath::new(layout::IMAGES)?;
+        Ok(Self {
+            nodes: registry.nodes().view()?,
+            requests: registry.requests().view()?,
+            pools: registry.components().pool_view()?,
+            images: registry.images().view()?,
+            marks: View::open(Arc::clone(tree), images, MarkShape),
+            session: tree.session(),
+        })
+    }
+
+    /// Returns when everything that had been written before the call is in the views.
+    pub async fn synced(&self) -> Result<()> {
+        tokio::try_join!(
+            self.nodes.synced(),
+            self.requests.synced(),
+            self.pools.synced(),
+            self.images.synced(),
+            self.marks.synced(),
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! From a request to its answer.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::Response;
+use axum::routing::any;
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use super::Sources;
+use super::accept::{self, Format};
+use super::cache::{Cache, MAX_AGE, Page};
+use super::lists::{List, Wanted};
+
+const TEXT: &str = "text/plain; charset=UTF-8";
+const JSON: &str = "application/json";
+/// The version says which dialect of Prometheus this is.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) fn router(sources: Sources) -> Router {
+    Router::new()
+        .route("/live", any(async || alive()))
+        .route("/ready", any(ready))
+        .route("/metrics", any(metrics))
+        .route("/{list}", any(list))
+        .with_state(Arc::new(App {
+            sources,
+            lists: Mutex::default(),
+        }))
+}
+
+struct App {
+    sources: Sources,
+    /// Held while a page is made.
+    lists: Mutex<Cache<Wanted>>,
+}
+
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    if *app.sources.ready.borrow() {
+        alive()
+    } else {
+        let body = "the launcher has not worked through its first pass yet";
+        answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, body)
+    }
+}
+
+fn alive() -> Response {
+    answer(StatusCode::OK, TEXT, "OK")
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let _turn = app.lists.lock().await;
+    let sources = app.sources.clone();
+    let made = tokio::task::spawn_blocking(move || sources.metrics.exposition(&sources.views));
+    match made.await {
+        Ok(text) => answer(StatusCode::OK, EXPOSITION, text),
+        Err(error) => failure(&error),
+    }
+}
+
+async fn list(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    Query(parameters): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(list) = List::named(&name) else {
+        return answer(StatusCode::NOT_FOUND, TEXT, "there is no such page");
+    };
+    let Some(format) = accept::format(&headers) else {
+        let body = "there is text/plain and application/json";
+        return answer(StatusCode::NOT_ACCEPTABLE, TEXT, body);
+    };
+    match app.page(Wanted::new(list, format, parameters)).await {
+        Ok(page) => conditional(&headers, format, page),
+        Err(response) => response,
+    }
+}
+
+impl App {
+    async fn page(&self, wanted: Wanted) -> Result<Page, Response> {
+        let mut lists = self.lists.lock().await;
+        if let Some(page) = lists.get(&wanted, Instant::now()) {
+            return Ok(page);
+        }
+        let views = self.sources.views.clone();
+        let made = SystemTime::now();
+        let rendering = tokio::task::spawn_blocking(move || {
+            let body = wanted.render(&views, made.into());
+            (wanted, body)
+        });
+        let (wanted, body) = rendering.await.map_err(|error| failure(&error))?;
+        let body = body.map_err(|error| failure(&error))?;
+        let page = Page {
+            body: body.into(),
+            made,
+        };
+        lists.put(wanted, page.clone(), Instant::now());
+        Ok(page)
+    }
+}
+
+/// The page, or that what the client has is as good.
+fn conditional(headers: &HeaderMap, format: Format, page: Page) -> Response {
+    // Without an entity tag there is nothing that `If-None-Match` could compare with.
+    let known = headers.get(header::IF_MODIFIED_SINCE);
+    let known = known.and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
+    let made = httpdate::HttpDate::from(page.made);
+    let kind = match format {
+        Format::Text => TEXT,
+        Format::Json => JSON,
+    };
+    let mut response = if known.is_some_and(|known| made <= known.into()) {
+        answer(StatusCode::NOT_MODIFIED, kind, "")
+    } else {
+        answer(StatusCode::OK, kind, page.body)
+    };
+    let expires = httpdate::HttpDate::from(page.made + MAX_AGE);
+    for (name, value) in [
+        (
+            header::CACHE_CONTROL,
+            format!("max-age={}, public", MAX_AGE.as_secs()),
+        ),
+        (header::VARY, "Accept".to_owned()),
+        (header::LAST_MODIFIED, made.to_string()),
+        (header::EXPIRES, expires.to_string()),
+    ] {
+        set(&mut response, name, &value);
+    }
+    response
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Body::from(body.into()));
+    *response.status_mut() = status;
+    set(&mut response, header::CONTENT_TYPE, kind);
+    // Everybody may read everything here, so pages of other origins may, too.
+    set(&mut response, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    response
+}
+
+fn set(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = value.parse() {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+fn failure(error: &(dyn std::error::Error + 'static)) -> Response {
+    tracing::error!(error, "cannot make a page");
+    answer(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        TEXT,
+        "the page could not be made; see the log",
+    )
+}

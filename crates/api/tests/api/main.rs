@@ -1,0 +1,17 @@
+//! The web pages and metrics of a launcher, seen from outside.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod bed;
+mod hostile;
+mod http;
+mod metrics;
+mod python;
+mod statsd;
+mod webapp;

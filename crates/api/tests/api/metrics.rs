@@ -1,0 +1,88 @@
+//! All names and help texts of Prometheus' metrics, with values.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use nodeyard_api::metrics::Launch;
+use nodeyard_api::{LaunchResult, Metrics};
+use nodeyard_model::{Limits, ResourceName};
+use nodeyard_store::TreePath;
+
+use crate::bed::{Fleet, Served, create, embedded, provider};
+use crate::http::get;
+
+/// A bit of everything.
+pub(crate) fn record(metrics: &Metrics) {
+    let cloud = provider("cloud");
+    for (result, seconds) in [(LaunchResult::Ready, 42), (LaunchResult::Quota, 1)] {
+        metrics.launched(Launch {
+            provider: &cloud,
+            az: Some("nova"),
+            requestor: Some("zuul.example:1"),
+            result,
+            duration: Duration::from_secs(seconds),
+        });
+    }
+    metrics.request_accepted(&cloud, Duration::from_millis(3));
+    metrics.request_fulfilled(&cloud, Duration::from_secs(43));
+    metrics.request_failed();
+    metrics.leaked(&cloud, "instances", 2);
+    let limits = |instances: i64| Limits::from_iter([(ResourceName::INSTANCES, instances)]);
+    let pools = [("main".into(), limits(5)), ("other".into(), limits(3))];
+    metrics.provider_limits(&cloud, BTreeMap::from(pools));
+    let unlimited = [
+        ("main".into(), limits(5)),
+        ("free".into(), Limits::unlimited()),
+    ];
+    metrics.provider_limits(&provider("endless"), BTreeMap::from(unlimited));
+    metrics.provider_limits(
+        &provider("left"),
+        BTreeMap::from([("main".into(), limits(7))]),
+    );
+    metrics.provider_limits(&provider("left"), BTreeMap::new());
+    metrics.tenant_limits(BTreeMap::from([("acme.org:a".into(), limits(9))]));
+}
+
+#[tokio::test]
+async fn metrics_are_the_golden_ones() {
+    let (registry, _store, _directory) = embedded();
+    let _fleet = Fleet::create(&registry).await;
+    let broken = TreePath::new("/nodepool/nodes/0000000009").unwrap();
+    create(registry.tree(), &broken, "{").await;
+    let served = Served::start(&registry).await;
+    record(&served.metrics);
+    let page = get(served.address, "/metrics", &[]).await;
+    assert_eq!(
+        page.header("content-type"),
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    let shown = page.body.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/metrics.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&golden, &shown).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap();
+    assert_eq!(
+        shown,
+        expected,
+        "UPDATE_GOLDEN=1 rewrites {}",
+        golden.display()
+    );
+}
+
+#[tokio::test]
+async fn no_id_is_ever_a_label() {
+    let (registry, _store, _directory) = embedded();
+    let fleet = Fleet::create(&registry).await;
+    let served = Served::start(&registry).await;
+    record(&served.metrics);
+    let text = served.metrics.exposition(&served.views);
+    for id in &fleet.nodes {
+        assert!(!text.contains(&id.to_string()));
+    }
+    for outside in ["200-0000000000", "unheard-of", "zuul", "nova", "server-1"] {
+        assert!(!text.contains(outside), "{outside}");
+    }
+}

@@ -1,0 +1,169 @@
+//! What the pages say; that it is what Python's say is tested beside a real one.
+
+use std::time::{Duration, SystemTime};
+
+use crate::bed::{Fleet, Served, embedded, eventually};
+use crate::http::{ask, get};
+
+const JSON: &[(&str, &str)] = &[("Accept", "application/json")];
+
+#[tokio::test]
+async fn lists_come_in_both_forms() {
+    let (registry, _store, _directory) = embedded();
+    let fleet = Fleet::create(&registry).await;
+    let served = Served::start(&registry).await;
+    let address = served.address;
+
+    let nodes = get(address, "/node-list", JSON).await;
+    assert_eq!(nodes.status, 200);
+    let list = nodes.json();
+    assert_eq!(list.as_array().unwrap().len(), 3);
+    assert_eq!(list[0]["server_id"], "server-1");
+    assert_eq!(list[0]["locked"], "unlocked");
+    assert_eq!(list[1]["locked"], "locked");
+    assert_eq!(list[1]["connection_port"], "redacted");
+    assert!(!nodes.body.contains("hush"));
+    assert_eq!(list[0].as_object().unwrap().len(), 21);
+
+    // With node_id there is one, which shows its lock as well; fields are for people only.
+    let path = format!("/node-list?fields=id&node_id={}", fleet.nodes[1]);
+    let one = get(address, &path, JSON).await.json();
+    assert_eq!(one.as_array().unwrap().len(), 1);
+    assert_eq!(one[0]["locked"], "locked");
+    assert_eq!(one[0].as_object().unwrap().len(), 21);
+    for nobody in ["0000000099", "seven", "%2e%2e%2f"] {
+        let none = get(address, &format!("/node-list?node_id={nobody}"), JSON).await;
+        assert_eq!((none.status, &*none.body), (200, "[]"), "{nobody}");
+    }
+
+    let text = get(address, "/node-list?fields=locked,nonsense,id", &[]).await;
+    assert_eq!(
+        text.body,
+        "\
++------------+----------+
+| ID         | Locked   |
++------------+----------+
+| 0000000000 | unlocked |
+| 0000000001 | locked   |
+| 0000000002 | unlocked |
++------------+----------+"
+    );
+    assert_eq!(
+        get(address, "/label-list", JSON).await.json(),
+        serde_json::json!([{"label": "large"}, {"label": "small"}])
+    );
+    let status = get(
+        address,
+        "/image-status?fields=image,paused,build_request",
+        &[],
+    )
+    .await;
+    assert_eq!(
+        status.body,
+        "\
++-----------+--------+---------------+
+| Image     | Paused | Build Request |
++-----------+--------+---------------+
+| asked     | False  | pending       |
+| debian    | False  |               |
+| quiet     | True   |               |
+| under-way | False  | building      |
++-----------+--------+---------------+"
+    );
+}
+
+#[tokio::test]
+async fn what_changes_is_shown_and_a_paused_image_is_called_so() {
+    let (registry, _store, _directory) = embedded();
+    let _fleet = Fleet::create(&registry).await;
+    let served = Served::start(&registry).await;
+    let state = async || {
+        let builds = get(served.address, "/dib-image-list", JSON).await.json();
+        builds[0]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state().await, "ready");
+    let debian = "debian".parse().unwrap();
+    registry.images().pause(&debian).await.unwrap();
+    eventually("the build is paused", async || state().await == "paused").await;
+    registry.images().unpause(&debian).await.unwrap();
+    eventually("the build is back", async || state().await == "ready").await;
+}
+
+#[tokio::test]
+async fn answers_may_be_kept_for_a_second() {
+    let (registry, _store, _directory) = embedded();
+    let _fleet = Fleet::create(&registry).await;
+    let served = Served::start(&registry).await;
+    let first = get(served.address, "/request-list", JSON).await;
+    assert_eq!(first.header("content-type"), "application/json");
+    assert_eq!(first.header("access-control-allow-origin"), "*");
+    assert_eq!(first.header("cache-control"), "max-age=1, public");
+    let date = |name| httpdate::parse_http_date(first.header(name)).unwrap();
+    assert_eq!(
+        date("expires"),
+        date("last-modified") + Duration::from_secs(1)
+    );
+
+    let since = async |moment: SystemTime| {
+        let moment = httpdate::fmt_http_date(moment);
+        let headers = [
+            ("Accept", "application/json"),
+            ("If-Modified-Since", &moment),
+        ];
+        get(served.address, "/request-list", &headers).await
+    };
+    let kept = since(SystemTime::now() + Duration::from_secs(1000)).await;
+    assert_eq!((kept.status, &*kept.body), (304, ""));
+    assert_eq!(kept.header("cache-control"), "max-age=1, public");
+    assert_eq!(kept.header("access-control-allow-origin"), "*");
+    let old = since(SystemTime::now() - Duration::from_secs(1000)).await;
+    assert_eq!((old.status, old.json()), (200, first.json()));
+    let nonsense = [("If-Modified-Since", "yesterday")];
+    assert_eq!(
+        get(served.address, "/request-list", &nonsense).await.status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn methods_do_not_matter_and_unknown_pages_are_not_found() {
+    let (registry, _store, _directory) = embedded();
+    let served = Served::start(&registry).await;
+    for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+        let answer = ask(served.address, method, "/label-list", JSON)
+            .await
+            .unwrap();
+        assert_eq!((answer.status, &*answer.body), (200, "[]"), "{method}");
+    }
+    let head = ask(served.address, "HEAD", "/label-list", JSON)
+        .await
+        .unwrap();
+    assert_eq!(
+        (head.status, head.header("content-length"), &*head.body),
+        (200, "2", "")
+    );
+    for path in [
+        "/",
+        "/nodes",
+        "/node-list/",
+        "/node-list/x",
+        "/favicon.ico",
+        "//",
+    ] {
+        assert_eq!(get(served.address, path, &[]).await.status, 404, "{path}");
+    }
+    let picky = [("Accept", "image/png")];
+    assert_eq!(get(served.address, "/label-list", &picky).await.status, 406);
+    assert_eq!(get(served.address, "/live", &picky).await.status, 200);
+}
+
+#[tokio::test]
+async fn it_is_ready_when_the_launcher_says_so() {
+    let (registry, _store, _directory) = embedded();
+    let served = Served::start(&registry).await;
+    assert_eq!(get(served.address, "/ready", &[]).await.status, 503);
+    assert_eq!(get(served.address, "/live", &[]).await.body, "OK");
+    served.ready.send_replace(true);
+    let ready = get(served.address, "/ready", &[]).await;
+    assert_eq!((ready.status, &*ready.body), (200, "OK"));
+}

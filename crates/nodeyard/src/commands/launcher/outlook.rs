@@ -1,0 +1,121 @@
+//! What others see of the launcher: its pages, Prometheus, statsd.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_api::metrics::Launch;
+use nodeyard_api::statsd::{self, Reporter};
+use nodeyard_api::{LaunchResult, Metrics, Sources, Statsd, Views, Webapp, webapp};
+use nodeyard_config::Config;
+use nodeyard_driver::ResourceKind;
+use nodeyard_launcher::{Events, LaunchAttempt};
+use nodeyard_model::ProviderName;
+use nodeyard_store::Tree;
+use nodeyard_store::registry::Registry;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// Whether there are pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// A port that is taken is an error.
+    Wanted,
+    /// A port that is taken costs only the pages.
+    Offered,
+    Off,
+}
+
+/// Counts what the launcher tells.
+#[derive(Debug)]
+pub(super) struct Recorder(pub(super) Metrics);
+
+impl Events for Recorder {
+    fn launched(&self, attempt: &LaunchAttempt<'_>) {
+        let word = attempt.result.as_str();
+        let result = LaunchResult::ALL
+            .iter()
+            .find(|result| result.as_str() == word);
+        self.0.launched(Launch {
+            provider: attempt.provider,
+            az: attempt.zone,
+            requestor: attempt.requestor,
+            result: result.copied().unwrap_or(LaunchResult::Unknown),
+            duration: attempt.took,
+        });
+    }
+
+    fn leaked(&self, provider: &ProviderName, kind: &ResourceKind, count: usize) {
+        self.0.leaked(
+            provider,
+            kind.as_str(),
+            u64::try_from(count).unwrap_or(u64::MAX),
+        );
+    }
+
+    fn fulfilled(&self, provider: &ProviderName, took: Duration) {
+        self.0.request_fulfilled(provider, took);
+    }
+}
+
+/// Metrics, sent to statsd if `STATSD_HOST` or `STATSD_PORT` says where it is.
+pub(super) async fn metrics() -> anyhow::Result<Metrics> {
+    let variable = |name| std::env::var(name).ok();
+    let (host, port) = (variable("STATSD_HOST"), variable("STATSD_PORT"));
+    let statsd = match statsd::Options::from_variables(host.as_deref(), port.as_deref())? {
+        Some(options) => Some(Statsd::open(&options).await?),
+        None => None,
+    };
+    Ok(Metrics::new(statsd))
+}
+
+/// Serves the pages and sends the gauges until `stop`.
+pub(super) struct Outlook {
+    webapp: Option<Webapp>,
+    reporter: Reporter,
+}
+
+impl Outlook {
+    pub(super) async fn new(
+        config: &Config,
+        pages: Pages,
+        tree: Arc<dyn Tree>,
+        metrics: Metrics,
+        ready: watch::Receiver<bool>,
+        hostname: &str,
+    ) -> anyhow::Result<Self> {
+        let registry = Registry::new(tree);
+        let views = Views::open(&registry)?;
+        let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
+        let sources = Sources {
+            views,
+            metrics,
+            ready,
+        };
+        let options = webapp::Options {
+            address: config.webapp.listen_address.clone(),
+            port: config.webapp.port.0,
+        };
+        let webapp = match pages {
+            Pages::Off => None,
+            Pages::Wanted => Some(Webapp::bind(options, sources).await?),
+            Pages::Offered => Webapp::bind(options, sources)
+                .await
+                .inspect_err(|error| warn!(error = error as &dyn std::error::Error, "no web pages"))
+                .ok(),
+        };
+        if let Some(address) = webapp.as_ref().and_then(|webapp| webapp.local_addr().ok()) {
+            info!(%address, "web pages");
+        }
+        Ok(Self { webapp, reporter })
+    }
+
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let pages = async {
+            if let Some(webapp) = self.webapp {
+                webapp.run(stop.clone()).await;
+            }
+        };
+        tokio::join!(pages, self.reporter.run(stop.clone()));
+    }
+}
