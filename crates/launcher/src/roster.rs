@@ -354,11 +354,25 @@ async fn register(
         Ok((Ok(id), stat)) => {
             info!(node = %id, machine = %place.machine, slot = place.slot, "node registered");
             ctx.nodes.wrote(id, Arc::new(node), stat);
+            prepare_lock(guard, id);
             Look::Registered(index, id)
         }
         Ok((Err(_), _)) => Look::Store(Error::Closed),
         Err(error) => Look::Store(error),
     }
+}
+
+/// Makes the directory of a node's lock before anybody waits for it.
+fn prepare_lock(guard: &LockGuard, id: NodeId) {
+    let tree = Arc::clone(guard.tree());
+    tokio::spawn(async move {
+        // Whoever locks the node makes it if this fails.
+        if let Ok(path) = TreePath::new(layout::node_lock(id)) {
+            let _ = tree
+                .create(&path, Bytes::new(), CreateMode::Persistent)
+                .await;
+        }
+    });
 }
 
 /// Writes what the configuration says now to a free node.

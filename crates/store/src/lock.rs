@@ -56,6 +56,8 @@ pub struct Lock {
     identifier: Bytes,
     persistent: bool,
     parents: Parents,
+    /// Nobody has contended for it yet, most likely.
+    new: bool,
 }
 
 /// What to do when the lock's directory does not exist.
@@ -110,6 +112,7 @@ impl Locks {
             identifier: Bytes::new(),
             persistent: false,
             parents: Parents::Create,
+            new: false,
         }
     }
 
@@ -138,6 +141,13 @@ impl Lock {
     /// creating it again as an empty ghost.
     pub fn of_existing(mut self) -> Self {
         self.parents = Parents::MustExist;
+        self
+    }
+
+    /// Most likely we are the first to contend for it: its directory is made along with our contender, which
+    /// saves a round trip if it is missing and costs a write if it is not.
+    pub fn likely_new(mut self) -> Self {
+        self.new = true;
         self
     }
 

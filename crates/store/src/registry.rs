@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use nodeyard_model::Record as ModelRecord;
 
 pub use components::{Components, Registration};
@@ -183,10 +184,10 @@ impl Registry {
             Err(error) => return Err(error),
         };
         // A follower may lag behind the one that granted the lock to whoever had it before us.
-        let read = match guard.tree().sync().await {
-            Ok(()) => read(&**guard.tree(), path).await,
-            Err(error) => Err(error),
-        };
+        // Begun together: the read takes effect after the sync, and saves a round trip.
+        let tree = &**guard.tree();
+        let (synced, read) = join(tree.sync(), read(tree, path)).await;
+        let read = synced.and(read);
         match read {
             Ok(Some(Stored { value, stat })) => {
                 Ok(Attempt::Held(Box::new(Held { value, stat, guard })))

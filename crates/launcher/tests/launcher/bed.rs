@@ -70,11 +70,20 @@ impl Store {
 }
 
 fn connect(chroot: TreePath) -> Arc<dyn Tree> {
-    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
-    let host: Host = format!("127.0.0.1:{}", SERVER.port()).parse().unwrap();
-    let mut options = ZooKeeperOptions::new(vec![host]);
     // A busy machine must not end it.
-    options.session_timeout = Duration::from_secs(60);
+    connect_to(zookeeper_port(), chroot, Duration::from_secs(60))
+}
+
+/// The server that all tests share.
+pub(crate) fn zookeeper_port() -> u16 {
+    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
+    SERVER.port()
+}
+
+pub(crate) fn connect_to(port: u16, chroot: TreePath, session_timeout: Duration) -> Arc<dyn Tree> {
+    let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
+    let mut options = ZooKeeperOptions::new(vec![host]);
+    options.session_timeout = session_timeout;
     options.chroot = chroot;
     ZooKeeper::connect(options)
 }

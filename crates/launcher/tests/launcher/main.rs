@@ -14,5 +14,6 @@ mod fake;
 mod fuse;
 mod kill;
 mod recovery;
+mod session;
 mod static_nodes;
 mod zuul;

@@ -10,7 +10,7 @@ use super::{Lock, LockGuard, Parents, name};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
-use crate::tree::{CreateMode, SessionId, Tree};
+use crate::tree::{CreateMode, Created, Listing, SessionId, Tree};
 
 pub(super) struct Contender<'a> {
     lock: &'a Lock,
@@ -134,23 +134,34 @@ impl<'a> Contender<'a> {
         // The listing is sent along: it takes effect after the create, and saves a round trip.
         let create = || self.tree.create(&path, self.lock.identifier.clone(), mode);
         let list = || self.tree.children(&self.lock.dir);
-        let (mut created, mut listing) = join(create(), list()).await;
-        if matches!(created, Err(Error::NoNode { .. })) {
-            let dir = self
-                .tree
-                .create(&self.lock.dir, Bytes::new(), CreateMode::Persistent);
-            let made;
-            (made, created, listing) = join3(dir, create(), list()).await;
-            // Somebody may have made the parents in between, and then we have entered the queue already.
-            let no_parent = matches!(
-                (&made, &created),
-                (Err(Error::NoNode { .. }), Err(Error::NoNode { .. }))
-            );
-            if no_parent && self.lock.parents == Parents::Create {
-                ext::ensure_path(&*self.tree, &self.lock.dir).await?;
-                (created, listing) = join(create(), list()).await;
+        let make_dir = || {
+            self.tree
+                .create(&self.lock.dir, Bytes::new(), CreateMode::Persistent)
+        };
+        let (made, mut created, mut listing);
+        if self.lock.new {
+            (made, created, listing) = join3(make_dir(), create(), list()).await;
+        } else {
+            (created, listing) = join(create(), list()).await;
+            if !is_no_node(&created) {
+                return self.joined(created, listing);
             }
+            (made, created, listing) = join3(make_dir(), create(), list()).await;
         }
+        // Somebody may have made the parents in between, and then we have entered the queue already.
+        let no_parent = is_no_node(&made) && is_no_node(&created);
+        if no_parent && self.lock.parents == Parents::Create {
+            ext::ensure_path(&*self.tree, &self.lock.dir).await?;
+            (created, listing) = join(create(), list()).await;
+        }
+        self.joined(created, listing)
+    }
+
+    fn joined(
+        &mut self,
+        created: Result<Created>,
+        listing: Result<Listing>,
+    ) -> Result<(TreePath, Vec<String>)> {
         match created {
             Ok(created) => {
                 self.entered(created.path.clone());
@@ -192,4 +203,8 @@ impl<'a> Contender<'a> {
             leftover: self.leftover,
         }
     }
+}
+
+fn is_no_node<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::NoNode { .. }))
 }

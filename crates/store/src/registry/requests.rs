@@ -58,6 +58,8 @@ impl Requests<'_> {
 
     pub async fn lock(&self, id: RequestId, patience: Patience) -> Result<Attempt<NodeRequest>> {
         let lock = self.registry.locks.lock(path(layout::request_lock(id))?);
+        // Nearly every request is locked once.
+        let lock = lock.likely_new();
         let request = path(layout::request(id))?;
         self.registry.hold(&lock, &request, patience).await
     }

@@ -1,0 +1,127 @@
+//! The store goes away for a while, with or without the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_model::RequestState;
+use nodeyard_store::{Session, Tree};
+use nodeyard_testbeds::Proxy;
+
+use crate::bed::{Running, Store, eventually, logs, quick};
+use crate::cloud::{SMALL, nothing_is_left};
+use crate::fake::{FakeCloud, config, simulate};
+use crate::zuul::Zuul;
+
+/// For a session that is to die.
+const SHORT: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_recovers_from_the_loss_of_its_own_session() {
+    logs();
+    let store = Store::zookeeper().await;
+    let (tree, proxy) = store.through_a_proxy(SHORT).await;
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start_on(
+        Arc::clone(&tree),
+        Arc::clone(&cloud) as _,
+        &config(2, SMALL),
+        quick(),
+    )
+    .await;
+    let zuul = Zuul::new(store.session().await);
+    cloud.hold_boots(true);
+    let id = zuul.submit(&["small", "small"]).await;
+    eventually("machines boot", || async {
+        (cloud.servers().await.len() == 2).then_some(())
+    })
+    .await;
+    let abandoned = cloud.servers().await;
+    let before = tree.session().borrow().id();
+    assert!(before.is_some());
+
+    proxy.refuse(true);
+    eventually("the session is over", || async {
+        let locks = zuul.registry.requests().lock_dirs().await.unwrap();
+        locks
+            .iter()
+            .all(|(_, stat)| stat.num_children == 0)
+            .then_some(())
+    })
+    .await;
+    proxy.refuse(false);
+    cloud.hold_boots(false);
+    eventually("there is another session", || async {
+        let session = *tree.session().borrow();
+        (matches!(session, Session::Connected(_)) && session.id() != before).then_some(())
+    })
+    .await;
+
+    zuul.run_job(id).await;
+    eventually("what was being launched is gone", || async {
+        let servers = cloud.servers().await;
+        (!servers.iter().any(|name| abandoned.contains(name))).then_some(())
+    })
+    .await;
+    assert!(cloud.peak() <= 2, "{} servers at once", cloud.peak());
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_connections_lose_nothing() {
+    logs();
+    let store = Store::zookeeper().await;
+    let (tree, proxy) = store.through_a_proxy(Duration::from_secs(60)).await;
+    let cloud = FakeCloud::new(simulate());
+    let launcher =
+        Running::start_on(tree, Arc::clone(&cloud) as _, &config(4, SMALL), quick()).await;
+    let zuul = Arc::new(Zuul::new(store.session().await));
+    let jobs = (0..30).map(|_| {
+        let zuul = Arc::clone(&zuul);
+        tokio::spawn(async move {
+            let id = zuul.submit(&["small"]).await;
+            zuul.run_job(id).await
+        })
+    });
+    let jobs: Vec<_> = jobs.collect();
+    let proxy = Arc::new(proxy);
+    let breaking = tokio::spawn({
+        let proxy = Arc::clone(&proxy);
+        async move {
+            // Not for ever: a busy machine must get its work done in between.
+            for _ in 0..20 {
+                tokio::time::sleep(Duration::from_millis(70)).await;
+                proxy.drop_connections();
+            }
+        }
+    });
+    let mut used = Vec::new();
+    for job in jobs {
+        used.extend(job.await.unwrap());
+    }
+    breaking.abort();
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(used.len(), 30, "a node was given to two requests");
+    assert!(cloud.peak() <= 4, "{} servers at once", cloud.peak());
+    let requests = zuul.registry.requests().list().await.unwrap();
+    assert!(
+        requests
+            .iter()
+            .all(|(_, r)| r.value.state != RequestState::Failed)
+    );
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+impl Store {
+    async fn through_a_proxy(&self, session_timeout: Duration) -> (Arc<dyn Tree>, Proxy) {
+        let Store::ZooKeeper { chroot } = self else {
+            panic!("only ZooKeeper is behind a network");
+        };
+        let proxy = Proxy::start(crate::bed::zookeeper_port()).unwrap();
+        let tree = crate::bed::connect_to(proxy.port(), chroot.clone(), session_timeout);
+        nodeyard_store::ext::connected(&*tree).await.unwrap();
+        (tree, proxy)
+    }
+}
