@@ -34,7 +34,15 @@ impl Figure {
 }
 
 pub(crate) fn print(title: &str, figures: &[Figure]) {
+    print_title(title);
+    print_figures(figures);
+}
+
+pub(crate) fn print_title(title: &str) {
     println!("\n{title}");
+}
+
+pub(crate) fn print_figures(figures: &[Figure]) {
     for figure in figures {
         let verdict = match figure.reached {
             None => "",
@@ -42,11 +50,11 @@ pub(crate) fn print(title: &str, figures: &[Figure]) {
             Some(false) => " (MISSED)",
         };
         println!(
-            "  {:<52} {:>16}  {}",
+            "  {:<62} {:>15}  {}",
             figure.what, figure.value, figure.against
         );
         if !figure.aim.is_empty() {
-            println!("  {:<52} {:>16}  aim: {}{verdict}", "", "", figure.aim);
+            println!("  {:<62} {:>15}  aim: {}{verdict}", "", "", figure.aim);
         }
     }
 }

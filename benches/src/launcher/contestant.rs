@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use nodeyard_model::layout;
+use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{TreePath, ext};
 use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
 
@@ -51,16 +52,25 @@ impl Arena {
         })
     }
 
-    /// Everything of the store goes first; so do the remains of a launcher that was killed.
+    /// On an empty store.
     pub(crate) async fn begin(&self, who: Who, configuration: &str) -> anyhow::Result<Bout> {
-        let tree = zookeeper::connect(&self.server, true).await?;
+        let zuul = self.clear().await?;
+        let launcher = self.launch(who, configuration)?;
+        Ok(Bout { launcher, zuul })
+    }
+
+    /// Empties the store, so that also the remains of a launcher that was killed go.
+    pub(crate) async fn clear(&self) -> anyhow::Result<Arc<Zuul>> {
+        let tree = self.session().await?;
         for path in [layout::NODEPOOL, layout::NODEYARD] {
             ext::delete_recursive(&*tree, &TreePath::new(path)?).await?;
         }
         ext::ensure_path(&*tree, &TreePath::new(layout::NODES)?).await?;
-        let zuul = Arc::new(Zuul::new(tree).await?);
-        let launcher = self.launch(who, configuration)?;
-        Ok(Bout { launcher, zuul })
+        Ok(Arc::new(Zuul::new(tree).await?))
+    }
+
+    pub(crate) async fn session(&self) -> anyhow::Result<Arc<ZooKeeper>> {
+        zookeeper::connect(&self.server, true).await
     }
 
     pub(crate) fn launch(&self, who: Who, configuration: &str) -> anyhow::Result<Launcher> {

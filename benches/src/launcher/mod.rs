@@ -3,6 +3,7 @@
 //! Both run as processes and are not told that they are measured. The load is of our making ([`zuul`]) and the same
 //! for both. Every row is bounded in time: what Python does not finish by then is counted as far as it got.
 
+mod bare;
 mod configuration;
 mod contestant;
 mod load;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 
 use self::contestant::Arena;
-use crate::report::{Figure, rate};
+use crate::report::{self, Figure, rate};
 use crate::zookeeper;
 
 /// How large the loads of the launcher's benchmark are
@@ -45,13 +46,13 @@ impl Sizes {
     }
 }
 
-pub(crate) async fn measure(sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
+/// Prints as it goes: this takes minutes.
+pub(crate) async fn measure(sizes: &Sizes) -> anyhow::Result<()> {
+    report::print_title("Launcher, ZooKeeper with TLS and fsync");
     let arena = Arena::new()?;
     let limit = zookeeper::pipelined_writes(&arena.server).await?;
-    let mut figures = vec![Figure::new(
-        "this ZooKeeper, pipelined writes of 1,300 bytes",
-        rate(limit),
-    )];
-    figures.extend(rows::all(&arena, sizes, limit).await?);
-    Ok(figures)
+    let title = "this ZooKeeper, pipelined writes of 1,300 bytes";
+    report::print_figures(&[Figure::new(title, rate(limit))]);
+    rows::all(&arena, sizes, limit).await;
+    Ok(())
 }

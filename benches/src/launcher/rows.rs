@@ -1,12 +1,16 @@
 //! The rows of the comparison.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nodeyard_store::Tree as _;
+
 use super::Sizes;
+use super::bare::Bare;
 use super::configuration::{cloud, machines};
 use super::contestant::{Arena, Bout, START_PATIENCE, Who, memory, processor_time};
 use super::load::{self, Outcome};
-use crate::report::{Figure, rate};
+use crate::report::{self, Figure, rate};
 
 /// Writes that the contract needs for a request of 1.3 nodes.
 const STATIC_WRITES: f64 = 26.0;
@@ -19,34 +23,53 @@ struct Result {
     /// Sorted.
     gone_after: Vec<Duration>,
     transactions: f64,
+    /// Milliseconds that the launcher computed for each request, and those of the load itself.
+    computed: (f64, f64),
 }
 
-pub(crate) async fn all(arena: &Arena, sizes: &Sizes, limit: f64) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    let mut python_rate = None;
+impl Result {
+    fn effort(&self) -> String {
+        let (launcher, load) = self.computed;
+        format!(
+            "a request took {:.1} transactions, {launcher:.1} ms of a core here and {load:.1} ms in the load",
+            self.transactions
+        )
+    }
+}
+
+/// Prints each row as soon as it is there.
+pub(crate) async fn all(arena: &Arena, sizes: &Sizes, limit: f64) {
     if sizes.wants("static") {
-        figures.extend(steady(arena, sizes, limit, Pool::Machines, &mut python_rate).await?);
-        figures.extend(flat_out(arena, sizes, limit, python_rate).await?);
+        let row = steady(arena, sizes, limit, Pool::Machines).await;
+        let python_rate = row.as_ref().ok().and_then(|(_, python)| *python);
+        show("static", row.map(|(figures, _)| figures));
+        show("static", flat_out(arena, sizes, limit, python_rate).await);
     }
     if sizes.wants("cloud") {
-        figures.extend(steady(arena, sizes, limit, Pool::Cloud, &mut None).await?);
+        let row = steady(arena, sizes, limit, Pool::Cloud).await;
+        show("cloud", row.map(|(figures, _)| figures));
     }
     if sizes.wants("single") {
-        figures.extend(single(arena, sizes).await?);
+        show("single", single(arena, sizes).await);
     }
     if sizes.wants("queue static") {
-        figures.extend(queue(arena, sizes, Pool::Machines).await?);
+        show("queue static", queue(arena, sizes, Pool::Machines).await);
     }
     if sizes.wants("queue cloud") {
-        figures.extend(queue(arena, sizes, Pool::Cloud).await?);
+        show("queue cloud", queue(arena, sizes, Pool::Cloud).await);
     }
     if sizes.wants("idle") {
-        figures.extend(idle(arena, sizes).await?);
+        show("idle", idle(arena, sizes).await);
     }
     if sizes.wants("restart") {
-        figures.extend(restart(arena, sizes).await?);
+        show("restart", restart(arena, sizes).await);
     }
-    Ok(figures)
+}
+
+/// A row that cannot be measured does not cost the others.
+fn show(row: &str, figures: anyhow::Result<Vec<Figure>>) {
+    let failed = |error| vec![Figure::new(row, "failed").against(format!("{error:#}"))];
+    report::print_figures(&figures.unwrap_or_else(failed));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,26 +127,37 @@ async fn closed(
     limit: Duration,
 ) -> anyhow::Result<Result> {
     let bout = pool.begin(arena, who, 200).await?;
+    let computed = || {
+        let launcher = processor_time(bout.launcher.pid())?;
+        anyhow::Ok((launcher, processor_time(std::process::id())?))
+    };
     let before = arena.transactions()?;
+    let computed_before = computed()?;
     let outcome = load::closed(&bout.zuul, requests, AT_A_TIME, use_time, limit).await?;
     let mut gone_after = bout.zuul.gone_after(Duration::from_secs(10)).await;
     let after = arena.transactions()?;
+    let computed_after = computed()?;
     bout.end().await;
     gone_after.sort();
+    let each = |total: f64| total / outcome.completed.max(1) as f64;
     Ok(Result {
-        transactions: (after - before) as f64 / outcome.completed.max(1) as f64,
+        transactions: each((after - before) as f64),
+        computed: (
+            each(computed_after.0 - computed_before.0) * 1e3,
+            each(computed_after.1 - computed_before.1) * 1e3,
+        ),
         outcome,
         gone_after,
     })
 }
 
+/// Also returns Python's rate.
 async fn steady(
     arena: &Arena,
     sizes: &Sizes,
     limit: f64,
     pool: Pool,
-    python_rate: &mut Option<f64>,
-) -> anyhow::Result<Vec<Figure>> {
+) -> anyhow::Result<(Vec<Figure>, Option<f64>)> {
     let requests = sizes.count(500);
     let use_time = match pool {
         Pool::Machines => Duration::from_millis(100),
@@ -140,9 +174,9 @@ async fn steady(
             who.name()
         );
         let mut figure = Figure::new(title, rate(outcome.rate())).against(format!(
-            "{}; {:.1} transactions a request",
+            "{}; {}",
             times("fulfilled", &outcome.fulfilled_after),
-            result.transactions
+            result.effort()
         ));
         if *who == Who::Ours {
             let p50 = percentile(&outcome.fulfilled_after, 50);
@@ -176,10 +210,7 @@ async fn steady(
         }
         figures.push(figure);
         match who {
-            Who::Python => {
-                *python_rate = Some(outcome.rate());
-                python = Some(result);
-            }
+            Who::Python => python = Some(result),
             Who::Ours => {
                 let writes = match pool {
                     Pool::Machines => STATIC_WRITES,
@@ -189,10 +220,11 @@ async fn steady(
             }
         }
     }
-    Ok(figures)
+    Ok((figures, python.map(|python| python.outcome.rate())))
 }
 
-/// Without pauses: only ours, since Python's own sleeps are most of what it does.
+/// Without pauses. Python's own sleeps are most of what it does then, so the yardstick is a program that does only
+/// what the contract demands.
 async fn flat_out(
     arena: &Arena,
     sizes: &Sizes,
@@ -200,25 +232,34 @@ async fn flat_out(
     python_rate: Option<f64>,
 ) -> anyhow::Result<Vec<Figure>> {
     let requests = sizes.count(5_000);
-    let result = closed(
-        arena,
-        Who::Ours,
-        Pool::Machines,
-        requests,
-        Duration::ZERO,
-        sizes.time(60),
-    )
-    .await?;
+    let time = sizes.time(60);
+    let zuul = arena.clear().await?;
+    let session = arena.session().await?;
+    let bare = Bare::start(Arc::clone(&session) as _, 200).await?;
+    let yardstick = load::closed(&zuul, requests, AT_A_TIME, Duration::ZERO, time).await?;
+    drop(bare);
+    session.close().await;
+    zuul.close().await;
+
+    let who = Who::Ours;
+    let result = closed(arena, who, Pool::Machines, requests, Duration::ZERO, time).await?;
     let outcome = &result.outcome;
+    let title = |who| format!("static, {requests} requests, given back at once: {who}");
     let mut against = times("fulfilled", &outcome.fulfilled_after);
+    against += &format!("; {}", result.effort());
     if let Some(python) = python_rate {
         against += &format!("; {:.1} times Python's rate above", outcome.rate() / python);
     }
-    let title = format!("static, {requests} requests at once given back: Nodeyard");
+    let share = outcome.rate() / yardstick.rate();
     Ok(vec![
-        Figure::new(title, rate(outcome.rate()))
+        Figure::new(title("the contract's writes alone"), rate(yardstick.rate()))
+            .against(times("fulfilled", &yardstick.fulfilled_after)),
+        Figure::new(title("Nodeyard"), rate(outcome.rate()))
             .against(against)
-            .aim("420/s".to_owned(), outcome.rate() >= 420.0),
+            .aim(
+                format!("as fast as the contract's writes alone: {share:.2} of them"),
+                share >= 0.99,
+            ),
         fraction(&result, STATIC_WRITES, limit),
     ])
 }
@@ -231,9 +272,8 @@ fn fraction(result: &Result, writes: f64, limit: f64) -> Figure {
         format!("{:.1} %", done / limit * 100.0),
     )
     .against(format!(
-        "{} in {:.1} transactions a request; {:.1} % with the {writes} writes of the contract",
+        "{}; {:.1} % with the {writes} writes of the contract",
         rate(done),
-        result.transactions,
         contract / limit * 100.0
     ))
 }

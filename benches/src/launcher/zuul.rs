@@ -29,7 +29,7 @@ pub(crate) struct Zuul {
 
 #[derive(Default)]
 struct Ledger {
-    waiting: HashMap<RequestId, oneshot::Sender<Instant>>,
+    waiting: HashMap<RequestId, oneshot::Sender<Moment>>,
     /// How many requests have been fulfilled so far.
     fulfilled: usize,
     in_use: HashSet<NodeId>,
@@ -38,12 +38,18 @@ struct Ledger {
     gone_after: Vec<Duration>,
 }
 
+/// When a request was fulfilled, and how many had been before.
+struct Moment {
+    at: Instant,
+    before: usize,
+}
+
 pub(crate) struct Submitted {
     pub(crate) id: RequestId,
     at: Instant,
-    /// How many requests had been fulfilled before.
+    /// How many requests had been fulfilled when it was there.
     before: usize,
-    done: oneshot::Receiver<Instant>,
+    done: oneshot::Receiver<Moment>,
 }
 
 pub(crate) struct Fulfilled {
@@ -83,14 +89,17 @@ impl Zuul {
         request.tenant_name = Some("tenant".into());
         request.event_id = Some("event".into());
         request.created_time = Some(now);
-        let before = lock(&self.ledger).fulfilled;
         let at = Instant::now();
         let requests = self.registry.requests();
         let (id, _) = requests
             .create(precedence, &request, Lifetime::UntilDeleted)
             .await?;
         let (sender, done) = oneshot::channel();
-        lock(&self.ledger).waiting.insert(id, sender);
+        let before = {
+            let mut ledger = lock(&self.ledger);
+            ledger.waiting.insert(id, sender);
+            ledger.fulfilled
+        };
         // It may have been fulfilled before anybody waited for it.
         if let Some(item) = self.requests.get(&id) {
             lock(&self.ledger).note(id, &item.value);
@@ -104,15 +113,14 @@ impl Zuul {
     }
 
     pub(crate) async fn fulfilled(&self, submitted: Submitted) -> anyhow::Result<Fulfilled> {
-        let at = submitted
+        let Moment { at, before } = submitted
             .done
             .await
             .with_context(|| format!("request {} was not fulfilled", submitted.id))?;
-        let now = lock(&self.ledger).fulfilled;
         Ok(Fulfilled {
             id: submitted.id,
             after: at.saturating_duration_since(submitted.at),
-            overtaken_by: now.saturating_sub(submitted.before + 1),
+            overtaken_by: before.saturating_sub(submitted.before),
         })
     }
 
@@ -214,8 +222,12 @@ impl Ledger {
         if let Some(waiter) = self.waiting.remove(&id)
             && request.state == RequestState::Fulfilled
         {
+            let moment = Moment {
+                at: Instant::now(),
+                before: self.fulfilled,
+            };
             self.fulfilled += 1;
-            let _ = waiter.send(Instant::now());
+            let _ = waiter.send(moment);
         }
     }
 }
