@@ -1,6 +1,6 @@
 //! What operators and their programs see of a launcher.
 //!
-//! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics`.
+//! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics`, and why a request waits.
 //! * [`metrics`]: what is counted. One cheap handle, read by Prometheus and sent to statsd.
 //! * [`statsd`]: Nodepool's names on the wire, and the reports of the elected launcher.
 //!
@@ -16,4 +16,4 @@ mod views;
 pub use metrics::{LaunchResult, Metrics};
 pub use statsd::Statsd;
 pub use views::{Views, marks::Mark, marks::MarkShape};
-pub use webapp::{Sources, Webapp};
+pub use webapp::{Explain, Reasons, Sources, Webapp};

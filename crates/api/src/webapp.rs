@@ -9,15 +9,18 @@ mod cache;
 mod lists;
 mod pages;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nodeyard_model::RequestId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -56,11 +59,26 @@ impl Default for Options {
     }
 }
 
+/// Knows why a request waits.
+#[async_trait]
+pub trait Explain: fmt::Debug + Send + Sync {
+    /// None if there is no such request.
+    async fn explain(&self, request: RequestId) -> Option<Reasons>;
+}
+
+/// Why a request waits, in both forms.
+#[derive(Debug, Clone)]
+pub struct Reasons {
+    pub text: String,
+    pub json: String,
+}
+
 /// What the pages are made from.
 #[derive(Debug, Clone)]
 pub struct Sources {
     pub views: Views,
     pub metrics: Metrics,
+    pub explain: Arc<dyn Explain>,
     /// True once the launcher works; `/ready` says so.
     pub ready: watch::Receiver<bool>,
 }

@@ -31,6 +31,10 @@ pub(crate) enum NodeyardCommand {
     Config(commands::config::ConfigArgs),
     /// Look into the store, or move its state to another backend
     Store(commands::store::StoreArgs),
+    /// Say why a request waits, and what has to happen next
+    Explain(commands::explain::ExplainArgs),
+    /// Run a simulated cloud for providers with `driver: fake`
+    Simulate(commands::simulate::SimulateArgs),
     /// Make the links `nodepool`, `nodepool-launcher` and `nodepool-builder` to this program
     InstallLinks(commands::install_links::InstallLinksArgs),
     /// Print a completion script for a shell

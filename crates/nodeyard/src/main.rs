@@ -76,6 +76,14 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
             logging::start(logging::Level::commands(context.verbose));
             block_on(commands::store::run(args, &context))?;
         }
+        NodeyardCommand::Explain(args) => {
+            logging::start(logging::Level::commands(context.verbose));
+            block_on(commands::explain::run(args, &context))?;
+        }
+        NodeyardCommand::Simulate(args) => {
+            logging::start(logging::Level::daemons(context.verbose));
+            block_on(commands::simulate::run(args, &context))?;
+        }
         NodeyardCommand::Up(args) => {
             logging::start(logging::Level::daemons(context.verbose));
             block_on(commands::up::run(args, &context))?;

@@ -27,6 +27,7 @@ pub(super) fn router(sources: Sources) -> Router {
         .route("/live", any(async || alive()))
         .route("/ready", any(ready))
         .route("/metrics", any(metrics))
+        .route("/explain/{request}", any(explain))
         .route("/{list}", any(list))
         .with_state(Arc::new(App {
             sources,
@@ -60,6 +61,25 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     match made.await {
         Ok(text) => answer(StatusCode::OK, EXPOSITION, text),
         Err(error) => failure(&error),
+    }
+}
+
+/// Not kept: what stands in the way of a request changes by the moment.
+async fn explain(
+    State(app): State<Arc<App>>,
+    Path(request): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let Ok(request) = request.parse() else {
+        let body = "a request is called <precedence>-<number>, as in 200-0000000001";
+        return answer(StatusCode::BAD_REQUEST, TEXT, body);
+    };
+    let Some(reasons) = app.sources.explain.explain(request).await else {
+        return answer(StatusCode::NOT_FOUND, TEXT, "there is no such request");
+    };
+    match accept::format(&headers) {
+        Some(Format::Json) => answer(StatusCode::OK, JSON, reasons.json),
+        _ => answer(StatusCode::OK, TEXT, reasons.text),
     }
 }
 

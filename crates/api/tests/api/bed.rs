@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_api::{Metrics, Sources, Views, Webapp, webapp};
+use nodeyard_api::{Explain, Metrics, Reasons, Sources, Views, Webapp, webapp};
 use nodeyard_model::{
     BuildKey, BuildState, ImageBuild, ImageName, ImageUpload, Label, Node, NodeId, NodeRequest,
-    NodeState, PoolComponent, ProviderName, RequestState, Timestamp, UploadState,
+    NodeState, PoolComponent, ProviderName, RequestId, RequestState, Timestamp, UploadState,
 };
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::lock::LockGuard;
@@ -162,6 +162,7 @@ impl Served {
         let metrics = Metrics::default();
         let (ready, is_ready) = watch::channel(false);
         let sources = Sources {
+            explain: Arc::new(Oracle),
             views: views.clone(),
             metrics: metrics.clone(),
             ready: is_ready,
@@ -197,5 +198,19 @@ where
     };
     if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
         panic!("waited in vain until {what}");
+    }
+}
+
+/// Explains one request and knows no other.
+#[derive(Debug)]
+struct Oracle;
+
+#[async_trait::async_trait]
+impl Explain for Oracle {
+    async fn explain(&self, request: RequestId) -> Option<Reasons> {
+        (request.to_string() == "200-0000000007").then(|| Reasons {
+            text: "it waits for room\n".to_owned(),
+            json: r#"{"next": "room"}"#.to_owned(),
+        })
     }
 }

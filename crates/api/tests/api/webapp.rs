@@ -167,3 +167,15 @@ async fn it_is_ready_when_the_launcher_says_so() {
     let ready = get(served.address, "/ready", &[]).await;
     assert_eq!((ready.status, &*ready.body), (200, "OK"));
 }
+
+#[tokio::test]
+async fn a_request_is_explained_in_both_forms() {
+    let (registry, _store, _directory) = embedded();
+    let served = Served::start(&registry).await;
+    let page = "/explain/200-0000000007";
+    let text = get(served.address, page, &[]).await;
+    assert_eq!((text.status, &*text.body), (200, "it waits for room\n"));
+    assert_eq!(get(served.address, page, JSON).await.json()["next"], "room");
+    assert_eq!(get(served.address, "/explain/200-0000000008", &[]).await.status, 404);
+    assert_eq!(get(served.address, "/explain/nonsense", &[]).await.status, 400);
+}

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
 use drivers::Drivers;
@@ -46,7 +47,7 @@ pub(crate) async fn run(
         clock: Clock::system(),
     };
     let (launcher, handle) = Launcher::new(options, parts);
-    let outlook = Outlook::new(&first, pages, tree, metrics, handle.ready(), &hostname).await?;
+    let outlook = Outlook::new(&first, pages, tree, metrics, handle, &hostname).await?;
     let working = async {
         let result = launcher.run(stop.clone()).await;
         // Without the launcher there is nothing to look at.

@@ -3,9 +3,11 @@
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod daemon;
+pub(crate) mod explain;
 pub(crate) mod install_links;
 pub(crate) mod launcher;
 pub(crate) mod man;
 pub(crate) mod nodepool;
+pub(crate) mod simulate;
 pub(crate) mod store;
 pub(crate) mod up;

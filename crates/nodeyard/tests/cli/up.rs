@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::bed::Bed;
+use crate::bed::{Bed, wait_until};
 
 #[test]
 fn it_stops_in_order_and_starts_again() {
@@ -59,4 +59,51 @@ fn a_broken_configuration_is_refused_at_the_start() {
     let ran = bed.run(["-c", "nodepool.yaml", "up", "--state-dir", "state"]);
     ran.failed("nodepool.yaml:1:9");
     assert!(!bed.path("state").exists());
+}
+
+#[test]
+fn a_request_that_waits_is_explained() {
+    let bed = Bed::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    bed.write(
+        "nodepool.yaml",
+        format!(
+            "
+webapp: {{port: {port}, listen_address: 127.0.0.1}}
+labels: [{{name: small}}]
+providers:
+  - name: cloud
+    driver: fake
+    cloud: fake
+    cloud-images: [{{name: image, image-name: fake-image}}]
+    pools:
+      - name: main
+        max-servers: 0
+        labels: [{{name: small, cloud-image: image, min-ram: 1}}]
+  - name: slow
+    driver: fake
+    cloud: fake
+    simulate: {{boot-time: 3600}}
+    cloud-images: [{{name: image, image-name: fake-image}}]
+    pools:
+      - name: main
+        labels: [{{name: small, cloud-image: image, min-ram: 1}}]
+"
+        ),
+    );
+    let daemon = bed.up(&["-c", "nodepool.yaml"]);
+    daemon.wait_for_log("web pages");
+    let request = r#"{\"state\": \"requested\", \"state_time\": 1, \"node_types\": [\"small\"], \"requestor\": \"test\", \"requestor_data\": null, \"provider\": null, \"event_id\": null}"#;
+    let lines = format!(
+        "{{\"nodeyard-export\":1}}\n{{\"path\":\"/nodepool/requests/200-0000000000\",\"data\":\"{request}\"}}\n"
+    );
+    bed.write("request.jsonl", lines);
+    // The launcher makes the directory of requests when it starts.
+    wait_until("the request can be made", || bed.store(&["import", "request.jsonl"]).code == 0);
+    wait_until("the request is launched", || {
+        bed.run(["-c", "nodepool.yaml", "explain", "200-0000000000"]).out.contains("slow")
+    });
+    let json = bed.run(["-c", "nodepool.yaml", "--format", "json", "explain", "200-0000000000"]);
+    assert_eq!(json.succeeded().json()["request"], "200-0000000000");
+    bed.run(["-c", "nodepool.yaml", "explain", "200-0000000001"]).failed("not there");
 }

@@ -156,7 +156,7 @@ fn label(label: &OpenStackLabel) -> Result<fake::LabelOptions, Error> {
     })
 }
 
-fn simulate(simulate: &config::Simulate) -> fake::Simulate {
+pub(crate) fn simulate(simulate: &config::Simulate) -> fake::Simulate {
     let span = |time: config::SimulatedTime| fake::Span {
         min: *time.min,
         max: *time.max,

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use nodeyard_api::metrics::Launch;
 use nodeyard_api::statsd::{self, Reporter};
-use nodeyard_api::{LaunchResult, Metrics, Sources, Statsd, Views, Webapp, webapp};
+use nodeyard_api::{
+    Explain, LaunchResult, Metrics, Reasons, Sources, Statsd, Views, Webapp, webapp,
+};
 use nodeyard_config::Config;
 use nodeyard_driver::ResourceKind;
-use nodeyard_launcher::{Events, LaunchAttempt};
-use nodeyard_model::ProviderName;
+use nodeyard_launcher::{Events, Handle, LaunchAttempt};
+use nodeyard_model::{ProviderName, RequestId};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::Registry;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -58,6 +60,21 @@ impl Events for Recorder {
     }
 }
 
+/// Asks the launcher itself.
+#[derive(Debug)]
+struct Explainer(Handle);
+
+#[async_trait]
+impl Explain for Explainer {
+    async fn explain(&self, request: RequestId) -> Option<Reasons> {
+        let explanation = self.0.explain(request).await?;
+        Some(Reasons {
+            text: format!("{explanation}\n"),
+            json: serde_json::to_string(&explanation).ok()?,
+        })
+    }
+}
+
 /// Metrics, sent to statsd if `STATSD_HOST` or `STATSD_PORT` says where it is.
 pub(super) async fn metrics() -> anyhow::Result<Metrics> {
     let variable = |name| std::env::var(name).ok();
@@ -81,7 +98,7 @@ impl Outlook {
         pages: Pages,
         tree: Arc<dyn Tree>,
         metrics: Metrics,
-        ready: watch::Receiver<bool>,
+        launcher: Handle,
         hostname: &str,
     ) -> anyhow::Result<Self> {
         let registry = Registry::new(tree);
@@ -90,7 +107,8 @@ impl Outlook {
         let sources = Sources {
             views,
             metrics,
-            ready,
+            ready: launcher.ready(),
+            explain: Arc::new(Explainer(launcher)),
         };
         let options = webapp::Options {
             address: config.webapp.listen_address.clone(),
