@@ -176,6 +176,14 @@ async fn a_request_is_explained_in_both_forms() {
     let text = get(served.address, page, &[]).await;
     assert_eq!((text.status, &*text.body), (200, "it waits for room\n"));
     assert_eq!(get(served.address, page, JSON).await.json()["next"], "room");
-    assert_eq!(get(served.address, "/explain/200-0000000008", &[]).await.status, 404);
-    assert_eq!(get(served.address, "/explain/nonsense", &[]).await.status, 400);
+    assert_eq!(
+        get(served.address, "/explain/200-0000000008", &[])
+            .await
+            .status,
+        404
+    );
+    assert_eq!(
+        get(served.address, "/explain/nonsense", &[]).await.status,
+        400
+    );
 }

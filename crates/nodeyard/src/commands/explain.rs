@@ -42,7 +42,9 @@ pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<
         Format::Table => "text/plain",
     };
     let page = format!("{}/explain/{}", url.trim_end_matches('/'), args.request);
-    let asked = Request::get(&page).header(ACCEPT, kind).body(Empty::<Bytes>::new());
+    let asked = Request::get(&page)
+        .header(ACCEPT, kind)
+        .body(Empty::<Bytes>::new());
     let asked = asked.with_context(|| format!("{url} is not the address of a web server"))?;
     let client = Client::builder(TokioExecutor::new()).build_http();
     let unreachable = || format!("no launcher answers at {url}; name its web server with --url");
@@ -52,12 +54,21 @@ pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<
         .with_context(unreachable)?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-    let body = body.map_err(|error| anyhow::anyhow!(error)).with_context(unreachable)?.to_bytes();
+    let body = body
+        .map_err(|error| anyhow::anyhow!(error))
+        .with_context(unreachable)?
+        .to_bytes();
     if status == StatusCode::NOT_FOUND {
-        bail!("request {} is not there: it was served, cancelled, or never made", args.request);
+        bail!(
+            "request {} is not there: it was served, cancelled, or never made",
+            args.request
+        );
     }
     if !status.is_success() {
-        bail!("{page} answered {status}: {}", String::from_utf8_lossy(&body).trim());
+        bail!(
+            "{page} answered {status}: {}",
+            String::from_utf8_lossy(&body).trim()
+        );
     }
     io::stdout().write_all(&body)?;
     Ok(())

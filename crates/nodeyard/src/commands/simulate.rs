@@ -28,14 +28,20 @@ pub(crate) async fn run(args: SimulateArgs, context: &Context) -> anyhow::Result
     if let Some(config) = context.load()? {
         for provider in config.providers.values() {
             if let Driver::Fake(section) = &provider.driver {
-                clouds.insert(provider.name().to_owned(), launcher::simulate(&section.simulate));
+                clouds.insert(
+                    provider.name().to_owned(),
+                    launcher::simulate(&section.simulate),
+                );
             }
         }
     }
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on {}", args.listen))?;
-    info!("simulated clouds; use them with {URL_VARIABLE}=http://{}", listener.local_addr()?);
+    info!(
+        "simulated clouds; use them with {URL_VARIABLE}=http://{}",
+        listener.local_addr()?
+    );
     let world = Arc::new(World::new(clouds, Clock::system()));
     Ok(serve(listener, world, stop.cancelled_owned()).await?)
 }

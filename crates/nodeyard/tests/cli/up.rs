@@ -64,7 +64,11 @@ fn a_broken_configuration_is_refused_at_the_start() {
 #[test]
 fn a_request_that_waits_is_explained() {
     let bed = Bed::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     bed.write(
         "nodepool.yaml",
         format!(
@@ -99,11 +103,23 @@ providers:
     );
     bed.write("request.jsonl", lines);
     // The launcher makes the directory of requests when it starts.
-    wait_until("the request can be made", || bed.store(&["import", "request.jsonl"]).code == 0);
-    wait_until("the request is launched", || {
-        bed.run(["-c", "nodepool.yaml", "explain", "200-0000000000"]).out.contains("slow")
+    wait_until("the request can be made", || {
+        bed.store(&["import", "request.jsonl"]).code == 0
     });
-    let json = bed.run(["-c", "nodepool.yaml", "--format", "json", "explain", "200-0000000000"]);
+    wait_until("the request is launched", || {
+        bed.run(["-c", "nodepool.yaml", "explain", "200-0000000000"])
+            .out
+            .contains("slow")
+    });
+    let json = bed.run([
+        "-c",
+        "nodepool.yaml",
+        "--format",
+        "json",
+        "explain",
+        "200-0000000000",
+    ]);
     assert_eq!(json.succeeded().json()["request"], "200-0000000000");
-    bed.run(["-c", "nodepool.yaml", "explain", "200-0000000001"]).failed("not there");
+    bed.run(["-c", "nodepool.yaml", "explain", "200-0000000001"])
+        .failed("not there");
 }
