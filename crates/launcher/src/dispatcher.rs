@@ -23,6 +23,7 @@ use nodeyard_store::registry::ImageId;
 use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -58,6 +59,8 @@ pub(crate) struct Dispatcher {
     /// Our own requests for ready nodes.
     min_ready: BTreeSet<RequestId>,
     submitting: bool,
+    /// Since when ready nodes are missing.
+    short_since: Option<Instant>,
     sightings: Sightings,
     drains: View<DrainShape>,
     /// The names under which pools are in the picture.
@@ -120,6 +123,7 @@ impl Dispatcher {
             recovering: HashSet::new(),
             min_ready: BTreeSet::new(),
             submitting: false,
+            short_since: None,
             sightings: Sightings::default(),
             drains,
             pool_entries: BTreeSet::new(),
