@@ -79,7 +79,7 @@ providers:
   - name: cloud
     driver: fake
     cloud: fake
-    cloud-images: [{{name: image, image-name: fake-image}}]
+    cloud-images: [{{name: image, image-name: Fake Precise}}]
     pools:
       - name: main
         max-servers: 0
@@ -88,7 +88,7 @@ providers:
     driver: fake
     cloud: fake
     simulate: {{boot-time: 3600}}
-    cloud-images: [{{name: image, image-name: fake-image}}]
+    cloud-images: [{{name: image, image-name: Fake Precise}}]
     pools:
       - name: main
         labels: [{{name: small, cloud-image: image, min-ram: 1}}]
@@ -98,14 +98,14 @@ providers:
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("web pages");
     let request = r#"{\"state\": \"requested\", \"state_time\": 1, \"node_types\": [\"small\"], \"requestor\": \"test\", \"requestor_data\": null, \"provider\": null, \"event_id\": null}"#;
-    let lines = format!(
-        "{{\"nodeyard-export\":1}}\n{{\"path\":\"/nodepool/requests/200-0000000000\",\"data\":\"{request}\"}}\n"
-    );
-    bed.write("request.jsonl", lines);
-    // The launcher makes the directory of requests when it starts.
-    wait_until("the request can be made", || {
-        bed.store(&["import", "request.jsonl"]).code == 0
-    });
+    let lines = [
+        r#"{"nodeyard-export":1}"#.to_owned(),
+        r#"{"path":"/nodepool"}"#.to_owned(),
+        r#"{"path":"/nodepool/requests"}"#.to_owned(),
+        format!(r#"{{"path":"/nodepool/requests/200-0000000000","data":"{request}"}}"#),
+    ];
+    bed.write("request.jsonl", lines.join("\n"));
+    bed.store(&["import", "request.jsonl"]).succeeded();
     wait_until("the request is launched", || {
         bed.run(["-c", "nodepool.yaml", "explain", "200-0000000000"])
             .out
