@@ -23,6 +23,7 @@ use nodeyard_store::registry::ImageId;
 use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -58,6 +59,8 @@ pub(crate) struct Dispatcher {
     /// Our own requests for ready nodes.
     min_ready: BTreeSet<RequestId>,
     submitting: bool,
+    /// Since when ready nodes are missing.
+    short_since: Option<Instant>,
     sightings: Sightings,
     drains: View<DrainShape>,
     /// The names under which pools are in the picture.
@@ -120,6 +123,7 @@ impl Dispatcher {
             recovering: HashSet::new(),
             min_ready: BTreeSet::new(),
             submitting: false,
+            short_since: None,
             sightings: Sightings::default(),
             drains,
             pool_entries: BTreeSet::new(),
@@ -179,6 +183,8 @@ impl Dispatcher {
     ) -> Result<(), Error> {
         let mut sessions = self.ctx.registry.tree().session();
         self.session = sessions.borrow_and_update().id();
+        // Until nobody can change the configuration any more.
+        let mut followed = true;
         loop {
             let more = self.decide();
             tokio::select! {
@@ -207,11 +213,12 @@ impl Dispatcher {
                     change.ok_or(Error::StoreClosed)?;
                     self.drains_changed();
                 }
-                changed = self.config.changed() => match changed {
-                    Ok(()) => self.apply_config(),
-                    // Nobody changes it any more.
-                    Err(_) => shutdown_or_never(shutdown).await,
-                },
+                changed = self.config.changed(), if followed => {
+                    followed = changed.is_ok();
+                    if followed {
+                        self.apply_config();
+                    }
+                }
                 changed = sessions.changed() => {
                     changed.map_err(|_| Error::StoreClosed)?;
                     let session = *sessions.borrow_and_update();
@@ -259,8 +266,4 @@ impl Dispatcher {
         self.tasks.wait().await;
         self.ctx.registry.locks().settled().await;
     }
-}
-
-async fn shutdown_or_never(shutdown: &CancellationToken) {
-    shutdown.cancelled().await;
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use nodeyard_model::{Label, PoolName, ProviderName, layout};
+use nodeyard_model::{Label, PoolName, ProviderName};
 use nodeyard_plan::PoolKey;
 use nodeyard_store::view::{Kind, Shape};
 use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
@@ -130,7 +130,6 @@ impl Shape for DrainShape {
 }
 
 pub(crate) async fn set(tree: &dyn Tree, scope: &Scope, on: bool) -> Result<()> {
-    debug_assert!(DRAINS.starts_with(layout::NODEYARD));
     let dir = TreePath::new(DRAINS)?;
     let path = dir.join(&scope.record_name())?;
     if !on {

@@ -27,6 +27,8 @@ pub(super) enum Timer {
     Cleanup,
     CloudCheck,
     Expiry,
+    /// Ready nodes may be missing for longer than a moment.
+    KeepReady,
 }
 
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! What comes around by itself: clean-up, looks at clouds, ready nodes, and answers to questions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_driver::{Resource, ResourceKind, Target};
 use nodeyard_model::{
@@ -9,6 +10,7 @@ use nodeyard_model::{
 use nodeyard_plan::leaks::{self, Leaks, Owner, Uploads};
 use nodeyard_plan::{MIN_READY_REQUESTOR, Readiness, expiry, min_ready};
 use nodeyard_store::registry::{ImageId, Lifetime};
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
@@ -21,6 +23,9 @@ use crate::provider::{Provider, cloud_readiness};
 use crate::report::Report;
 use crate::settings::ImageSettings;
 use crate::settle;
+
+/// How long ready nodes must be missing before more are asked for.
+const SHORT_FOR: Duration = Duration::from_millis(100);
 
 impl Dispatcher {
     /// Sets the clocks going.
@@ -68,6 +73,8 @@ impl Dispatcher {
                     .within(self.ctx.timing.cloud_check, Timer::CloudCheck);
             }
             Timer::Expiry => self.expire(),
+            // The look that follows every event is all there is to do.
+            Timer::KeepReady => {}
         }
     }
 
@@ -292,8 +299,16 @@ impl Dispatcher {
             .filter(|label| self.drains.get(&Scope::Label(label.clone())).is_none())
             .collect();
         if wanted.is_empty() {
+            self.short_since = None;
             return;
         }
+        // Requests and nodes are seen one after the other: what is missing for a moment may only be on its way.
+        let since = *self.short_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < SHORT_FOR {
+            self.timers.within(SHORT_FOR, Timer::KeepReady);
+            return;
+        }
+        self.short_since = None;
         self.submitting = true;
         let ctx = self.ctx.clone();
         self.tasks.spawn(async move {
