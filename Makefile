@@ -44,7 +44,7 @@ fuzz: ## Throw damaged records and configurations at the readers, longer than th
 	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-config --test hostile survived
 
 .PHONY: bench
-bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine
+bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine (a quarter of an hour)
 	$(CARGO) run --locked --release --package nodeyard-bench
 	$(CARGO) bench --locked --package nodeyard-config --bench load
 	$(CARGO) bench --locked --package nodeyard-gearman --bench assign
