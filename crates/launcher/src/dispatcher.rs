@@ -190,16 +190,9 @@ impl Dispatcher {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                report = inputs.reports.recv() => {
-                    if let Some(report) = report {
-                        self.take_report(report, news);
-                    }
-                }
-                query = inputs.queries.recv() => {
-                    if let Some(query) = query {
-                        self.answer(query);
-                    }
-                }
+                Some(report) = inputs.reports.recv() => self.take_report(report, news),
+                // Once nobody is left to ask, this must not be taken for a question without end.
+                Some(query) = inputs.queries.recv() => self.answer(query),
                 change = news.nodes.next() => self.nodes_changed(change.ok_or(Error::StoreClosed)?),
                 change = news.requests.next() => {
                     self.requests_changed(change.ok_or(Error::StoreClosed)?);

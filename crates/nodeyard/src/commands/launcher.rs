@@ -20,7 +20,7 @@ pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
 use drivers::Drivers;
-use outlook::{Outlook, Recorder};
+use outlook::Recorder;
 
 /// Runs a launcher on a store until `stop`. The store stays open.
 pub(crate) async fn run(
@@ -47,14 +47,30 @@ pub(crate) async fn run(
         clock: Clock::system(),
     };
     let (launcher, handle) = Launcher::new(options, parts);
-    let outlook = Outlook::new(&first, pages, tree, metrics, handle, &hostname).await?;
     let working = async {
         let result = launcher.run(stop.clone()).await;
         // Without the launcher there is nothing to look at.
         stop.cancel();
         result
     };
-    let (result, ()) = tokio::join!(working, outlook.run(stop.clone()));
+    let shown = async {
+        let result = outlook::run(
+            &first,
+            pages,
+            tree,
+            metrics,
+            handle,
+            &hostname,
+            stop.clone(),
+        )
+        .await;
+        if result.is_err() {
+            stop.cancel();
+        }
+        result
+    };
+    let (result, shown) = tokio::join!(working, shown);
+    shown?;
     result.context("the launcher has ended")
 }
 

@@ -86,54 +86,48 @@ pub(super) async fn metrics() -> anyhow::Result<Metrics> {
     Ok(Metrics::new(statsd))
 }
 
-/// Serves the pages and sends the gauges until `stop`.
-pub(super) struct Outlook {
-    webapp: Option<Webapp>,
-    reporter: Reporter,
-}
-
-impl Outlook {
-    pub(super) async fn new(
-        config: &Config,
-        pages: Pages,
-        tree: Arc<dyn Tree>,
-        metrics: Metrics,
-        launcher: Handle,
-        hostname: &str,
-    ) -> anyhow::Result<Self> {
-        let registry = Registry::new(tree);
-        let views = Views::open(&registry)?;
-        let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
-        let sources = Sources {
-            views,
-            metrics,
-            ready: launcher.ready(),
-            explain: Arc::new(Explainer(launcher)),
-        };
-        let options = webapp::Options {
-            address: config.webapp.listen_address.clone(),
-            port: config.webapp.port.0,
-        };
-        let webapp = match pages {
-            Pages::Off => None,
-            Pages::Wanted => Some(Webapp::bind(options, sources).await?),
-            Pages::Offered => Webapp::bind(options, sources)
-                .await
-                .inspect_err(|error| warn!(error = error as &dyn std::error::Error, "no web pages"))
-                .ok(),
-        };
-        if let Some(address) = webapp.as_ref().and_then(|webapp| webapp.local_addr().ok()) {
-            info!(%address, "web pages");
-        }
-        Ok(Self { webapp, reporter })
+/// Serves the pages and sends the gauges until `stop`. Where there is neither, nothing is watched for them.
+pub(super) async fn run(
+    config: &Config,
+    pages: Pages,
+    tree: Arc<dyn Tree>,
+    metrics: Metrics,
+    launcher: Handle,
+    hostname: &str,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    if pages == Pages::Off && !metrics.has_statsd() {
+        return Ok(());
     }
-
-    pub(super) async fn run(self, stop: CancellationToken) {
-        let pages = async {
-            if let Some(webapp) = self.webapp {
-                webapp.run(stop.clone()).await;
+    let registry = Registry::new(tree);
+    let views = Views::open(&registry)?;
+    let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
+    let sources = Sources {
+        views,
+        metrics,
+        ready: launcher.ready(),
+        explain: Arc::new(Explainer(launcher)),
+    };
+    let options = webapp::Options {
+        address: config.webapp.listen_address.clone(),
+        port: config.webapp.port.0,
+    };
+    let webapp = match pages {
+        Pages::Off => None,
+        Pages::Wanted => Some(Webapp::bind(options, sources).await?),
+        Pages::Offered => Webapp::bind(options, sources)
+            .await
+            .inspect_err(|error| warn!(error = error as &dyn std::error::Error, "no web pages"))
+            .ok(),
+    };
+    let showing = async {
+        if let Some(webapp) = webapp {
+            if let Ok(address) = webapp.local_addr() {
+                info!(%address, "web pages");
             }
-        };
-        tokio::join!(pages, self.reporter.run(stop.clone()));
-    }
+            webapp.run(stop.clone()).await;
+        }
+    };
+    tokio::join!(showing, reporter.run(stop.clone()));
+    Ok(())
 }
