@@ -33,8 +33,9 @@ wait_for() { # TEXT in the log
   return 1
 }
 
-cp examples/nodepool.yaml "$work/nodepool.yaml"
-printf '\nstate-dir: %s/state\n' "$work" >> "$work/nodepool.yaml"
+# Beside whatever else runs on this machine.
+own=$(printf '\nstate-dir: %s/state\nwebapp: {port: %d, listen_address: 127.0.0.1}\n' "$work" $((20000 + RANDOM % 20000)))
+{ cat examples/nodepool.yaml; echo "$own"; } > "$work/nodepool.yaml"
 config=(-c "$work/nodepool.yaml")
 
 say '1. A file with mistakes: all of them at once, each at its place'
@@ -62,7 +63,7 @@ say '5. The configuration changes while it runs: a broken file changes nothing, 
 cp "$work/wrong.yaml" "$work/nodepool.yaml"
 wait_for 'configuration rejected'
 sed 's/max-servers: 20/max-servers: 30/' examples/nodepool.yaml > "$work/next.yaml"
-printf '\nstate-dir: %s/state\n' "$work" >> "$work/next.yaml"
+echo "$own" >> "$work/next.yaml"
 mv "$work/next.yaml" "$work/nodepool.yaml"
 wait_for 'configuration reloaded'
 grep -E 'configuration (rejected|reloaded)' "$work/log"
