@@ -16,7 +16,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Build, start a store on this machine, and walk through it
+demo: ## Build, start everything on this machine, and walk through it
 	testbeds/packages.sh gcc libc6-dev
 	$(CARGO) build --locked --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
