@@ -45,6 +45,12 @@ impl TlsFiles {
             key: read(key)?,
         })
     }
+
+    /// Who the certificate says its holder is.
+    pub fn common_name(&self) -> Option<String> {
+        let certificate = CertificateDer::pem_slice_iter(&self.cert).next()?.ok()?;
+        common_name(&certificate)
+    }
 }
 
 impl fmt::Debug for TlsFiles {
