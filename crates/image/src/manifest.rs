@@ -4,6 +4,7 @@
 //! change that an older program must not meet raises [`VERSION`], and then it leaves the image alone.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,16 @@ pub enum State {
     Building,
     Ready,
     Failed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Building => "being built",
+            Self::Ready => "ready",
+            Self::Failed => "a failure",
+        })
+    }
 }
 
 /// Why something failed.

@@ -12,6 +12,8 @@
 //! `spawn_blocking`.
 
 mod change;
+#[cfg(test)]
+mod crash_tests;
 mod draft;
 mod open;
 mod recover;
@@ -24,7 +26,7 @@ use std::time::SystemTime;
 
 use nodeyard_model::{ImageName, Timestamp};
 
-pub(crate) use draft::admit;
+pub(crate) use draft::measure;
 pub use draft::{Begin, CommitError, Draft};
 pub use open::{OpenError, Options};
 

@@ -184,8 +184,10 @@ impl Draft {
         }
         let mut files = BTreeMap::new();
         for format in formats {
-            let known = self.digests.get(format).cloned();
-            files.insert(format.clone(), admit(&self.path(format), known)?);
+            let path = self.path(format);
+            let file = measure(&path, self.digests.get(format).cloned())?;
+            checksum::write(&path, &file.digests)?;
+            files.insert(format.clone(), file);
         }
         Ok(files)
     }
@@ -265,8 +267,9 @@ impl Drop for Draft {
     }
 }
 
-/// Looks at a file that was made, puts it on disk and settles its digests.
-pub(crate) fn admit(path: &Path, known: Option<Digests>) -> Result<ImageFile, CommitError> {
+/// Looks at a file that was made, puts it on disk and settles its digests: those that are known, else those that are
+/// written beside it, else those of its bytes.
+pub(crate) fn measure(path: &Path, known: Option<Digests>) -> Result<ImageFile, CommitError> {
     let file = match files::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -276,7 +279,8 @@ pub(crate) fn admit(path: &Path, known: Option<Digests>) -> Result<ImageFile, Co
         Err(error) => return Err(error.into()),
     };
     file.sync_all().attempt("sync", path)?;
-    if file.metadata().attempt("look at", path)?.len() == 0 {
+    let meta = file.metadata().attempt("look at", path)?;
+    if meta.len() == 0 {
         let path = path.to_owned();
         return Err(CommitError::Empty { path });
     }
@@ -292,10 +296,6 @@ pub(crate) fn admit(path: &Path, known: Option<Digests>) -> Result<ImageFile, Co
             path: path.to_owned(),
             source,
         })?;
-    if digests != said {
-        checksum::write(path, &digests)?;
-    }
-    let meta = file.metadata().attempt("look at", path)?;
     Ok(ImageFile {
         size: meta.len(),
         allocated: meta.blocks().saturating_mul(512),

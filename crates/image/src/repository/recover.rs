@@ -94,8 +94,11 @@ impl Search<'_> {
                 continue;
             };
             let path = self.layout.manifest(&base);
+            // What an earlier attempt left says nothing about this one.
             let state = match read_manifest(&path) {
-                Ok(written) if written.id == id => Some(written.state),
+                Ok(written) if written.id == id && written.begun == manifest.begun => {
+                    Some(written.state)
+                }
                 _ => None,
             };
             if state != Some(State::Ready) {
@@ -117,6 +120,9 @@ impl Search<'_> {
     fn records(&self, dir: &Path) -> Result<Vec<(ImageId, Option<Manifest>)>, FileError> {
         let mut records = Vec::new();
         for (name, kind) in files::list(dir)? {
+            if name.ends_with(".tmp") {
+                files::remove_file(&dir.join(&name))?;
+            }
             let Some(id) = name
                 .strip_suffix(".json")
                 .and_then(|id| id.parse::<ImageId>().ok())
@@ -175,6 +181,10 @@ impl Search<'_> {
                 continue;
             };
             let manifest = self.settle(&base, manifest)?;
+            if manifest.state == State::Failed && names.iter().any(|(name, _)| base.owns(name)) {
+                // The program outlived the process that ran it.
+                remove_files(self.layout, &base)?;
+            }
             self.index.insert(manifest.id.clone(), Arc::new(manifest));
         }
         Ok(())
@@ -297,9 +307,9 @@ pub(super) fn remove_image(layout: &Layout, base: &Base, id: &ImageId) -> Result
 /// Removes every file of `base`, but not its manifest.
 pub(super) fn remove_files(layout: &Layout, base: &Base) -> Result<(), FileError> {
     let dir = layout.dir();
-    for (name, kind) in files::list(dir)? {
-        if base.owns(&name) && !kind.is_dir() {
-            files::remove_file(&dir.join(name))?;
+    for (name, _) in files::list(dir)? {
+        if base.owns(&name) {
+            files::remove_tree(&dir.join(name))?;
         }
     }
     files::sync_dir(dir)
