@@ -67,7 +67,9 @@ pub enum Error {
     Exists { id: ImageId, state: State },
     #[error("image {id} is being built: wait for the end of the build or stop it first")]
     Building { id: ImageId },
-    #[error("files called {base} belong to another image already: use another id")]
+    #[error(
+        "files called {base} are here already, and are not of this image: use another id, or remove them"
+    )]
     Taken { base: String },
     #[error("image {id} has no {format} file here")]
     NoFormat { id: ImageId, format: Format },

@@ -1,15 +1,14 @@
 //! Conversion by the real `qemu-img`.
 
 use std::fs;
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use nodeyard_image::{
     BadHeader, Compression, ConvertError, Converter, Error, Target, digest, inspect,
 };
+use proptest::prelude::*;
 
 use super::*;
 
@@ -208,12 +207,19 @@ async fn what_cannot_be_converted_is_refused_with_a_reason() {
     );
 }
 
+/// A program. Another process writes it: a file that a thread of this one had open for writing while another thread
+/// started a child could not be executed.
 fn script(dir: &Path, text: &str) -> Converter {
     let program = dir.join("qemu-img");
-    let mut file = File::create(&program).unwrap();
-    write!(file, "#!/bin/sh\n{text}\n").unwrap();
-    file.set_permissions(fs::Permissions::from_mode(0o755))
+    let written = Command::new("sh")
+        .args([
+            "-c",
+            r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#,
+        ])
+        .args([program.as_os_str(), text.as_ref()])
+        .status()
         .unwrap();
+    assert!(written.success());
     Converter {
         program,
         ..Converter::default()
@@ -243,28 +249,46 @@ async fn a_program_that_fails_is_quoted() {
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_is_killed_with_its_children() {
+async fn a_program_that_hangs_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(&dir.path().join("images"));
-    let pids = dir.path().join("pids");
-    let mut converter = script(
-        dir.path(),
-        &format!("sleep 1000 & echo $! $$ > {}; wait", pids.display()),
-    );
-    converter.timeout = Duration::from_secs(3);
+    let mut converter = script(dir.path(), "exec sleep 1000");
+    converter.timeout = Duration::from_millis(100);
     let to = target("vhd", Compression::None);
     let error = repository
         .convert(&id("1"), &to, &converter, |_| {})
         .await
         .unwrap_err();
     assert!(matches!(error, ConvertError::TimedOut { .. }), "{error}");
-    for pid in fs::read_to_string(&pids).unwrap().split_whitespace() {
+}
+
+#[tokio::test]
+async fn a_conversion_that_is_dropped_ends_with_all_its_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let repository = repository(&dir.path().join("images"));
+    let said = dir.path().join("pids");
+    let converter = script(
+        dir.path(),
+        &format!("sleep 1000 & echo $! $$ > {}; wait", said.display()),
+    );
+    let to = target("vhd", Compression::None);
+    let pids = async {
+        loop {
+            match fs::read_to_string(&said) {
+                Ok(pids) if pids.ends_with('\n') => return pids,
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let name = id("1");
+    let pids = tokio::select! {
+        result = repository.convert(&name, &to, &converter, |_| {}) => panic!("{result:?}"),
+        pids = pids => pids,
+    };
+    for pid in pids.split_whitespace() {
+        // A zombie waits for nobody but its parent.
         let running = || {
-            let mut stat = String::new();
-            let path = format!("/proc/{pid}/stat");
-            let read = File::open(path).and_then(|mut file| file.read_to_string(&mut stat));
-            // A zombie waits for nobody but its parent.
-            read.is_ok() && !stat.contains(") Z ")
+            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
         };
         while running() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -314,66 +338,33 @@ async fn an_image_that_is_deleted_meanwhile_does_not_come_back() {
 fn disks_that_name_other_files_are_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-    let base = path("base.raw");
-    fs::write(&base, vec![0; 1 << 20]).unwrap();
-    qemu_img(&[
-        "create",
-        "-f",
-        "qcow2",
-        "-b",
-        text(&base),
-        "-F",
-        "raw",
-        text(&path("backed.qcow2")),
-    ]);
-    let data = format!("data_file={}", text(&path("data")));
-    qemu_img(&[
-        "create",
-        "-f",
-        "qcow2",
-        "-o",
-        &data,
-        text(&path("split.qcow2")),
-        "1M",
-    ]);
-    let secret = ["--object", "secret,id=s,data=x"];
-    let locked = path("locked.qcow2");
-    qemu_img(&[
-        "create",
-        "-f",
-        "qcow2",
-        secret[0],
-        secret[1],
-        "-o",
-        "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10",
-        text(&locked),
-        "1M",
-    ]);
-    qemu_img(&["create", "-f", "vmdk", text(&path("good.vmdk")), "1M"]);
-    qemu_img(&[
-        "create",
-        "-f",
-        "vmdk",
-        "-b",
-        text(&path("good.vmdk")),
-        "-F",
-        "vmdk",
-        text(&path("backed.vmdk")),
-    ]);
-    qemu_img(&[
-        "create",
-        "-f",
-        "vmdk",
-        "-o",
-        "subformat=monolithicFlat",
-        text(&path("flat.vmdk")),
-        "1M",
-    ]);
-    fs::copy(path("good.vmdk"), path("list.vmdk")).unwrap();
-    let mut list = File::options().write(true).open(path("list.vmdk")).unwrap();
-    list.seek(SeekFrom::Start(12)).unwrap();
-    list.write_all(&[0; 8]).unwrap();
-    qemu_img(&["create", "-f", "qcow2", text(&path("good.qcow2")), "1M"]);
+    fs::write(path("base.raw"), vec![0; 1 << 20]).unwrap();
+    for arguments in [
+        "-f qcow2 good.qcow2 1M",
+        "-f qcow2 -b base.raw -F raw backed.qcow2",
+        "-f qcow2 -o data_file=data split.qcow2 1M",
+        "-f vmdk good.vmdk 1M",
+        "-f vmdk -b good.vmdk -F vmdk backed.vmdk",
+        "-f vmdk -o subformat=monolithicFlat flat.vmdk 1M",
+    ] {
+        let created = Command::new("qemu-img")
+            .arg("create")
+            .args(arguments.split(' '))
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(created.success(), "{arguments}");
+    }
+    // Encrypted with LUKS; and without a capacity.
+    for (good, bad, at, bytes) in [
+        ("good.qcow2", "locked.qcow2", 32, &[0, 0, 0, 2][..]),
+        ("good.vmdk", "list.vmdk", 12, &[0; 8]),
+    ] {
+        fs::copy(path(good), path(bad)).unwrap();
+        let file = File::options().write(true).open(path(bad)).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+    }
     fs::write(path("short.qcow2"), b"QFI\xfb").unwrap();
 
     let look = |name: &str| {
@@ -395,5 +386,24 @@ fn disks_that_name_other_files_are_not_opened() {
     }
     for name in ["good.qcow2", "good.vmdk", "base.raw"] {
         assert_eq!(look(name).unwrap(), Some(1 << 20), "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_header_is_too_odd_to_look_at(
+        magic in prop::sample::select(vec![&b"QFI\xfb\0\0\0\x03"[..], b"KDMV", b"vhdxfile", b""]),
+        rest in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::write(&path, [magic, &rest].concat()).unwrap();
+        for name in Format::convertible() {
+            if let Err(error) = inspect(&path, &format(name)) {
+                prop_assert!(!matches!(error, BadHeader::File(_)), "{error}");
+            }
+        }
     }
 }

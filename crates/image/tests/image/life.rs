@@ -234,6 +234,27 @@ fn two_images_cannot_share_files() {
 }
 
 #[test]
+fn what_is_in_the_place_of_a_new_image_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let kept = ["a-1.raw", "b-1.d/nodeyard.json", ".nodeyard/drafts/2.json"];
+    fs::create_dir(dir.path().join("b-1.d")).unwrap();
+    for path in kept {
+        fs::write(dir.path().join(path), "of somebody").unwrap();
+    }
+    let repository = open(dir.path());
+    for (image, id) in [("a", "1"), ("b", "1"), ("c", "2")] {
+        let error = begin(&repository, image, id).unwrap_err();
+        assert!(matches!(error, Error::Taken { .. }), "{error}");
+    }
+    drop(repository);
+    drop(open(dir.path()));
+    for path in kept {
+        assert!(dir.path().join(path).exists(), "{path}");
+    }
+}
+
+#[test]
 fn a_draft_that_is_dropped_has_failed() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
