@@ -13,7 +13,7 @@ mod command;
 mod console;
 mod dib;
 mod leftovers;
-mod process;
+pub(crate) mod process;
 mod progress;
 mod redact;
 

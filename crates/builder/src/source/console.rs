@@ -84,6 +84,27 @@ impl Console {
         })
     }
 
+    /// One without a file, which only keeps the end of what comes.
+    pub(crate) fn in_memory(tail: usize, redactor: Redactor) -> Self {
+        Self {
+            file: None,
+            path: PathBuf::new(),
+            limits: LogLimits { head: 0, tail },
+            redactor,
+            tail: Vec::new(),
+            beyond: 0,
+            state: watch::Sender::default(),
+        }
+    }
+
+    /// What one without a file has kept.
+    pub(crate) fn kept(mut self) -> String {
+        let rest = self.redactor.rest();
+        self.tail.extend(rest);
+        self.trim();
+        String::from_utf8_lossy(&self.tail).into_owned()
+    }
+
     pub fn state(&self) -> watch::Receiver<LogState> {
         self.state.subscribe()
     }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::leftovers::{OUTPUT, end_leftovers};
-use super::progress::{Meter, Scale};
+use super::progress::{Meter, Scale, Unknown};
 use super::{BuildOrder, Console, SourceError};
 
 #[cfg(test)]
@@ -36,7 +36,7 @@ const CHUNK: usize = 64 << 10;
 
 /// A program and its words, and what is added to the environment.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     name: Box<str>,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
@@ -50,16 +50,22 @@ impl Program {
     pub(super) fn new(line: &str) -> Result<Self, SourceError> {
         let mut words = shlex::split(line).unwrap_or_default().into_iter();
         let name = words.next().ok_or(SourceError::NotACommand)?;
-        Ok(Self {
+        let mut program = Self::named(&name);
+        program.arguments = words.map(OsString::from).collect();
+        Ok(program)
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
             name: name.into(),
-            arguments: words.map(OsString::from).collect(),
+            arguments: Vec::new(),
             environment: Vec::new(),
             grace: GRACE,
             mark: None,
-        })
+        }
     }
 
-    pub(super) fn arg(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
+    pub(crate) fn arg(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
         self.arguments.push(word.as_ref().to_owned());
         self
     }
@@ -100,6 +106,15 @@ impl Program {
             .iter()
             .map(|(name, value)| (name.to_str().unwrap(), value.to_str().unwrap()))
     }
+}
+
+/// Runs a program to its end, without a scale of its progress.
+pub(crate) async fn run_plain(
+    program: Program,
+    console: &mut Console,
+    stop: &CancellationToken,
+) -> Result<(), SourceError> {
+    run(program, console, Meter::new(Unknown), stop).await
 }
 
 /// Runs a program to its end.

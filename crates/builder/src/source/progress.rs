@@ -43,6 +43,16 @@ impl<S: Scale> Meter<S> {
     }
 }
 
+/// Of a program that does not tell.
+#[derive(Debug)]
+pub(super) struct Unknown;
+
+impl Scale for Unknown {
+    fn read(&mut self, _line: &str) -> Option<(u64, u64)> {
+        None
+    }
+}
+
 /// Lines such as `nodeyard: progress 3/10`.
 #[derive(Debug)]
 pub(super) struct Announced;
