@@ -23,6 +23,7 @@ mod follow;
 mod functions;
 mod hook;
 mod info;
+mod machine;
 mod problem;
 mod provider;
 mod upload;
@@ -178,7 +179,8 @@ impl Worker {
             mut config,
             drivers,
         } = parts;
-        let repository = open(&options, &config.borrow_and_update().clone()).await?;
+        let first = config.borrow_and_update().clone();
+        let repository = open(&options, &first).await?;
         let workers = [
             ("Build Worker", options.build_workers),
             ("Upload Worker", options.upload_workers),
@@ -214,7 +216,7 @@ impl Worker {
             while config.changed().await.is_ok() {
                 context.offer_configured();
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         let work = async {
             let [build, upload, info] = workers;
@@ -245,13 +247,19 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     let open = nodeyard_image::Options {
         dir: PathBuf::from(config.images_dir.as_ref().ok_or(Error::NoImagesDir)?),
         builder: options.hostname.clone(),
-        limits: options.space.clone(),
+        limits: options.space,
     };
     let open = tokio::task::spawn_blocking(|| {
         let repository = Repository::open(open)?;
         // A killed worker's builds may still be running.
-        for image in repository.images().iter().filter(|image| image.failure.is_some()) {
-            let base = repository.dir().join(format!("{}-{}", image.image, image.id));
+        for image in repository
+            .images()
+            .iter()
+            .filter(|image| image.failure.is_some())
+        {
+            let base = repository
+                .dir()
+                .join(format!("{}-{}", image.image, image.id));
             let ended = source::end_leftovers(&base);
             if ended > 0 {
                 tracing::warn!(image = %image.image, id = %image.id, ended, "processes of a lost build are ended");
@@ -270,10 +278,13 @@ impl Context {
     /// Of all that is secret in the configuration and that work could repeat.
     fn redactor(&self) -> Redactor {
         let config = self.config();
-        let builds = config.images.values().filter_map(|image| match &image.source {
-            nodeyard_config::ImageSource::Build(build) => Some(build),
-            nodeyard_config::ImageSource::Zuul(_) => None,
-        });
+        let builds = config
+            .images
+            .values()
+            .filter_map(|image| match &image.source {
+                nodeyard_config::ImageSource::Build(build) => Some(build),
+                nodeyard_config::ImageSource::Zuul(_) => None,
+            });
         let secrets = builds
             .flat_map(|build| build.env_vars.values())
             .filter(|value| value.secret)

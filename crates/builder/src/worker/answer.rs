@@ -29,7 +29,9 @@ impl Handler for Answer {
             Function::Upload(id) => upload::serve(&context, id, &job).await,
             Function::Delete(id) => delete::serve(&context, id, &job).await,
             Function::Info(id) => info::serve(&context, id, &job).await,
-            Function::UploadDelete(provider) => upload_delete::serve(&context, provider, &job).await,
+            Function::UploadDelete(provider) => {
+                upload_delete::serve(&context, provider, &job).await
+            }
         };
         match answer {
             Ok(data) => Ok(data.into()),

@@ -88,7 +88,10 @@ fn start(
     context.builds.0.join(id.clone(), &context.tasks, || {
         if let Some(known) = context.repository.get(id) {
             if known.image != *image {
-                let reason = format!("id {id} belongs to an image of {}; use another id", known.image);
+                let reason = format!(
+                    "id {id} belongs to an image of {}; use another id",
+                    known.image
+                );
                 return Err(Early::Problem(Problem::refused(reason)));
             }
             if known.state == State::Ready {
@@ -121,7 +124,7 @@ impl Build {
         let formats = if order.formats.is_empty() {
             provider::formats(&config, image.as_str())
         } else {
-            order.formats.iter().map(|format| format.to_string()).collect()
+            order.formats.iter().map(ToString::to_string).collect()
         };
         let formats: Result<Vec<Format>, _> = formats.iter().map(|format| format.parse()).collect();
         let mut formats = formats.map_err(|error| Problem::refused(error.to_string()))?;
@@ -186,12 +189,16 @@ impl Build {
         let (image, id) = (&self.begin.image, &self.begin.id);
         let directory = PathBuf::from(&self.config.build_log_dir);
         let path = Console::path(&directory, image, id);
-        let mut console = Console::open(path.clone(), self.context.options.logs, self.context.redactor())
-            .await
-            .map_err(|error| {
-                let log = path.display();
-                Problem::unable(format!("the log {log} cannot be written: {error}"))
-            })?;
+        let mut console = Console::open(
+            path.clone(),
+            self.context.options.logs,
+            self.context.redactor(),
+        )
+        .await
+        .map_err(|error| {
+            let log = path.display();
+            Problem::unable(format!("the log {log} cannot be written: {error}"))
+        })?;
         self.prune_logs(directory).await;
         publish.send_replace(Some(BuildLog {
             path,
@@ -232,7 +239,10 @@ impl Build {
         let image = self.begin.image.clone();
         let pruned = tokio::task::spawn_blocking(move || source::prune(&directory, &image, keep));
         if let Ok(Err(error)) = pruned.await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "old build logs stay");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "old build logs stay"
+            );
         }
     }
 }

@@ -25,7 +25,9 @@ pub(super) async fn serve(
         return Err(Problem::missing(format!("image {id} is not here")));
     }
     let _keeps_uploads_away = context.uploads.keep_away(id).ok_or_else(|| {
-        Problem::unable(format!("image {id} is being uploaded; delete it when that has ended"))
+        Problem::unable(format!(
+            "image {id} is being uploaded; delete it when that has ended"
+        ))
     })?;
     let repository = context.repository.clone();
     let image = id.clone();

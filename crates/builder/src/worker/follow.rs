@@ -96,7 +96,10 @@ pub(super) async fn send_log(
 }
 
 async fn send_whole_lines(job: &Job, lines: &mut Vec<u8>) {
-    let end = lines.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+    let end = lines
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map(|at| at + 1);
     let end = end.or((lines.len() > LONGEST_LINE).then_some(lines.len()));
     if let Some(end) = end {
         let rest = lines.split_off(end);

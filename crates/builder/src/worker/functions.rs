@@ -53,7 +53,10 @@ impl Functions {
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.all().iter().flat_map(|pool| pool.functions()).collect()
+        self.all()
+            .iter()
+            .flat_map(|pool| pool.functions())
+            .collect()
     }
 
     fn withdraw(&self, function: &Function) {
@@ -64,7 +67,9 @@ impl Functions {
     async fn sent(&self) {
         let sent = async { tokio::join!(self.upload.synced(), self.info.synced()) };
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
-            tracing::warn!("a job server does not take the functions of an image; going on without it");
+            tracing::warn!(
+                "a job server does not take the functions of an image; going on without it"
+            );
         }
     }
 }
@@ -80,7 +85,10 @@ impl Context {
         if !pool.is_registered(&name)
             && let Err(error) = pool.register(&name, answer)
         {
-            tracing::error!(error = &error as &dyn std::error::Error, "a function cannot be offered");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "a function cannot be offered"
+            );
         }
     }
 
@@ -139,7 +147,11 @@ impl Context {
 fn configured(config: &Config) -> BTreeSet<Function> {
     let builds = config.images.values().filter_map(|image| {
         let built = matches!(image.source, ImageSource::Build(_)) && works_on(config, &image.name);
-        built.then(|| ImageName::new(image.name.as_str()).ok().map(Function::Build))?
+        built.then(|| {
+            ImageName::new(image.name.as_str())
+                .ok()
+                .map(Function::Build)
+        })?
     });
     let providers = config.providers.values().filter_map(|provider| {
         let name = ProviderName::new(provider.name()).ok()?;

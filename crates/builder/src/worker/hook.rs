@@ -36,7 +36,9 @@ pub(super) async fn run(
         Err(error) => {
             tracing::warn!(%provider, external_id, output, "the post-upload hook does not agree");
             let error = with_causes(&error);
-            Err(Problem::failed(format!("the post-upload hook does not agree: {error}")))
+            Err(Problem::failed(format!(
+                "the post-upload hook does not agree: {error}"
+            )))
         }
     }
 }

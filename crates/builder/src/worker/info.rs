@@ -79,11 +79,16 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
 
 fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadInfo {
     let state = match &upload.outcome {
-        Outcome::Pending if context.uploads.is_running(id, &upload.provider, upload.upload_id) => {
+        Outcome::Pending
+            if context
+                .uploads
+                .is_running(id, &upload.provider, upload.upload_id) =>
+        {
             UploadProgress::Uploading
         }
         Outcome::Pending => UploadProgress::Failed(Failure {
-            reason: "the worker stopped during the upload; ask for it again and it goes on".to_owned(),
+            reason: "the worker stopped during the upload; ask for it again and it goes on"
+                .to_owned(),
             kind: FailureKind::Unable,
         }),
         Outcome::Ready {

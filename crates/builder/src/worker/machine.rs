@@ -69,7 +69,10 @@ impl<'d> Pace<'d> {
                 let _ = tokio::time::timeout(at_most, happened).await;
             }
             Err(error) if error.class() == ErrorClass::Retry && self.failures < PATIENCE => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a cloud is asked again");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a cloud is asked again"
+                );
                 tokio::time::sleep(FIRST_PAUSE * 2_u32.saturating_pow(self.failures)).await;
                 self.failures += 1;
             }

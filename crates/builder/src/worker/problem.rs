@@ -1,6 +1,6 @@
 //! Why a job has no result.
 
-use nodeyard_image::CommitError;
+use nodeyard_image::{CommitError, ConvertError};
 use tokio::task::JoinError;
 
 use crate::jobs::{BadPayload, Failure, FailureKind};
@@ -75,10 +75,23 @@ impl From<nodeyard_image::Error> for Problem {
     }
 }
 
+impl From<ConvertError> for Problem {
+    fn from(error: ConvertError) -> Self {
+        match error {
+            ConvertError::Repository(error) => error.into(),
+            ConvertError::Start { .. } => Self::unable(with_causes(&error)),
+            error => Self::failed(with_causes(&error)),
+        }
+    }
+}
+
 impl From<JoinError> for Problem {
     fn from(error: JoinError) -> Self {
         // The text of a panic is for our log only.
-        tracing::error!(error = &error as &dyn std::error::Error, "image work has panicked");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "image work has panicked"
+        );
         Self::Surprise("this worker made a mistake; its log has more".to_owned())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nodeyard_config::{Config, Driver, Name, Object, Provider};
 use nodeyard_driver::{Owner, SystemId};
-use nodeyard_image::ImageId;
+use nodeyard_image::{Compression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
 use super::problem::Problem;
@@ -22,6 +22,8 @@ const LONGEST_SYSTEM: usize = 128;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct UploadSettings {
     pub(super) format: Box<str>,
+    /// Of files that are converted for it.
+    pub(super) compression: Compression,
     name_format: Box<str>,
     pub(super) hook: Option<Box<str>>,
     pub(super) timeout: Option<Duration>,
@@ -34,6 +36,11 @@ impl UploadSettings {
     pub(super) fn of(config: &Config, provider: &Provider, image: &str) -> Option<Self> {
         let mut settings = Self {
             format: format(provider).into(),
+            // What travels is made small, in the way that every reader knows.
+            compression: match provider.driver {
+                Driver::Container(_) | Driver::Qemu(_) => Compression::None,
+                _ => Compression::Zlib,
+            },
             name_format: USUAL_NAME.into(),
             hook: None,
             timeout: None,
@@ -51,7 +58,9 @@ impl UploadSettings {
                 settings.hook = section.post_upload_hook.as_deref().map(Into::into);
                 settings.timeout = section.image_import_timeout.map(|time| *time);
                 let tags = entry.tags.iter();
-                settings.metadata.extend(tags.map(|(key, value)| (key.clone(), value.clone())));
+                settings
+                    .metadata
+                    .extend(tags.map(|(key, value)| (key.clone(), value.clone())));
             }
             _ => {
                 provider.diskimages().into_iter().find(|name| named(name))?;
@@ -76,7 +85,9 @@ impl UploadSettings {
 
     fn add(&mut self, metadata: &Object) {
         let texts = metadata.iter().map(|(key, value)| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
             (key.clone(), text)
         });
         self.metadata.extend(texts);
@@ -135,8 +146,14 @@ fn format(provider: &Provider) -> &'static str {
 
 /// The formats an image is to have: its own, and those of the providers that use it.
 pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
-    let own = config.images.get(image).into_iter().flat_map(|image| &image.formats);
-    let providers = config.providers_of_image(image).map(|p| format(p).to_owned());
+    let own = config
+        .images
+        .get(image)
+        .into_iter()
+        .flat_map(|image| &image.formats);
+    let providers = config
+        .providers_of_image(image)
+        .map(|p| format(p).to_owned());
     own.cloned().chain(providers).collect()
 }
 
@@ -144,7 +161,9 @@ pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
 pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, Problem> {
     let Some(said) = said else { return Ok(None) };
     if said.is_empty() || said.len() > LONGEST_SYSTEM || said.chars().any(char::is_control) {
-        return Err(Problem::refused("`managed` is not the id of an installation"));
+        return Err(Problem::refused(
+            "`managed` is not the id of an installation",
+        ));
     }
     Ok(Some(said.into()))
 }

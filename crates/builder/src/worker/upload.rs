@@ -14,7 +14,7 @@ use nodeyard_driver::{
     self as driver, Driver, ImageSource, ImageTarget, Owner, State, UploadOrder, UploadedImage,
 };
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::{Format, ImageId, Manifest, Outcome};
+use nodeyard_image::{Converter, Format, ImageId, Manifest, Outcome, Target};
 use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey};
 use tokio::sync::watch;
 
@@ -82,7 +82,10 @@ impl Uploads {
 
     /// None while one is under way, or somebody else does the same.
     pub(super) fn keep_away(&self, id: &ImageId) -> Option<KeptAway<'_>> {
-        let mut kept_away = self.kept_away.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept_away = self
+            .kept_away
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let busy = self.works.keys().iter().any(|key| key.id == *id);
         (!busy && kept_away.insert(id.clone())).then(|| KeptAway {
             uploads: self,
@@ -134,7 +137,10 @@ fn start(
     order: &UploadJob,
 ) -> Result<Result<Running, UploadResult>, Problem> {
     let uploads = &context.uploads;
-    let kept_away = uploads.kept_away.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept_away = uploads
+        .kept_away
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let missing = || Problem::missing(format!("image {id} is not here, or not ready"));
     if kept_away.contains(id) {
         return Err(missing());
@@ -169,7 +175,9 @@ fn start(
                     format: format.clone(),
                 }));
             }
-            Some(Outcome::Failed(failure)) => return Err(Problem::Expected(from_manifest(failure))),
+            Some(Outcome::Failed(failure)) => {
+                return Err(Problem::Expected(from_manifest(failure)));
+            }
             Some(Outcome::Pending) | None => {}
         }
     }
@@ -197,13 +205,11 @@ fn made_up(
     if let Some(running) = running {
         return Ok(running.upload);
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the seconds since 1970 fit"
-    )]
     let fresh = MADE_UP + now().as_secs() as u64;
-    let taken = manifest.uploads.iter().filter_map(|upload| upload.upload_id);
+    let taken = manifest
+        .uploads
+        .iter()
+        .filter_map(|upload| upload.upload_id);
     let taken = taken.map(UploadId::sequence).max().unwrap_or(0);
     let id = format!("{:010}", fresh.max(taken + 1));
     id.parse()
@@ -234,19 +240,25 @@ impl Upload {
         let asked = order.image_name.as_ref().unwrap_or(image);
         if asked != image {
             let id = &key.id;
-            return Err(Problem::refused(format!("{id} is an image of {image}, not of {asked}")));
+            return Err(Problem::refused(format!(
+                "{id} is an image of {image}, not of {asked}"
+            )));
         }
-        let (driver, owner) = find_driver(context, &config, order.managed.as_deref(), &key.provider)?;
+        let (driver, owner) =
+            find_driver(context, &config, order.managed.as_deref(), &key.provider)?;
         let provider = &key.provider;
         let settings = config
             .provider(provider.as_str())
             .and_then(|found| UploadSettings::of(&config, found, image.as_str()));
         let mut settings = settings.ok_or_else(|| {
-            Problem::refused(format!("provider {provider} does not use image {image} here"))
+            Problem::refused(format!(
+                "provider {provider} does not use image {image} here"
+            ))
         })?;
         settings.metadata.extend(order.metadata.clone());
         let format = settings.format.parse();
-        let format = format.map_err(|error: nodeyard_image::BadFormat| Problem::refused(error.to_string()))?;
+        let format = format
+            .map_err(|error: nodeyard_image::BadFormat| Problem::refused(error.to_string()))?;
         let name = match &order.external_name {
             Some(name) => name.clone(),
             None => settings.external_name(image, key.upload, now())?,
@@ -338,10 +350,19 @@ impl Upload {
     async fn file(&self) -> Result<PathBuf, Problem> {
         let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
         if self.manifest.files.contains_key(&self.format) {
-            let format = self.format.clone();
-            return blocking(move || repository.path(&id, &format)).await;
+            return Ok(repository.path(&id, &self.format)?);
         }
-        super::convert::convert(&self.context, &id, &self.format).await
+        let target = Target {
+            format: self.format.clone(),
+            compression: self.settings.compression,
+        };
+        let converter = Converter::default();
+        let converted = repository.convert(&id, &target, &converter, |_| {});
+        tokio::select! {
+            converted = converted => converted?,
+            () = self.context.stopping.cancelled() => return Err(stopped()),
+        };
+        Ok(repository.path(&id, &self.format)?)
     }
 
     fn order(&self, file: PathBuf) -> UploadOrder {
@@ -443,15 +464,22 @@ pub(super) fn find_driver(
 ) -> Result<(Arc<dyn Driver>, Owner), Problem> {
     let found = config.provider(name.as_str());
     let found = found.ok_or_else(|| {
-        Problem::refused(format!("provider {name} is not in the configuration of this worker"))
+        Problem::refused(format!(
+            "provider {name} is not in the configuration of this worker"
+        ))
     })?;
     let managed = provider::managed(managed)?;
     let owner = provider::owner(managed.as_deref(), context.repository.builder_id(), name);
-    let driver = context.drivers.get(found, &owner).map_err(|error: driver::Error| {
-        Problem::unable(format!("provider {name}: {}", with_causes(&error)))
-    })?;
+    let driver = context
+        .drivers
+        .get(found, &owner)
+        .map_err(|error: driver::Error| {
+            Problem::unable(format!("provider {name}: {}", with_causes(&error)))
+        })?;
     if !driver.capabilities().manages_images {
-        return Err(Problem::refused(format!("provider {name} takes no uploads")));
+        return Err(Problem::refused(format!(
+            "provider {name} takes no uploads"
+        )));
     }
     Ok((driver, owner))
 }

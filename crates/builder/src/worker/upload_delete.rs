@@ -31,9 +31,16 @@ pub(super) async fn serve(
         }
     };
     if context.uploads.is_running(id, provider, order.upload_id) {
-        return Err(Problem::unable("it is being uploaded; delete it when that has ended"));
+        return Err(Problem::unable(
+            "it is being uploaded; delete it when that has ended",
+        ));
     }
-    let (driver, _) = find_driver(context, &context.config(), order.managed.as_deref(), provider)?;
+    let (driver, _) = find_driver(
+        context,
+        &context.config(),
+        order.managed.as_deref(),
+        provider,
+    )?;
     let target = ImageTarget {
         upload: UploadKey {
             build: BuildKey {
@@ -53,9 +60,15 @@ pub(super) async fn serve(
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             let error = with_causes(&error);
-            return Err(Problem::failed(format!("deletion from {provider}: {error}")));
+            return Err(Problem::failed(format!(
+                "deletion from {provider}: {error}"
+            )));
         }
-        Err(_) => return Err(Problem::failed(format!("{provider} did not delete it in time"))),
+        Err(_) => {
+            return Err(Problem::failed(format!(
+                "{provider} did not delete it in time"
+            )));
+        }
     }
     if order.upload_id.is_some() && context.repository.get(id).is_some() {
         let (repository, id) = (context.repository.clone(), id.clone());

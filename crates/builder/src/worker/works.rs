@@ -60,7 +60,12 @@ where
     /// The work with this key; if there is none, `start` is called for what can be watched and what is to be done.
     ///
     /// Before a work leaves the map, what came of it is where later callers look.
-    pub(super) fn join<F, W, E>(&self, key: K, tasks: &TaskTracker, start: F) -> Result<Work<V, T>, E>
+    pub(super) fn join<F, W, E>(
+        &self,
+        key: K,
+        tasks: &TaskTracker,
+        start: F,
+    ) -> Result<Work<V, T>, E>
     where
         F: FnOnce() -> Result<(V, W), E>,
         W: Future<Output = Result<T, Problem>> + Send + 'static,
@@ -76,8 +81,13 @@ where
         let (map, inner) = (Arc::clone(&self.running), tasks.clone());
         tasks.spawn(async move {
             // Of its own, so that a panic is an answer too.
-            let result = inner.spawn(doing).await.unwrap_or_else(|panic| Err(panic.into()));
-            map.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            let result = inner
+                .spawn(doing)
+                .await
+                .unwrap_or_else(|panic| Err(panic.into()));
+            map.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&key);
             publish.send_replace(Some(result));
         });
         Ok(work)
