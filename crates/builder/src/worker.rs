@@ -79,7 +79,7 @@ impl Options {
             hostname: hostname.into(),
             build_workers: 1,
             upload_workers: 4,
-            info_workers: 8,
+            info_workers: 6,
             gearman,
             backoff: Backoff::default(),
             space: Limits::default(),

@@ -15,7 +15,7 @@ use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_driver::{self as driver, CloudImage, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
 use nodeyard_gearman::client::{
-    AdminClient, Client, ClientOptions, FunctionStatus, JobRequest, Outcome,
+    AdminClient, Client, ClientError, ClientOptions, JobRequest, Outcome,
 };
 use nodeyard_gearman::server::{Server, ServerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
@@ -140,30 +140,39 @@ impl Jobs {
         Client::new(ClientOptions::new(vec![self.endpoint()]))
     }
 
-    /// What the server's admin port says about a function.
-    pub(crate) async fn function(&self, name: &str) -> Option<FunctionStatus> {
-        let mut admin = AdminClient::connect(&self.endpoint(), PATIENCE)
-            .await
-            .unwrap();
-        let status = admin.status().await.unwrap();
-        status.into_iter().find(|status| status.function == name)
+    async fn admin(&self) -> Option<AdminClient> {
+        AdminClient::connect(&self.endpoint(), PATIENCE).await.ok()
     }
 
-    async fn workers(&self, name: &str) -> usize {
-        let status = self.function(name).await;
-        status.map_or(0, |status| status.workers as usize)
+    /// How many connections offer a function, if the server says so.
+    async fn workers(&self, name: &str) -> Option<u64> {
+        let status = self.admin().await?.status().await.ok()?;
+        let function = status.into_iter().find(|status| status.function == name);
+        Some(function.map_or(0, |function| function.workers))
+    }
+
+    /// Waits until the server has taken all connections of a worker.
+    pub(crate) async fn taken(&self, connections: usize) {
+        until("the server has taken all connections", || async {
+            let listed = self.admin().await?.workers().await.ok()?;
+            let ours = listed
+                .iter()
+                .filter(|one| one.client_id.starts_with("Nodepool Builder"));
+            (ours.count() >= connections).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn offered(&self, name: &str) {
         until(&format!("{name} is offered"), || async {
-            (self.workers(name).await > 0).then_some(())
+            (self.workers(name).await? > 0).then_some(())
         })
         .await;
     }
 
     pub(crate) async fn withdrawn(&self, name: &str) {
         until(&format!("{name} is withdrawn"), || async {
-            (self.workers(name).await == 0).then_some(())
+            (self.workers(name).await? == 0).then_some(())
         })
         .await;
     }
@@ -184,7 +193,15 @@ impl Jobs {
 
     pub(crate) async fn outcome(&self, function: &str, payload: &str) -> Outcome {
         let request = JobRequest::new(function, payload.to_owned());
-        let job = self.client().submit(&request).await.unwrap();
+        // geard has a short queue for new connections and resets those that find it full.
+        let job = until("the server takes a job", || async {
+            match self.client().submit(&request).await {
+                Ok(job) => Some(job),
+                Err(ClientError::OutcomeUnknown { .. }) => None,
+                Err(error) => panic!("{error:?}"),
+            }
+        })
+        .await;
         soon(function, job.wait()).await
     }
 
@@ -345,6 +362,15 @@ impl Running {
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
     ) -> Self {
+        Self::start_with(jobs, drivers, config, |_| {}).await
+    }
+
+    pub(crate) async fn start_with(
+        jobs: &Jobs,
+        drivers: Arc<dyn DriverFactory>,
+        config: Arc<Config>,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
         logs();
         let mut options = Options::new("builder01.example.com", vec![jobs.endpoint()]);
         options.backoff = Backoff {
@@ -356,6 +382,8 @@ impl Running {
             tail: 4 << 10,
         };
         options.space.keep_free = 0;
+        change(&mut options);
+        let connections = options.build_workers + options.upload_workers + options.info_workers;
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {
             config: receiver,
@@ -365,6 +393,7 @@ impl Running {
         let stop = CancellationToken::new();
         let task = tokio::spawn(worker.run(stop.clone()));
         assert!(soon("the worker is ready", handle.until_ready()).await);
+        jobs.taken(connections).await;
         Self {
             handle,
             config: sender,

@@ -11,3 +11,5 @@
 
 mod bed;
 mod contract;
+mod hostile;
+mod rules;
