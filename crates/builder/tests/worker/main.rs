@@ -12,4 +12,5 @@
 mod bed;
 mod contract;
 mod hostile;
+mod killed;
 mod rules;
