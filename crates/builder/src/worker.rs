@@ -54,7 +54,7 @@ use functions::Functions;
 use upload::Uploads;
 
 /// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
-const STOP_GRACE: Duration = Duration::from_secs(25);
+const STOP_GRACE: Duration = Duration::from_secs(50);
 
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -1,9 +1,12 @@
 //! Runs the program of a build.
 //!
 //! Its output, both streams in the order they come, goes to the console. It has a process group of its own, which is
-//! told to end and then killed when the build is stopped, and killed when the build has ended or nobody waits for it
-//! any more; what has left the group is looked for. So neither a program that ignores signals, nor one that leaves
-//! something behind which holds its output open, can keep a build from ending.
+//! killed when the build has ended or nobody waits for it any more; what has left the group is looked for. So neither a
+//! program that ignores signals, nor one that leaves something behind which holds its output open, can keep a build
+//! from ending.
+//!
+//! A build that is stopped is told so first. The program alone is told at the beginning: diskimage-builder needs its
+//! helpers to take down its mounts. A shell that waits for a command does not hear it, so the whole group is told next.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::Child;
@@ -26,8 +29,11 @@ use super::{BuildOrder, Console, SourceError};
 #[cfg(test)]
 mod tests;
 
-/// How long a program may take to clean up when it is told to end. diskimage-builder has mounts to undo.
-const GRACE: Duration = Duration::from_secs(15);
+/// How long a program may take to end when it is told to, before everything it started is told too.
+const GRACE_ALONE: Duration = Duration::from_secs(30);
+
+/// How long all of it may take then, before it is killed.
+const GRACE_TOGETHER: Duration = Duration::from_secs(10);
 
 /// How long output is read for after the program has ended.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -40,7 +46,7 @@ pub(crate) struct Program {
     name: Box<str>,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
-    grace: Duration,
+    grace: (Duration, Duration),
     /// Where the files of the build are; by it everything that the program started is found.
     mark: Option<PathBuf>,
 }
@@ -60,7 +66,7 @@ impl Program {
             name: name.into(),
             arguments: Vec::new(),
             environment: Vec::new(),
-            grace: GRACE,
+            grace: (GRACE_ALONE, GRACE_TOGETHER),
             mark: None,
         }
     }
@@ -134,11 +140,11 @@ pub(super) async fn run<S: Scale>(
     let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(start)?;
     let mut buffer = vec![0; CHUNK];
     let mut open = true;
-    let mut patience: Option<Instant> = None;
+    let mut patience: Option<Patience> = None;
     let status = loop {
         let out_of_patience = async {
-            match patience {
-                Some(end) => sleep_until(end).await,
+            match &patience {
+                Some(patience) => sleep_until(patience.until).await,
                 None => std::future::pending().await,
             }
         };
@@ -148,12 +154,16 @@ pub(super) async fn run<S: Scale>(
                 open = show(read, &buffer, console, &mut meter).await;
             }
             () = stop.cancelled(), if patience.is_none() => {
-                patience = Some(Instant::now() + program.grace);
-                group.signal(Signal::TERM);
+                patience = Some(Patience::new(&program, false));
+                group.tell_program();
             }
             () = out_of_patience => {
-                group.signal(Signal::KILL);
-                break group.child.wait().await;
+                if patience.is_some_and(|patience| patience.all_told) {
+                    group.signal(Signal::KILL);
+                    break group.child.wait().await;
+                }
+                patience = Some(Patience::new(&program, true));
+                group.signal(Signal::TERM);
             }
         }
     };
@@ -173,6 +183,24 @@ pub(super) async fn run<S: Scale>(
         .say(&format!("Exit code: {}", exit_code(status)))
         .await;
     verdict(&program.name, status)
+}
+
+/// How long a stopped program is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    until: Instant,
+    /// Not only the program was told to end.
+    all_told: bool,
+}
+
+impl Patience {
+    fn new(program: &Program, all_told: bool) -> Self {
+        let (alone, together) = program.grace;
+        Self {
+            until: Instant::now() + if all_told { together } else { alone },
+            all_told,
+        }
+    }
 }
 
 /// False when nothing follows.
@@ -228,6 +256,13 @@ impl Group {
             id,
             mark,
             ended: false,
+        }
+    }
+
+    fn tell_program(&self) {
+        // It has not been waited for, so its number is still its own.
+        if let Some(id) = self.id {
+            let _ = kill_process(id, Signal::TERM);
         }
     }
 

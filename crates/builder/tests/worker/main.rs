@@ -11,6 +11,7 @@
 
 mod bed;
 mod contract;
+mod dib;
 mod hostile;
 mod killed;
 mod rules;

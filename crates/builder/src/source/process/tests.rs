@@ -14,7 +14,7 @@ struct Bed {
     directory: TempDir,
     stop: CancellationToken,
     limits: LogLimits,
-    grace: Duration,
+    grace: (Duration, Duration),
 }
 
 impl Bed {
@@ -23,7 +23,7 @@ impl Bed {
             directory: tempfile::tempdir().unwrap(),
             stop: CancellationToken::new(),
             limits: LogLimits::default(),
-            grace: GRACE,
+            grace: (GRACE_ALONE, GRACE_TOGETHER),
         }
     }
 
@@ -157,7 +157,7 @@ async fn a_program_can_clean_up_when_it_is_stopped() {
 #[tokio::test]
 async fn a_program_that_will_not_end_is_killed_with_all_it_started() {
     let mut bed = Bed::new();
-    bed.grace = Duration::from_millis(50);
+    bed.grace = (Duration::from_millis(50), Duration::from_millis(50));
     let bed = Arc::new(bed);
     let script = format!(
         "trap '' TERM; (trap '' TERM; sh -c 'echo $$ > {child}; exec sleep 1000') & echo $$ > {pid}; wait; sleep 1000",
@@ -174,6 +174,26 @@ async fn a_program_that_will_not_end_is_killed_with_all_it_started() {
     assert!(matches!(error, SourceError::Stopped), "{error:?}");
     assert!(!is_zombie(pid));
     is_gone(child).await;
+}
+
+#[tokio::test]
+async fn a_shell_that_waits_for_a_command_can_clean_up_too() {
+    let mut bed = Bed::new();
+    bed.grace.0 = Duration::from_millis(50);
+    let bed = Arc::new(bed);
+    let script = format!(
+        "trap 'echo cleaning; exit 0' TERM; echo $$ > {}; sleep 1000",
+        bed.path("pid").display()
+    );
+    let build = tokio::spawn({
+        let bed = Arc::clone(&bed);
+        async move { bed.sh(&script).await }
+    });
+    bed.pid("pid").await;
+    bed.stop.cancel();
+    let error = build.await.unwrap().unwrap_err();
+    assert!(matches!(error, SourceError::Stopped), "{error:?}");
+    assert!(bed.log().contains("cleaning\n"), "{}", bed.log());
 }
 
 #[tokio::test]
