@@ -9,3 +9,4 @@ cd "$(dirname "$0")"
 ./python/install.sh nodepool >/dev/null
 ./zuul/install.sh >/dev/null
 ./gearman/install.sh >/dev/null
+./dib/install.sh >/dev/null
