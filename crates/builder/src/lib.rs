@@ -5,3 +5,4 @@
 //! is what lets a worker sit on any host, without the store.
 
 pub mod jobs;
+pub mod steward;
