@@ -133,7 +133,7 @@ impl JobServer {
             ..ServerOptions::default()
         };
         let server = Server::bind(options).await.unwrap();
-        let endpoint = Endpoint::new("127.0.0.1", server.address().port());
+        let endpoint = Endpoint::new("127.0.0.1", server.local_addr().port());
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));
         Self {

@@ -1,5 +1,6 @@
 //! ZooKeeper goes away during a long build, with or without the session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_builder::steward::NoEvents;
@@ -9,7 +10,7 @@ use nodeyard_store::Session;
 use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, logs};
 use crate::worker::{Cloud, ScriptedWorker};
 
-/// Whether the build ends while the store is away.
+/// `beside` is another steward; `ends_meanwhile` says whether the build ends while the store is away.
 async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     logs();
     let store = Store::zookeeper().await;
@@ -18,17 +19,17 @@ async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     worker.hold(true);
     let (tree, proxy) = store.through_a_proxy(Duration::from_secs(2)).await;
-    let events = std::sync::Arc::new(NoEvents);
-    let steward = Running::start_on(std::sync::Arc::clone(&tree), &server, TWO_PROVIDERS, events);
+    let events = Arc::new(NoEvents);
+    let steward = Running::start_on(Arc::clone(&tree), &server, TWO_PROVIDERS, events);
     let records = Records::of(&store).await;
     eventually("the build is under way", || async {
         (worker.calls("image-build:") == 1).then_some(())
     })
     .await;
-    let other = match beside {
-        true => Some(Running::start(&store, &server, TWO_PROVIDERS).await),
-        false => None,
-    };
+    let mut other = None;
+    if beside {
+        other = Some(Running::start(&store, &server, TWO_PROVIDERS).await);
+    }
     let before = tree.session().borrow().id();
     proxy.refuse(true);
     eventually("the session is over", || async {
@@ -45,7 +46,7 @@ async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     if ends_meanwhile {
         worker.hold(false);
         eventually("the build ends", || async {
-            (worker.calls("image-build:") == 1).then_some(())
+            worker.disk.is_complete().then_some(())
         })
         .await;
     }

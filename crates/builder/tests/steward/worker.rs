@@ -102,6 +102,12 @@ impl Disk {
         formats.map(ToString::to_string).collect()
     }
 
+    /// Nothing is being made.
+    pub(crate) fn is_complete(&self) -> bool {
+        let disk = self.0.lock().unwrap();
+        disk.values().all(|info| info.state == LocalState::Ready)
+    }
+
     fn change(&self, id: &ImageId, change: impl FnOnce(&mut ImageInfo)) {
         if let Some(info) = self.0.lock().unwrap().get_mut(id) {
             change(info);
