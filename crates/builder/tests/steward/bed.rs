@@ -208,6 +208,7 @@ impl Running {
             version: "0.1.0".into(),
             servers: vec![server.endpoint.clone()],
             uploads: 8,
+            cleans: true,
             timing: quick(),
             pace: hasty(),
         };

@@ -2,6 +2,10 @@
 //!
 //! What `nodepool` can do with images is done by the same code; the rest is here.
 
+mod logs;
+mod wait;
+mod why;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,7 +71,16 @@ async fn on_store(
         ImageCommand::Status => lists::image_status(registry, context.format).await,
         ImageCommand::Builds => lists::builds(registry, context.format).await,
         ImageCommand::Uploads => lists::uploads(registry, context.format).await,
-        ImageCommand::Build { image } => images::request_build(registry, context, &image).await,
+        ImageCommand::Build { image, wait } => {
+            let before = wait::builds(registry, &image).await?;
+            images::request_build(registry, context, &image).await?;
+            match wait {
+                true => wait::for_build(registry, context, &image, &before).await,
+                false => Ok(()),
+            }
+        }
+        ImageCommand::Why { image } => why::explain(registry, context, image).await,
+        ImageCommand::Logs { build, follow } => logs::print(registry, context, &build, follow).await,
         ImageCommand::Pause { image } => images::pause(registry, &image).await,
         ImageCommand::Unpause { image } => images::unpause(registry, &image).await,
         ImageCommand::Delete { build } => images::delete_build(registry, &build).await,
