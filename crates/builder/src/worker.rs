@@ -38,7 +38,7 @@ use std::time::{Duration, SystemTime};
 use nodeyard_config::Config;
 use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
-use nodeyard_image::{ImageId, Limits, OpenError, Repository};
+use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
 use nodeyard_model::{ProviderName, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,9 @@ use upload::Uploads;
 
 /// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
 const STOP_GRACE: Duration = Duration::from_secs(50);
+
+/// How long it is known why a build failed that no steward asked for.
+const FAILURES_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -209,6 +212,7 @@ impl Worker {
         // However this ends, builds do not go on unnoticed.
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
+        context.forget_failures();
         upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 
@@ -252,11 +256,11 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     let open = tokio::task::spawn_blocking(|| {
         let repository = Repository::open(open)?;
         // A killed worker's builds may still be running.
-        for image in repository
-            .images()
-            .iter()
-            .filter(|image| image.failure.is_some())
-        {
+        let interrupted = |image: &&Arc<Manifest>| {
+            let failure = image.failure.as_ref();
+            failure.is_some_and(|failure| failure.reason == Failure::INTERRUPTED)
+        };
+        for image in repository.images().iter().filter(interrupted) {
             let base = repository
                 .dir()
                 .join(format!("{}-{}", image.image, image.id));
@@ -290,6 +294,27 @@ impl Context {
             .filter(|value| value.secret)
             .map(|value| value.value.as_str());
         Redactor::new(secrets)
+    }
+
+    /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
+    fn forget_failures(self: &Arc<Self>) {
+        let context = Arc::clone(self);
+        let old = move || {
+            for image in context.repository.images() {
+                let old = now().since(image.since) > FAILURES_KEPT;
+                if image.state != State::Failed || image.managed.is_some() || !old {
+                    continue;
+                }
+                match context.repository.delete(&image.id) {
+                    Ok(()) => context.withdraw_image(&image.id),
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, id = %image.id, "the note of a failed build stays");
+                    }
+                }
+            }
+        };
+        self.tasks.spawn_blocking(old);
     }
 
     fn status(&self) -> Status {

@@ -154,7 +154,12 @@ fn start(
         known.find(|one| one.provider == order.provider && one.upload_id == Some(upload))
     };
     let upload = match order.upload_id {
-        Some(upload) => upload,
+        Some(upload) if order.managed.is_some() && upload.sequence() < MADE_UP => upload,
+        Some(_) => {
+            return Err(Problem::refused(
+                "`upload-id` is that of a record, and comes with `managed`",
+            ));
+        }
         None => made_up(context, &manifest, &order.provider)?,
     };
     let key = Key {

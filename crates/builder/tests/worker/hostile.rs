@@ -62,7 +62,15 @@ async fn malformed_calls_are_refused_one_by_one() {
         ),
         (
             "image-upload:1",
-            r#"{"provider": "fake-cloud", "upload-id": "7"}"#,
+            r#"{"provider": "fake-cloud", "upload-id": "7", "managed": "s"}"#,
+        ),
+        (
+            "image-upload:1",
+            r#"{"provider": "fake-cloud", "upload-id": "0000000007"}"#,
+        ),
+        (
+            "image-upload:1",
+            r#"{"provider": "fake-cloud", "upload-id": "9000000000", "managed": "s"}"#,
         ),
         (
             "image-upload:1",
