@@ -22,6 +22,7 @@ use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_testbeds::gearman::{JobServer, Kind};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -365,7 +366,34 @@ impl Running {
         Self::start_with(jobs, drivers, config, |_| {}).await
     }
 
+    /// On the threads of a runtime of its own.
+    pub(crate) async fn start_on(
+        runtime: &Runtime,
+        jobs: &Jobs,
+        drivers: Arc<dyn DriverFactory>,
+        config: Arc<Config>,
+    ) -> Self {
+        Self::launch(runtime.handle(), jobs, drivers, config, |_| {}).await
+    }
+
     pub(crate) async fn start_with(
+        jobs: &Jobs,
+        drivers: Arc<dyn DriverFactory>,
+        config: Arc<Config>,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        Self::launch(
+            &tokio::runtime::Handle::current(),
+            jobs,
+            drivers,
+            config,
+            change,
+        )
+        .await
+    }
+
+    async fn launch(
+        runtime: &tokio::runtime::Handle,
         jobs: &Jobs,
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
@@ -391,7 +419,7 @@ impl Running {
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(worker.run(stop.clone()));
+        let task = runtime.spawn(worker.run(stop.clone()));
         assert!(soon("the worker is ready", handle.until_ready()).await);
         jobs.taken(connections).await;
         Self {
