@@ -6,4 +6,5 @@
 
 pub mod jobs;
 pub mod source;
+pub mod steward;
 pub mod worker;

@@ -11,7 +11,7 @@
 //!            └───────────────► repository ◄────────────────┘
 //! ```
 //!
-//! Builds and uploads are [works](works): they go on when the caller or the job server is lost, and whoever asks for
+//! Builds and uploads are `works`: they go on when the caller or the job server is lost, and whoever asks for
 //! the same again joins. What came of them is in the repository's manifests, so that a later question, also after a
 //! restart, finds the answer. The worker needs no store, and uses no credentials but its own.
 
@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use nodeyard_config::Config;
+use nodeyard_config::{Config, ImageSource};
 use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
@@ -71,8 +71,6 @@ pub struct Options {
     pub info_workers: usize,
     pub gearman: Vec<Endpoint>,
     pub backoff: Backoff,
-    /// Space for images.
-    pub space: Limits,
     pub logs: LogLimits,
 }
 
@@ -85,7 +83,6 @@ impl Options {
             info_workers: 6,
             gearman,
             backoff: Backoff::default(),
-            space: Limits::default(),
             logs: LogLimits::default(),
         }
     }
@@ -218,6 +215,7 @@ impl Worker {
 
         let follow_config = async {
             while config.changed().await.is_ok() {
+                context.repository.set_limits(limits(&context.config()));
                 context.offer_configured();
             }
             std::future::pending::<()>().await;
@@ -251,7 +249,7 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     let open = nodeyard_image::Options {
         dir: PathBuf::from(config.images_dir.as_ref().ok_or(Error::NoImagesDir)?),
         builder: options.hostname.clone(),
-        limits: options.space,
+        limits: limits(config),
     };
     let open = tokio::task::spawn_blocking(|| {
         let repository = Repository::open(open)?;
@@ -274,6 +272,14 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     open.await.map_err(Error::Task)?.map_err(Error::Repository)
 }
 
+fn limits(config: &Config) -> Limits {
+    Limits {
+        keep_free: config.images_dir_reserve.0,
+        most_used: config.images_dir_limit.map(|limit| limit.0),
+        ..Limits::default()
+    }
+}
+
 impl Context {
     fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
@@ -286,8 +292,8 @@ impl Context {
             .images
             .values()
             .filter_map(|image| match &image.source {
-                nodeyard_config::ImageSource::Build(build) => Some(build),
-                nodeyard_config::ImageSource::Zuul(_) => None,
+                ImageSource::Build(build) => Some(build),
+                ImageSource::Zuul(_) => None,
             });
         let secrets = builds
             .flat_map(|build| build.env_vars.values())

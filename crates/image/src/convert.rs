@@ -10,7 +10,7 @@
 mod header;
 mod qemu_img;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub use header::{BadHeader, inspect};
 use crate::files;
 use crate::layout::{Base, Layout};
 use crate::manifest::ImageFile;
-use crate::repository::{CommitError, Error, Repository, Shared, admit};
+use crate::repository::{CommitError, Error, Repository, Shared, measure};
 use crate::{Format, ImageId};
 
 /// What a compressed source may grow to in a format without compression, as a multiple.
@@ -172,7 +172,7 @@ impl Repository {
         qemu_img::convert(converter, &source, &started.file, target, progress).await?;
         let (shared, id, format) = (Arc::clone(shared), id.clone(), target.format.clone());
         blocking(move || {
-            let file = admit(&started.file, None)?;
+            let file = measure(&started.file, None)?;
             shared.adopt(&id, &format, &started.file, &file)?;
             Ok(file)
         })
@@ -245,13 +245,4 @@ async fn blocking<T: Send + 'static>(
     spawn_blocking(work)
         .await
         .map_err(|_| ConvertError::Ending)?
-}
-
-/// Where QEMU looks for a file: a path, never something with a protocol in front.
-fn plain(path: &Path) -> &Path {
-    debug_assert!(
-        path.is_absolute(),
-        "a relative path may look like a protocol"
-    );
-    path
 }

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+#[cfg(test)]
+pub(crate) mod faults;
+
 /// Something that could not be done to a file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
@@ -50,6 +53,19 @@ impl<T, E: Into<io::Error>> Try<T> for std::result::Result<T, E> {
     }
 }
 
+/// Called before each change, so that tests can fail any of them.
+#[cfg(not(test))]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "only tests have something to fail"
+)]
+fn hazard() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use faults::hazard;
+
 /// Opens a file for reading; a link, a directory or a device is an error.
 pub(crate) fn open_regular(path: &Path) -> Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -73,6 +89,7 @@ pub(crate) fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     let aside = PathBuf::from(name);
     let write = || -> io::Result<()> {
         let mut file = File::create(&aside)?;
+        hazard()?;
         file.write_all(content)?;
         file.sync_all()
     };
@@ -82,7 +99,9 @@ pub(crate) fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
 
 /// Moves a file, which must be on disk already, and makes the move last.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).attempt("move a finished file to", to)?;
+    hazard()
+        .and_then(|()| fs::rename(from, to))
+        .attempt("move a finished file to", to)?;
     match to.parent() {
         Some(parent) => sync_dir(parent),
         None => Ok(()),
@@ -98,7 +117,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
 
 /// Removes a file. It may be gone already.
 pub(crate) fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
+    match hazard().and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.attempt("remove", path),
     }
@@ -108,13 +127,17 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
 pub(crate) fn remove_tree(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path).attempt("remove", path),
+        Ok(meta) if meta.is_dir() => hazard()
+            .and_then(|()| fs::remove_dir_all(path))
+            .attempt("remove", path),
         _ => remove_file(path),
     }
 }
 
 pub(crate) fn create_dir(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).attempt("create", path)
+    hazard()
+        .and_then(|()| fs::create_dir_all(path))
+        .attempt("create", path)
 }
 
 /// The names in a directory that are text, with their types; links are not followed. Names that are not UTF-8 are

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const LONGEST: usize = 16;
 
 /// Extensions that mean something else in the repository.
-const TAKEN: [&str; 3] = ["d", "md5", "sha256"];
+const TAKEN: [&str; 4] = ["d", "md5", "sha256", "tmp"];
 
 /// Disk formats as this program calls them and as QEMU does, the best source of a conversion first: those that are
 /// read without decompression before the others.
@@ -29,7 +29,7 @@ pub struct Format(Box<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} cannot be an image format: use up to 16 letters, digits and underscores, and none of d, md5, sha256"
+    "{text:?} cannot be an image format: use up to 16 letters, digits and underscores, and none of d, md5, sha256, tmp"
 )]
 pub struct BadFormat {
     text: String,
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_format_is_an_extension_and_nothing_else() {
         for bad in [
-            "", ".", "a.b", "a/b", "md5", "sha256", "d", "a-new", "q c", "ä",
+            "", ".", "a.b", "a/b", "md5", "sha256", "d", "tmp", "a-new", "q c", "ä",
         ] {
             assert!(bad.parse::<Format>().is_err(), "{bad:?}");
         }

@@ -15,7 +15,7 @@
 //!
 //! Image names and ids may contain dashes and dots, so a file name alone does not say where one ends and the other
 //! begins; only the manifest does. What belongs to a base is still certain: a format has neither dot nor dash and is
-//! none of `d`, `md5`, `sha256`, so no name belongs to two bases.
+//! none of `d`, `md5`, `sha256`, `tmp`, so no name belongs to two bases.
 
 use std::path::{Path, PathBuf};
 
@@ -82,12 +82,11 @@ impl Base {
         else {
             return false;
         };
-        let endings = [".md5", ".sha256"].into_iter().chain(HALF_MADE);
-        let stem = endings
+        ["", ".md5", ".sha256", ".md5.tmp", ".sha256.tmp"]
+            .into_iter()
+            .chain(HALF_MADE)
             .filter_map(|ending| rest.strip_suffix(ending))
-            .min_by_key(|stem| stem.len())
-            .unwrap_or(rest);
-        stem.parse::<Format>().is_ok()
+            .any(|format| format.parse::<Format>().is_ok())
     }
 }
 
@@ -183,6 +182,7 @@ mod tests {
             "a-b.raw",
             "a-b.raw.md5",
             "a-b.qcow2.sha256",
+            "a-b.qcow2.sha256.tmp",
             "a-b.vhd-intermediate",
             "a-b.vhd-intermediate.bak",
             "a-b.qcow2-new",
@@ -201,6 +201,7 @@ mod tests {
             "a-bc.raw",
             "a-b.c.d",
             "a-b.raw.md5.sha256",
+            "a-b.raw.tmp",
         ] {
             assert!(!short.owns(other), "{other}");
         }

@@ -4,6 +4,7 @@
 //! change that an older program must not meet raises [`VERSION`], and then it leaves the image alone.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,16 @@ pub enum State {
     Building,
     Ready,
     Failed,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Building => "being built",
+            Self::Ready => "ready",
+            Self::Failed => "a failure",
+        })
+    }
 }
 
 /// Why something failed.
@@ -190,5 +201,87 @@ impl Manifest {
         let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
         text.push(b'\n');
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is on the disks of operators: a program of any later time has to read this.
+    const VERSION_1: &str = r#"{
+  "version": 1,
+  "image": "debian-12",
+  "id": "0123456789abcdef0123456789abcdef",
+  "managed": "system",
+  "builder": "builder.example",
+  "builder-id": "8a3cbe4e-0000-4000-8000-1234567890ab",
+  "begun": 1700000000.25,
+  "state": "ready",
+  "since": 1700000600.5,
+  "files": {
+    "qcow2": {
+      "size": 1000,
+      "allocated": 4096,
+      "digests": {
+        "md5": "900150983cd24fb0d6963f7d28e17f72",
+        "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+      },
+      "verified": 1700000601.0
+    },
+    "raw": {
+      "size": 5,
+      "allocated": 512,
+      "digests": {}
+    }
+  },
+  "uploads": [
+    {
+      "provider": "cloud",
+      "upload-id": "0000000001",
+      "since": 1700000700.0,
+      "outcome": {
+        "ready": {
+          "external-id": "e",
+          "external-name": "n",
+          "format": "qcow2"
+        }
+      }
+    },
+    {
+      "provider": "other",
+      "since": 1700000701.0,
+      "outcome": "pending"
+    },
+    {
+      "provider": "third",
+      "since": 1700000702.0,
+      "outcome": {
+        "failed": {
+          "reason": "no",
+          "kind": "unable"
+        }
+      }
+    }
+  ],
+  "removing": [
+    "vhd"
+  ]
+}
+"#;
+
+    #[test]
+    fn a_manifest_is_written_as_it_was_read() {
+        let manifest = Manifest::from_json(VERSION_1.as_bytes()).unwrap();
+        assert_eq!(manifest.allocated(), 4608);
+        assert_eq!(String::from_utf8(manifest.to_json()).unwrap(), VERSION_1);
+    }
+
+    #[test]
+    fn a_failure_is_written_as_it_was_read() {
+        let manifest = Manifest::from_json(VERSION_1.as_bytes()).unwrap();
+        let failed = manifest.clone().failed(Failure::new("no"), manifest.since);
+        assert_eq!(Manifest::from_json(&failed.to_json()).unwrap(), failed);
+        assert!(failed.files.is_empty());
     }
 }

@@ -12,6 +12,8 @@
 //! `spawn_blocking`.
 
 mod change;
+#[cfg(test)]
+mod crash_tests;
 mod draft;
 mod open;
 mod recover;
@@ -24,7 +26,7 @@ use std::time::SystemTime;
 
 use nodeyard_model::{ImageName, Timestamp};
 
-pub(crate) use draft::admit;
+pub(crate) use draft::measure;
 pub use draft::{Begin, CommitError, Draft};
 pub use open::{OpenError, Options};
 
@@ -65,7 +67,9 @@ pub enum Error {
     Exists { id: ImageId, state: State },
     #[error("image {id} is being built: wait for the end of the build or stop it first")]
     Building { id: ImageId },
-    #[error("files called {base} belong to another image already: use another id")]
+    #[error(
+        "files called {base} are here already, and are not of this image: use another id, or remove them"
+    )]
     Taken { base: String },
     #[error("image {id} has no {format} file here")]
     NoFormat { id: ImageId, format: Format },

@@ -151,19 +151,27 @@ fn zero_run(bytes: &[u8], first_block: usize) -> (usize, bool) {
     (first.len() + alike, zero)
 }
 
-/// Copies a file to a new one, holes as holes, and returns its digests. The copy is on disk when this returns.
+/// Copies a file to a new one, holes as holes, and returns its digests. The copy is on disk when this returns, and
+/// gone if this fails.
 pub fn copy(from: &Path, to: &Path) -> Result<Digests, FileError> {
     let source = files::open_regular(from)?;
     let target = File::create_new(to).attempt("create", to)?;
-    let mut writer = SparseWriter::new(target).attempt("write", to)?;
-    read(&source, |piece| match piece {
+    let copied = copy_bytes(&source, target).attempt("copy to", to);
+    if copied.is_err() {
+        files::remove_file(to)?;
+    }
+    copied
+}
+
+fn copy_bytes(source: &File, target: File) -> io::Result<Digests> {
+    let mut writer = SparseWriter::new(target)?;
+    read(source, |piece| match piece {
         Piece::Data(bytes) => writer.write_all(bytes),
         Piece::Hole(length) => {
             writer.hole(length);
             Ok(())
         }
-    })
-    .attempt("copy", from)?;
-    let (_, digests) = writer.finish().attempt("write", to)?;
+    })?;
+    let (_, digests) = writer.finish()?;
     Ok(digests)
 }

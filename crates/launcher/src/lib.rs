@@ -33,7 +33,6 @@ mod roster;
 mod serve;
 mod settings;
 mod settle;
-mod system_id;
 
 use std::fmt;
 use std::sync::Arc;
@@ -142,5 +141,6 @@ async fn prepare(registry: &Registry) -> Result<nodeyard_driver::SystemId, Error
     let tree = &**registry.tree();
     let components = registry.components();
     ext::persist(tree, || components.prepare()).await?;
-    system_id::obtain(tree).await
+    let system = ext::persist(tree, || registry.system_id()).await?;
+    Ok(nodeyard_driver::SystemId::new(&*system))
 }

@@ -320,7 +320,7 @@ impl Host {
             uses += &format!("      - {{name: {name}, meta: {{both: provider}}}}\n");
         }
         format!(
-            "images-dir: {images_dir}\nbuild-log-dir: {logs}\ndiskimages:\n{diskimages}\
+            "images-dir: {images_dir}\nimages-dir-reserve: 0\nbuild-log-dir: {logs}\ndiskimages:\n{diskimages}\
              providers:\n  - name: {PROVIDER}\n    driver: fake\n{provider}    diskimages:\n{uses}    pools: []\n",
             images_dir = self.path("images").display(),
             logs = self.path("logs").display(),
@@ -363,7 +363,7 @@ impl Running {
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
     ) -> Self {
-        Self::start_with(jobs, drivers, config, |_| {}).await
+        Self::launch(&tokio::runtime::Handle::current(), jobs, drivers, config).await
     }
 
     /// On the threads of a runtime of its own.
@@ -373,23 +373,7 @@ impl Running {
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
     ) -> Self {
-        Self::launch(runtime.handle(), jobs, drivers, config, |_| {}).await
-    }
-
-    pub(crate) async fn start_with(
-        jobs: &Jobs,
-        drivers: Arc<dyn DriverFactory>,
-        config: Arc<Config>,
-        change: impl FnOnce(&mut Options),
-    ) -> Self {
-        Self::launch(
-            &tokio::runtime::Handle::current(),
-            jobs,
-            drivers,
-            config,
-            change,
-        )
-        .await
+        Self::launch(runtime.handle(), jobs, drivers, config).await
     }
 
     async fn launch(
@@ -397,7 +381,6 @@ impl Running {
         jobs: &Jobs,
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
-        change: impl FnOnce(&mut Options),
     ) -> Self {
         logs();
         let mut options = Options::new("builder01.example.com", vec![jobs.endpoint()]);
@@ -409,8 +392,6 @@ impl Running {
             head: 64 << 10,
             tail: 4 << 10,
         };
-        options.space.keep_free = 0;
-        change(&mut options);
         let connections = options.build_workers + options.upload_workers + options.info_workers;
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
-use super::{Compression, ConvertError, Converter, Source, Target, plain};
+use super::{Compression, ConvertError, Converter, Source, Target};
 
 /// How much of what the program says is kept.
 const LONGEST_OUTPUT: usize = 16 * 1024;
@@ -29,8 +29,9 @@ pub(super) async fn convert(
     command
         .args(["convert", "-p", "-f", from_driver, "-O", to_driver])
         .args(options(target))
-        .arg(plain(&source.path))
-        .arg(plain(to))
+        // Both are absolute: QEMU would take what is before a colon in a relative one for a protocol.
+        .arg(&source.path)
+        .arg(to)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

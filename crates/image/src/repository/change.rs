@@ -1,5 +1,6 @@
 //! Changes of images that are at rest: removal, uploads, verification.
 
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::{Error, Repository, Shared, now, recover};
 use crate::digest::digest;
 use crate::files::{self, Try as _};
 use crate::layout::Base;
-use crate::manifest::{ImageFile, Manifest, Outcome, State, Upload};
+use crate::manifest::{ImageFile, Manifest, Outcome, Upload};
 use crate::{Format, ImageId, checksum};
 
 impl Repository {
@@ -24,8 +25,20 @@ impl Repository {
             Err(error) => return Err(error),
         };
         let base = Base::new(&manifest.image, id)?;
-        files::write_atomic(&shared.layout.deletion(id), &manifest.to_json())?;
-        // The record is there, so the image is gone whatever happens now.
+        let (from, record) = (shared.layout.manifest(&base), shared.layout.deletion(id));
+        let intended = match files::rename(&from, &record) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                files::write_atomic(&record, &manifest.to_json())
+            }
+            result => result,
+        };
+        if let Err(error) = intended {
+            // On a full disk, say. The files go before their manifest, so a kill leaves an image that lacks some.
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "image {id}: removed without a record of it"
+            );
+        }
         shared.write_index(|index| index.remove(id));
         recover::remove_image(&shared.layout, &base, id)?;
         Ok(())
@@ -34,16 +47,25 @@ impl Repository {
     /// Removes the files of some formats; the rest of the image stays. Files that are not here are none already.
     pub fn delete_formats(&self, id: &ImageId, formats: &[Format]) -> Result<(), Error> {
         let shared = &self.shared;
-        let removing = shared.update(id, |manifest| {
+        let _changing = shared.changing();
+        let base = Base::new(&shared.ready(id)?.image, id)?;
+        let remaining = |manifest: &mut Manifest| {
             manifest.files.retain(|format, _| !formats.contains(format));
+        };
+        // First the intention, so that a start can finish what a killed process began. A full disk may have no room for
+        // it before the files are gone; then a kill leaves an image that lacks some.
+        let _intended = shared.rewrite(id, |manifest| {
+            remaining(manifest);
             manifest.removing = formats.to_vec();
-        })?;
-        let base = Base::new(&removing.image, id)?;
+        });
         for format in formats {
             recover::remove_format(&shared.layout.file(&base, format))?;
         }
         files::sync_dir(shared.layout.dir())?;
-        shared.update(id, |manifest| manifest.removing.clear())?;
+        shared.rewrite(id, |manifest| {
+            remaining(manifest);
+            manifest.removing.clear();
+        })?;
         Ok(())
     }
 
@@ -70,8 +92,7 @@ impl Repository {
                     outcome,
                 }),
             }
-        })?;
-        Ok(())
+        })
     }
 
     /// Forgets an upload, since what was uploaded is gone.
@@ -86,8 +107,7 @@ impl Repository {
                 .uploads
                 .retain(|upload| !upload.is_of(provider, upload_id));
         };
-        self.shared.update(id, uploads)?;
-        Ok(())
+        self.shared.update(id, uploads)
     }
 
     /// Reads a file again and compares it with its digests; one that had none gets them.
@@ -128,36 +148,31 @@ impl Shared {
         file: &ImageFile,
     ) -> Result<(), Error> {
         let _changing = self.changing();
-        let mut manifest = Manifest::clone(&*self.ready(id)?);
-        let base = Base::new(&manifest.image, id)?;
-        let path = self.layout.file(&base, format);
+        let manifest = self.ready(id)?;
+        let path = self.layout.file(&Base::new(&manifest.image, id)?, format);
         files::rename(made, &path)?;
         checksum::write(&path, &file.digests)?;
-        manifest.files.insert(format.clone(), file.clone());
-        self.store(&base, manifest)?;
+        self.rewrite(id, |manifest| {
+            manifest.files.insert(format.clone(), file.clone());
+        })?;
         Ok(())
     }
 
     /// Changes the manifest of an image that is ready.
-    fn update(
+    fn update(&self, id: &ImageId, change: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        let _changing = self.changing();
+        self.rewrite(id, change).map(drop)
+    }
+
+    /// As `update`, for a caller that holds `changes`.
+    fn rewrite(
         &self,
         id: &ImageId,
         change: impl FnOnce(&mut Manifest),
     ) -> Result<Arc<Manifest>, Error> {
-        let _changing = self.changing();
         let mut manifest = Manifest::clone(&*self.ready(id)?);
         change(&mut manifest);
         let base = Base::new(&manifest.image, id)?;
         Ok(self.store(&base, manifest)?)
-    }
-}
-
-impl std::fmt::Display for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Building => "being built",
-            Self::Ready => "ready",
-            Self::Failed => "a failure",
-        })
     }
 }

@@ -71,19 +71,15 @@ impl Repository {
         } = begin;
         let base = Base::new(&image, &id)?;
         let changing = shared.changing();
-        if let Some(known) = self.get(&id)
+        let earlier = self.get(&id);
+        if let Some(known) = &earlier
             && known.state != State::Failed
         {
             let state = known.state;
             return Err(Error::Exists { id, state });
         }
-        let taken = shared.read_index(|index| {
-            index
-                .values()
-                .filter(|known| known.id != id)
-                .any(|known| Base::new(&known.image, &known.id).as_ref() == Ok(&base))
-        });
-        if taken {
+        let again = earlier.as_ref().is_some_and(|known| known.image == image);
+        if !again && shared.is_taken(&base, &id)? {
             let base = base.as_str().to_owned();
             return Err(Error::Taken { base });
         }
@@ -100,8 +96,7 @@ impl Repository {
         files::write_atomic(&layout.draft(&manifest.id), &manifest.to_json())?;
         // From here on a draft is responsible for what is on disk, also when a step below fails.
         let manifest = Arc::new(manifest);
-        let earlier =
-            shared.write_index(|index| index.insert(manifest.id.clone(), Arc::clone(&manifest)));
+        shared.write_index(|index| index.insert(manifest.id.clone(), Arc::clone(&manifest)));
         let draft = Draft {
             shared: Arc::clone(shared),
             base,
@@ -114,6 +109,16 @@ impl Repository {
         files::create_dir(&scratch)?;
         files::create_dir(&layout.manifest_dir(&draft.base))?;
         Ok(draft)
+    }
+}
+
+impl Shared {
+    /// Whether something is in the place of a new image. What it is may not be known; it is not for us to remove.
+    fn is_taken(&self, base: &Base, id: &ImageId) -> Result<bool, FileError> {
+        let records = [self.layout.manifest(base), self.layout.draft(id)];
+        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+        let names = files::list(self.layout.dir())?;
+        Ok(records.iter().any(is_there) || names.iter().any(|(name, _)| base.owns(name)))
     }
 }
 
@@ -184,8 +189,10 @@ impl Draft {
         }
         let mut files = BTreeMap::new();
         for format in formats {
-            let known = self.digests.get(format).cloned();
-            files.insert(format.clone(), admit(&self.path(format), known)?);
+            let path = self.path(format);
+            let file = measure(&path, self.digests.get(format).cloned())?;
+            checksum::write(&path, &file.digests)?;
+            files.insert(format.clone(), file);
         }
         Ok(files)
     }
@@ -265,8 +272,9 @@ impl Drop for Draft {
     }
 }
 
-/// Looks at a file that was made, puts it on disk and settles its digests.
-pub(crate) fn admit(path: &Path, known: Option<Digests>) -> Result<ImageFile, CommitError> {
+/// Looks at a file that was made, puts it on disk and settles its digests: those that are known, else those that are
+/// written beside it, else those of its bytes.
+pub(crate) fn measure(path: &Path, known: Option<Digests>) -> Result<ImageFile, CommitError> {
     let file = match files::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -276,7 +284,8 @@ pub(crate) fn admit(path: &Path, known: Option<Digests>) -> Result<ImageFile, Co
         Err(error) => return Err(error.into()),
     };
     file.sync_all().attempt("sync", path)?;
-    if file.metadata().attempt("look at", path)?.len() == 0 {
+    let meta = file.metadata().attempt("look at", path)?;
+    if meta.len() == 0 {
         let path = path.to_owned();
         return Err(CommitError::Empty { path });
     }
@@ -292,10 +301,6 @@ pub(crate) fn admit(path: &Path, known: Option<Digests>) -> Result<ImageFile, Co
             path: path.to_owned(),
             source,
         })?;
-    if digests != said {
-        checksum::write(path, &digests)?;
-    }
-    let meta = file.metadata().attempt("look at", path)?;
     Ok(ImageFile {
         size: meta.len(),
         allocated: meta.blocks().saturating_mul(512),

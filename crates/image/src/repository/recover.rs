@@ -32,6 +32,8 @@ enum Unusable {
     Flaw(#[from] Flaw),
     #[error("it is of image {image} with id {id}, whose place is elsewhere")]
     Misplaced { image: String, id: ImageId },
+    #[error("another manifest here has the id {id}, too")]
+    Twin { id: ImageId },
     #[error("it is too long for a manifest")]
     TooLong,
 }
@@ -83,7 +85,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// A draft of a process that is gone: an image if it had come that far, else a failure.
+    /// A draft of a process that is gone: an image if it had come that far, else a failure, whose files go when its
+    /// manifest is read.
     fn end_drafts(&mut self) -> Result<(), FileError> {
         for (id, record) in self.records(&self.layout.drafts())? {
             let Some((manifest, base)) = record.and_then(|manifest| {
@@ -94,19 +97,21 @@ impl Search<'_> {
                 continue;
             };
             let path = self.layout.manifest(&base);
+            // What an earlier attempt left says nothing about this one.
             let state = match read_manifest(&path) {
-                Ok(written) if written.id == id => Some(written.state),
+                Ok(written) if written.id == id && written.begun == manifest.begun => {
+                    Some(written.state)
+                }
                 _ => None,
             };
             if state != Some(State::Ready) {
                 tracing::warn!("image {id}: its build was interrupted, its files are removed");
-                if state != Some(State::Failed) {
-                    let failed = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
-                    files::create_dir(&self.layout.manifest_dir(&base))?;
-                    files::write_atomic(&path, &failed.to_json())?;
-                    files::sync_dir(self.layout.dir())?;
-                }
-                remove_files(self.layout, &base)?;
+            }
+            if state.is_none() {
+                let failed = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
+                files::create_dir(&self.layout.manifest_dir(&base))?;
+                files::write_atomic(&path, &failed.to_json())?;
+                files::sync_dir(self.layout.dir())?;
             }
             files::remove_file(&self.layout.draft(&id))?;
         }
@@ -117,6 +122,9 @@ impl Search<'_> {
     fn records(&self, dir: &Path) -> Result<Vec<(ImageId, Option<Manifest>)>, FileError> {
         let mut records = Vec::new();
         for (name, kind) in files::list(dir)? {
+            if name.ends_with(".tmp") {
+                files::remove_file(&dir.join(&name))?;
+            }
             let Some(id) = name
                 .strip_suffix(".json")
                 .and_then(|id| id.parse::<ImageId>().ok())
@@ -167,14 +175,21 @@ impl Search<'_> {
             };
             self.covered.insert(stem.to_owned());
             let base = manifest_base(&manifest).filter(|base| base.as_str() == stem);
-            let twin = self.index.contains_key(&manifest.id);
-            let (Some(base), false) = (base, twin) else {
+            let Some(base) = base else {
                 let image = manifest.image.to_string();
                 let id = manifest.id;
                 report(&path, &Unusable::Misplaced { image, id });
                 continue;
             };
+            if self.index.contains_key(&manifest.id) {
+                report(&path, &Unusable::Twin { id: manifest.id });
+                continue;
+            }
             let manifest = self.settle(&base, manifest)?;
+            if manifest.state == State::Failed && names.iter().any(|(name, _)| base.owns(name)) {
+                // Its draft was interrupted, or the program outlived the process that ran it.
+                remove_files(self.layout, &base)?;
+            }
             self.index.insert(manifest.id.clone(), Arc::new(manifest));
         }
         Ok(())
@@ -297,9 +312,9 @@ pub(super) fn remove_image(layout: &Layout, base: &Base, id: &ImageId) -> Result
 /// Removes every file of `base`, but not its manifest.
 pub(super) fn remove_files(layout: &Layout, base: &Base) -> Result<(), FileError> {
     let dir = layout.dir();
-    for (name, kind) in files::list(dir)? {
-        if base.owns(&name) && !kind.is_dir() {
-            files::remove_file(&dir.join(name))?;
+    for (name, _) in files::list(dir)? {
+        if base.owns(&name) {
+            files::remove_tree(&dir.join(name))?;
         }
     }
     files::sync_dir(dir)
