@@ -33,24 +33,15 @@ pub(crate) struct Context {
     reports: mpsc::UnboundedSender<Report>,
 }
 
-/// The copies of the store that a launcher keeps.
-#[derive(Debug)]
-pub(crate) struct Views {
-    pub(crate) requests: View<RequestShape>,
-    pub(crate) nodes: View<NodeShape>,
-    pub(crate) pools: View<PoolShape>,
-    pub(crate) images: View<ImageShape>,
-}
-
 impl Context {
     pub(crate) fn new(
         registry: Registry,
-        views: Views,
         system: SystemId,
         parts: &crate::Parts,
         timing: Timing,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
+        let views = parts.views.clone();
         Self {
             registry,
             requests: views.requests,

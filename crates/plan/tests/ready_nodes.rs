@@ -30,7 +30,7 @@ const WANTED: usize = 2;
 /// What was written, in the order of writing.
 #[derive(Debug, Clone)]
 enum Write {
-    Request(RequestId, Option<NodeRequest>),
+    Request(RequestId, Option<Box<NodeRequest>>),
     Node(NodeId, Box<Node>),
     Lock(NodeId, bool),
 }
@@ -125,7 +125,7 @@ impl Store {
             Some(record) => self.requests.insert(id, record.clone()),
             None => self.requests.remove(&id),
         };
-        self.history.push(Write::Request(id, record));
+        self.history.push(Write::Request(id, record.map(Box::new)));
     }
 
     fn set_node(&mut self, id: NodeId, node: Node) {

@@ -13,6 +13,7 @@ mod images;
 mod nodes;
 mod requests;
 mod shapes;
+mod views;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub use images::Images;
 pub use nodes::Nodes;
 pub use requests::{Lifetime, Requests};
 pub use shapes::{ImageId, ImageRecord, ImageShape, NodeShape, PoolShape, RequestShape};
+pub use views::Views;
 
 use crate::error::{Error, Result};
 use crate::ext;
