@@ -220,12 +220,15 @@ impl Dispatcher {
     }
 
     /// Takes in what else has changed already, so that one decision is made on all of it.
+    ///
+    /// Requests before nodes: a request that is fulfilled or gone lets go of its nodes, and what became of them must
+    /// be in the picture before anything is decided. Otherwise they look free, and are given away again.
     fn catch_up(&mut self, news: &mut News) {
-        while let Some(Some(change)) = news.nodes.next().now_or_never() {
-            self.nodes_changed(change);
-        }
         while let Some(Some(change)) = news.requests.next().now_or_never() {
             self.requests_changed(change);
+        }
+        while let Some(Some(change)) = news.nodes.next().now_or_never() {
+            self.nodes_changed(change);
         }
     }
 

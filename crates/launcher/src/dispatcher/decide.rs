@@ -155,6 +155,7 @@ impl Dispatcher {
 
     pub(super) fn take_report(&mut self, report: Report, news: &mut News) {
         match report {
+            // The nodes follow when the loop catches up, before the next decision.
             Report::Served { request, outcome } => self.served(request, outcome),
             Report::Lacking {
                 request,

@@ -158,6 +158,7 @@ macro_rules! every_behaviour {
                 malformed_records_are_kept_apart
                 empty_records_are_not_there_yet
                 own_writes_show_at_once
+                a_late_own_write_does_not_bring_a_record_back
                 own_deletes_show_at_once
                 a_late_read_does_not_undo_an_own_write
                 a_late_read_does_not_undo_an_own_delete
