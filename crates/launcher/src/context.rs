@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodeyard_driver::SystemId;
+use nodeyard_driver::{Clock, SystemId};
 use nodeyard_model::LauncherId;
 use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
@@ -10,7 +10,6 @@ use nodeyard_store::view::View;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::events::Events;
 use crate::options::Timing;
 use crate::report::Report;

@@ -16,7 +16,6 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
-mod clock;
 mod commit;
 mod context;
 mod dispatcher;
@@ -47,11 +46,11 @@ use nodeyard_store::{Tree, TreePath, ext};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use clock::Clock;
 pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use nodeyard_driver::Clock;
 pub use options::{Options, Timing};
 pub use provider::DriverFactory;
 
