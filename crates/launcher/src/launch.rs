@@ -1,4 +1,4 @@
-//! The launch of one node: from a locked `building` record to a machine that answers.
+//! The launch of one node: from a locked record that is about to be `building` to a machine that answers.
 //!
 //! Everything that the cloud makes carries the node's id, and its own id is stored as soon as it is known. So
 //! wherever this ends, what is left can be found and deleted by the record alone.
@@ -168,8 +168,9 @@ impl Launch<'_> {
         };
         let instance = self.create(held, &order, &mut state, deadline).await?;
         describe(&mut held.value, instance);
-        self.store(held).await?;
         if settings.host_key_checking && held.value.host_keys.is_empty() {
+            // Where it is looked for may be of interest while nobody answers there.
+            self.store(held).await?;
             held.value.host_keys = self.scan(held).await?;
         }
         let ready = protocol::node::launched(Some(&held.value), self.request, self.ctx.clock.now());

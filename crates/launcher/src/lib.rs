@@ -16,7 +16,6 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
-mod clock;
 mod commit;
 mod context;
 mod dispatcher;
@@ -40,27 +39,29 @@ use std::sync::Arc;
 use nodeyard_config::Config;
 use nodeyard_model::{Component, ComponentKind, ComponentState};
 use nodeyard_nodescan::Scanner;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
 use nodeyard_store::{Tree, TreePath, ext};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use clock::Clock;
 pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use nodeyard_driver::Clock;
 pub use options::{Options, Timing};
 pub use provider::DriverFactory;
 
-use context::{Context, Views};
+use context::Context;
 use dispatcher::{Dispatcher, Inputs};
 
 /// What a launcher works with.
 #[derive(Clone)]
 pub struct Parts {
     pub tree: Arc<dyn Tree>,
+    /// Of the same store; others may look at them as well.
+    pub views: Views,
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: Arc<dyn DriverFactory>,
@@ -115,12 +116,6 @@ impl Launcher {
             system = prepare(&registry) => system?,
             () = shutdown.cancelled() => return Ok(()),
         };
-        let views = Views {
-            requests: registry.requests().view()?,
-            nodes: registry.nodes().view()?,
-            pools: registry.components().pool_view()?,
-            images: registry.images().view()?,
-        };
         let drains = TreePath::new(drain::DRAINS).map_err(nodeyard_store::Error::from)?;
         let drains = View::open(Arc::clone(&parts.tree), drains, drain::DrainShape);
         let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);
@@ -128,7 +123,7 @@ impl Launcher {
         component.version = Some(options.version.clone());
         let registration = registry.components().register(&component)?;
         let (sender, reports) = mpsc::unbounded_channel();
-        let ctx = Context::new(registry, views, system, &parts, options.timing, sender);
+        let ctx = Context::new(registry, system, &parts, options.timing, sender);
         let dispatcher = Dispatcher::new(ctx, options, parts.drivers, parts.config, drains, ready);
         let inputs = Inputs { reports, queries };
         let result = dispatcher.run(inputs, shutdown).await;

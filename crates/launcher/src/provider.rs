@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, ErrorClass, Owner};
+use nodeyard_driver::{self as driver, Clock, Driver, ErrorClass, Owner};
 use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
@@ -12,7 +12,6 @@ use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
 use nodeyard_store::view::View;
 use uuid::Uuid;
 
-use crate::clock::Clock;
 use crate::error::StartError;
 use crate::options::Options;
 use crate::settings::{ImageSettings, LabelSettings, Settings};

@@ -147,7 +147,7 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
     Next::Fail {
         still_to_decline: ids(|says| match says {
             Says::Theirs { declined, .. } => !declined,
-            Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined)),
+            Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined { .. })),
         }),
     }
 }

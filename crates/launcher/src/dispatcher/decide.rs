@@ -155,6 +155,7 @@ impl Dispatcher {
 
     pub(super) fn take_report(&mut self, report: Report, news: &mut News) {
         match report {
+            // The nodes follow when the loop catches up, before the next decision.
             Report::Served { request, outcome } => self.served(request, outcome),
             Report::Lacking {
                 request,
@@ -211,13 +212,17 @@ impl Dispatcher {
                 resources,
                 readiness,
             } => self.take_inventory(&provider, limits, resources, readiness),
-            Report::Submitted(requests) => {
-                self.submitting = false;
-                for id in requests {
-                    self.min_ready.insert(id);
-                    self.feed_request(id);
-                }
+            // Nobody waits for these answers if the launcher stops.
+            Report::Departed(answer) => {
+                self.catch_up(news);
+                let _ = answer.send(self.world.departed());
             }
+            Report::Missing { departed, answer } => {
+                self.catch_up(news);
+                self.world.nodes_seen(&departed);
+                let _ = answer.send(self.missing());
+            }
+            Report::Asked(made) => self.asked(made),
             Report::CleanedUp => {
                 self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
             }

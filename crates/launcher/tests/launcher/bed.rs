@@ -14,7 +14,7 @@ use nodeyard_model::{Node, NodeId};
 use nodeyard_nodescan::NetworkScanner;
 use nodeyard_plan::Policy;
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
 use nodeyard_store::{Tree, TreePath, ext};
 use nodeyard_testbeds::ZooKeeperServer;
@@ -157,6 +157,7 @@ impl Running {
             policy: Policy::default(),
         };
         let parts = Parts {
+            views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
             tree: Arc::clone(&tree),
             config,
             drivers,

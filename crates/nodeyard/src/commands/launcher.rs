@@ -12,6 +12,7 @@ use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
 use nodeyard_launcher::{Clock, Launcher, Options, Parts, Timing};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_store::Tree;
+use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -20,7 +21,7 @@ pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
 use drivers::Drivers;
-use outlook::Recorder;
+use outlook::{Recorder, Sight};
 
 /// Runs a launcher on a store until `stop`. The store stays open.
 pub(crate) async fn run(
@@ -38,8 +39,11 @@ pub(crate) async fn run(
         Some(url) => Arc::new(RemoteScan::new(url)?),
         None => Arc::new(NetworkScanner::default()),
     };
+    let registry = Registry::new(Arc::clone(&tree));
+    let records = Views::open(&registry)?;
     let parts = Parts {
-        tree: Arc::clone(&tree),
+        tree,
+        views: records.clone(),
         config: follow(config),
         drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
         scanner,
@@ -57,7 +61,7 @@ pub(crate) async fn run(
         let result = outlook::run(
             &first,
             pages,
-            tree,
+            Sight { registry, records },
             metrics,
             handle,
             &hostname,

@@ -13,8 +13,7 @@ use nodeyard_config::Config;
 use nodeyard_driver::ResourceKind;
 use nodeyard_launcher::{Events, Handle, LaunchAttempt};
 use nodeyard_model::{ProviderName, RequestId};
-use nodeyard_store::Tree;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{self, Registry};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -86,11 +85,17 @@ pub(super) async fn metrics() -> anyhow::Result<Metrics> {
     Ok(Metrics::new(statsd))
 }
 
+/// What there is to see of the store.
+pub(super) struct Sight {
+    pub(super) registry: Registry,
+    pub(super) records: registry::Views,
+}
+
 /// Serves the pages and sends the gauges until `stop`. Where there is neither, nothing is watched for them.
 pub(super) async fn run(
     config: &Config,
     pages: Pages,
-    tree: Arc<dyn Tree>,
+    sight: Sight,
     metrics: Metrics,
     launcher: Handle,
     hostname: &str,
@@ -99,8 +104,8 @@ pub(super) async fn run(
     if pages == Pages::Off && !metrics.has_statsd() {
         return Ok(());
     }
-    let registry = Registry::new(tree);
-    let views = Views::open(&registry)?;
+    let Sight { registry, records } = sight;
+    let views = Views::open(&registry, records)?;
     let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
     let sources = Sources {
         views,
