@@ -16,6 +16,8 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
+mod attend;
+mod backing;
 mod clock;
 mod commit;
 mod context;
@@ -53,7 +55,7 @@ pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
 pub use options::{Options, Timing};
-pub use provider::DriverFactory;
+pub use provider::{DriverFactory, Surroundings};
 
 use context::{Context, Views};
 use dispatcher::{Dispatcher, Inputs};

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Dispatcher, Timer};
+use crate::attend;
 use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
@@ -104,7 +105,7 @@ impl Dispatcher {
         let options = self.options.clone();
         let factory = Arc::clone(&self.factory);
         self.tasks.spawn(async move {
-            let start = Provider::start(provider, &*factory, &ctx.system, &options, &ctx.clock);
+            let start = Provider::start(provider, &*factory, &ctx, &options);
             let result = tokio::select! {
                 result = start => result,
                 () = ctx.stop.cancelled() => return,
@@ -162,6 +163,8 @@ impl Dispatcher {
             let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
             self.tasks.spawn(work);
         }
+        let work = attend::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
+        self.tasks.spawn(work);
         let pools = self.announce_pools(&provider);
         info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
         let running = Running {

@@ -7,9 +7,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nodeyard_config::{self as config, Config, Environment, Mode};
-use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver::{self as driver, Driver};
 use nodeyard_driver_static::StaticDriver;
-use nodeyard_launcher::{Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Timing};
+use nodeyard_launcher::{
+    Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
+};
 use nodeyard_model::{Node, NodeId};
 use nodeyard_nodescan::NetworkScanner;
 use nodeyard_plan::Policy;
@@ -96,7 +98,7 @@ impl DriverFactory for Drivers {
     fn make(
         &self,
         provider: &config::Provider,
-        _owner: Owner,
+        _: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, driver::Error> {
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(

@@ -13,6 +13,7 @@ mod cloud;
 mod fake;
 mod fuse;
 mod kill;
+mod metastatic;
 mod recovery;
 mod session;
 mod static_nodes;
