@@ -149,7 +149,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
     }
 
     /// What the launch of a node waits for, in words; asked when somebody wants to know.
-    async fn progress(&self, _node: NodeId) -> Option<String> {
+    fn progress(&self, _node: NodeId) -> Option<String> {
         None
     }
 

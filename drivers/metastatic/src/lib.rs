@@ -43,6 +43,9 @@ use plan::{Chore, Move, Picture};
 /// A look in case an event was missed.
 const SAFETY_NET: Duration = Duration::from_secs(60);
 
+/// The request that each launch counts on, and the label it is for.
+type Counting = BTreeMap<NodeId, (RequestId, Label)>;
+
 /// Under which name a provider asks for nodes and holds them. Python Nodepool's.
 pub fn identity(provider: &ProviderName) -> String {
     format!("NodePool:metastatic:{provider}")
@@ -56,7 +59,7 @@ pub struct MetastaticDriver {
     backing: Arc<dyn Backing>,
     /// One decision at a time, so that launches of one process do not get in each other's way.
     turn: tokio::sync::Mutex<()>,
-    counting: Mutex<BTreeMap<NodeId, RequestId>>,
+    counting: Mutex<Counting>,
 }
 
 impl MetastaticDriver {
@@ -72,7 +75,7 @@ impl MetastaticDriver {
         }
     }
 
-    fn counting(&self) -> MutexGuard<'_, BTreeMap<NodeId, RequestId>> {
+    fn counting(&self) -> MutexGuard<'_, Counting> {
         self.counting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -256,7 +259,8 @@ impl Driver for MetastaticDriver {
                 Move::Wait(request) => {
                     state.write(&request)?;
                     if let Some(request) = request {
-                        self.counting().insert(node, request);
+                        let counts_on = (request, options.backing_label.clone());
+                        self.counting().insert(node, counts_on);
                     }
                     return Ok(Step::Wait(changed_since(edition, SAFETY_NET)));
                 }
@@ -306,7 +310,7 @@ impl Driver for MetastaticDriver {
         let (chores, next, edition) = {
             let survey = survey.borrow();
             let counting = self.counting();
-            let counted_on = |request| counting.values().any(|other| *other == request);
+            let counted_on = |request| counting.values().any(|(other, _)| *other == request);
             let (chores, next) = self.picture(&survey, now).chores(counted_on);
             (chores, next, survey.edition)
         };
@@ -324,14 +328,11 @@ impl Driver for MetastaticDriver {
         Ok(Some(changed_since(edition, at_most)))
     }
 
-    async fn progress(&self, node: NodeId) -> Option<String> {
-        let request = *self.counting().get(&node)?;
-        let survey = self.backing.survey().await.ok()?;
-        let survey = survey.borrow();
-        let asked = survey.asked.get(&request)?;
+    fn progress(&self, node: NodeId) -> Option<String> {
+        let counting = self.counting();
+        let (request, label) = counting.get(&node)?;
         Some(format!(
-            "node {node} waits for a node with label {}, for which request {request} is {}",
-            asked.label, asked.state
+            "node {node} waits for a node with label {label}, which request {request} asks for"
         ))
     }
 

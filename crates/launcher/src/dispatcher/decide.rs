@@ -21,6 +21,8 @@ use crate::{recover, settle};
 /// Before a request is planned anew that could not be served as planned; doubles each time.
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
+/// Before a request is looked at again that could not be declined.
+const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 /// Before a cloud is asked again that has refused for lack of quota.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
 
@@ -71,10 +73,25 @@ impl Dispatcher {
         let order = match decision.verdict {
             Verdict::Accept(acceptance) => Order::Accept(acceptance),
             Verdict::Reserve(_) => Order::Reserve,
+            Verdict::Decline(_) if !self.is_complete() => {
+                let timer = Timer::Release(key.clone(), decision.request);
+                self.timers.after(INCOMPLETE_PAUSE, timer);
+                return;
+            }
             Verdict::Decline(reason) => Order::Decline(reason.to_string()),
             Verdict::Skip(_) | Verdict::Yield(_) | Verdict::Defer(_) => return,
         };
         self.give(key, decision.request, order);
+    }
+
+    /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
+    /// while a provider starts, or is about to register, that may be able to serve it.
+    fn is_complete(&self) -> bool {
+        let mut own = self.providers.values().flat_map(|running| {
+            let pools = running.provider.pools.values();
+            pools.map(|pool| &pool.id)
+        });
+        self.starting.is_empty() && own.all(|id| self.world.registered().any(|other| other == id))
     }
 
     /// Gives an order to the work on a request, which is begun if there is none.

@@ -13,7 +13,7 @@ use nodeyard_launcher::{
     Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
 };
 use nodeyard_model::{Node, NodeId};
-use nodeyard_nodescan::NetworkScanner;
+use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
@@ -150,6 +150,17 @@ impl Running {
         text: &str,
         timing: Timing,
     ) -> Self {
+        let scanner = Arc::new(NetworkScanner::default());
+        Self::start_with(tree, drivers, scanner, text, timing).await
+    }
+
+    pub(crate) async fn start_with(
+        tree: Arc<dyn Tree>,
+        drivers: Arc<dyn DriverFactory>,
+        scanner: Arc<dyn Scanner>,
+        text: &str,
+        timing: Timing,
+    ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
             hostname: "np01".into(),
@@ -162,7 +173,7 @@ impl Running {
             tree: Arc::clone(&tree),
             config,
             drivers,
-            scanner: Arc::new(NetworkScanner::default()),
+            scanner,
             events: Arc::new(NoEvents),
             clock: Clock::system(),
         };

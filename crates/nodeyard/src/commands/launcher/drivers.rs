@@ -48,6 +48,7 @@ impl DriverFactory for Drivers {
         provider: &config::Provider,
         around: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, Error> {
+        let owner = around.owner.clone();
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
                 section,
@@ -59,9 +60,8 @@ impl DriverFactory for Drivers {
                 around.owner,
             )?)),
             config::Driver::Metastatic(section) => {
-                let backing = around.backing(&metastatic::identity(&around.owner.provider));
-                let driver = MetastaticDriver::new(section, around.owner, backing);
-                Ok(Arc::new(driver))
+                let backing = around.backing(&metastatic::identity(&owner.provider));
+                Ok(Arc::new(MetastaticDriver::new(section, owner, backing)))
             }
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
