@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use crate::commit::set_node;
+use crate::commit::{set_node, steadily};
 use crate::context::Context;
 use follow::{CatchUp, Follower};
 
@@ -77,6 +77,14 @@ impl StoreBacking {
         result.await.map_err(closed)
     }
 
+    /// Repeats what may be done twice, for as long as the session lives.
+    async fn steadily<T, F>(&self, work: impl FnMut() -> F) -> store::Result<T>
+    where
+        F: Future<Output = store::Result<T>>,
+    {
+        steadily(&**self.ctx.registry.tree(), work).await
+    }
+
     async fn synced(&self) -> store::Result<()> {
         self.ctx.nodes.synced().await?;
         self.ctx.requests.synced().await?;
@@ -91,11 +99,29 @@ impl StoreBacking {
         record.event_id = Some(Uuid::new_v4().simple().to_string().into());
         record.created_time = Some(now);
         let requests = self.ctx.registry.requests();
-        let (id, stat) = requests
-            .create(PRECEDENCE, &record, Lifetime::Session)
-            .await?;
-        self.ctx.requests.wrote(id, Arc::new(record), stat);
-        self.caught_up(None).await
+        loop {
+            let made = requests.create(PRECEDENCE, &record, Lifetime::Session);
+            match made.await {
+                Ok((id, stat)) => self.ctx.requests.wrote(id, Arc::new(record), stat),
+                Err(store::Error::ConnectionLoss) => {
+                    self.ctx.requests.synced().await?;
+                    if !self.is_made(&record) {
+                        continue;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            return self.caught_up(None).await;
+        }
+    }
+
+    /// Whether there is a request like this. Its event id is its own.
+    fn is_made(&self, record: &NodeRequest) -> bool {
+        let mut made = false;
+        self.ctx.requests.for_each(|item| {
+            made |= item.value.event_id == record.event_id;
+        });
+        made
     }
 
     async fn end(&self, request: RequestId) -> store::Result<()> {
@@ -180,7 +206,12 @@ impl StoreBacking {
                 self.caught_up(None).await?;
                 Ok(true)
             }
-            Err(store::Error::BadVersion { .. } | store::Error::NoNode { .. }) => {
+            // Of a write whose answer was lost, the record tells.
+            Err(
+                store::Error::BadVersion { .. }
+                | store::Error::NoNode { .. }
+                | store::Error::ConnectionLoss,
+            ) => {
                 self.synced().await?;
                 Ok(false)
             }
@@ -290,13 +321,13 @@ impl Backing for StoreBacking {
     }
 
     async fn withdraw(&self, request: RequestId) -> Result<(), Error> {
-        self.end(request)
+        self.steadily(|| self.end(request))
             .await
             .map_err(passing("withdraw a request"))
     }
 
     async fn take(&self, request: RequestId, note: &Note) -> Result<(), Error> {
-        let accepted = self.accept(request, note).await;
+        let accepted = self.steadily(|| self.accept(request, note)).await;
         match accepted.map_err(passing("take a node of another provider"))? {
             Accepted::Settled => Ok(()),
             Accepted::Busy(node) => {
@@ -313,7 +344,7 @@ impl Backing for StoreBacking {
     }
 
     async fn give_back(&self, node: NodeId, version: i32) -> Result<(), Error> {
-        self.end_use(node, version)
+        self.steadily(|| self.end_use(node, version))
             .await
             .map_err(passing("give back a node"))
     }

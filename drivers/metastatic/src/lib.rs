@@ -288,7 +288,13 @@ impl Driver for MetastaticDriver {
         Ok(Limits::unlimited())
     }
 
-    async fn cost(&self, _: &PoolName, _: &Label) -> Result<Resources, Error> {
+    async fn cost(&self, _: &PoolName, label: &Label) -> Result<Resources, Error> {
+        let below = self.labels.get(label).map(|label| &label.backing_label);
+        if let Some(below) = below.filter(|below| self.labels.contains_key(*below)) {
+            return Err(Error::permanent(format!(
+                "`backing-label: {below}` is a label of the same provider; another one has to make the machines"
+            )));
+        }
         Ok(instance::cost())
     }
 

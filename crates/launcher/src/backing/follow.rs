@@ -145,8 +145,12 @@ impl Follower {
     }
 
     async fn take_in(&mut self, news: &mut News, mut pending: Pending) -> Result<()> {
-        let ends = |id: &RequestId| self.ctx.requests.get(id).is_none();
-        if pending.requests.iter().any(ends) {
+        let has_ended = {
+            let survey = self.survey.borrow();
+            let mut asked = pending.requests.iter();
+            asked.any(|id| survey.asked.contains_key(id) && self.ctx.requests.get(id).is_none())
+        };
+        if has_ended {
             // A request of ours goes in the write that takes its node into use: the node must be seen first.
             self.ctx.nodes.synced().await?;
             news.drain(&mut pending);

@@ -358,6 +358,67 @@ async fn a_label_that_leaves_takes_its_idle_machines_along() {
     launcher.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_outlast_lost_connections() {
+    logs();
+    let store = Store::zookeeper().await;
+    let (tree, proxy) = store.through_a_proxy(Duration::from_secs(60)).await;
+    let cloud = FakeCloud::new(simulate());
+    let text = slots(2, "max-parallel-jobs: 3, grace-time: 1");
+    let launcher = Running::start_on(tree, Arc::clone(&cloud) as _, &text, quick()).await;
+    let zuul = Arc::new(Zuul::new(store.session().await));
+    let breaking = tokio::spawn(async move {
+        // Not for ever: a busy machine must get its work done in between.
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(70)).await;
+            proxy.drop_connections();
+        }
+        proxy
+    });
+    jobs_on_slots(&zuul, 30).await;
+    let _proxy = breaking.await.unwrap();
+    assert!(cloud.peak() <= 2, "{} servers at once", cloud.peak());
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_outlast_a_lost_session() {
+    logs();
+    let store = Store::zookeeper().await;
+    let (tree, proxy) = store.through_a_proxy(Duration::from_secs(2)).await;
+    let cloud = FakeCloud::new(simulate());
+    let text = slots(2, "max-parallel-jobs: 1, grace-time: 1");
+    let drivers = Arc::clone(&cloud) as _;
+    let launcher = Running::start_on(Arc::clone(&tree), drivers, &text, quick()).await;
+    let zuul = Zuul::new(store.session().await);
+    let first = zuul.submit(&["slot"]).await;
+    let first = zuul.accept(first).await;
+    cloud.hold_boots(true);
+    let second = zuul.submit(&["slot"]).await;
+    eventually("another machine boots", || async {
+        (cloud.servers().await.len() == 2).then_some(())
+    })
+    .await;
+
+    proxy.refuse(true);
+    eventually("the session is over", || async {
+        let requests = zuul.registry.requests().list().await.unwrap();
+        let theirs = requests.iter().all(|(id, _)| *id == second);
+        theirs.then_some(())
+    })
+    .await;
+    proxy.refuse(false);
+    cloud.hold_boots(false);
+    let second = zuul.accept(second).await;
+    let machines = carriers(&zuul.registry).await;
+    assert_eq!(machines.len(), 2, "the first is still in use");
+    for nodeset in [first, second] {
+        zuul.unlock(nodeset).await;
+    }
+    launcher.stop().await;
+}
+
 /// False if the launcher had nothing left to do before it came to its end.
 async fn die_with_slots(at: usize, moment: Moment, successor: Successor) -> bool {
     let store = Store::embedded();
@@ -400,19 +461,21 @@ async fn die_with_slots(at: usize, moment: Moment, successor: Successor) -> bool
         "{} servers at once ({at}, {moment:?}, {successor:?})",
         cloud.peak()
     );
-    // A machine that was made for a launcher that died is nobody's, and stays for the next one.
-    eventually("only idle machines are left", || async {
+    // What was ready when its launcher died is nobody's, and stays for the next one.
+    eventually("only idle slots and machines are left", || async {
         let nodes = nodes(&zuul.registry).await;
-        let idle = |node: &Node| {
-            let slot = node
-                .provider
-                .as_ref()
-                .is_some_and(|name| name.as_str() == "meta");
-            !slot && node.state == NodeState::Ready && node.allocated_to.is_none()
+        let is_idle = |node: &Node| match Note::read(&node.user_data, OWNER) {
+            Some(note) => {
+                let known = |id| nodes.iter().any(|(other, _)| other == id);
+                !note.nodes.is_empty() && note.nodes.values().all(known)
+            }
+            None => node.state == NodeState::Ready && node.allocated_to.is_none(),
         };
+        let is_slot = |node: &Node| node.slot.is_some();
+        let machines = nodes.iter().filter(|(_, node)| !is_slot(node)).count();
         let requests = zuul.registry.requests().list().await.unwrap();
-        let settled = nodes.iter().all(|(_, node)| idle(node)) && requests.is_empty();
-        (settled && cloud.servers().await.len() == nodes.len()).then_some(())
+        let settled = nodes.iter().all(|(_, node)| is_idle(node)) && requests.is_empty();
+        (settled && cloud.servers().await.len() == machines).then_some(())
     })
     .await;
     heir.stop().await;
@@ -421,7 +484,7 @@ async fn die_with_slots(at: usize, moment: Moment, successor: Successor) -> bool
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_launcher_goes_on_with_slots() {
-    at_every_step(3, |at, moment| {
+    at_every_step(1, |at, moment| {
         die_with_slots(at, moment, Successor::Afterwards)
     })
     .await;
@@ -429,7 +492,7 @@ async fn a_restarted_launcher_goes_on_with_slots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_launcher_takes_over_slots() {
-    at_every_step(7, |at, moment| {
+    at_every_step(2, |at, moment| {
         die_with_slots(at, moment, Successor::Beside)
     })
     .await;

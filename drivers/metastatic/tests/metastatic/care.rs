@@ -13,6 +13,18 @@ use nodeyard_model::{Label, NodeId, NodeState, RequestState};
 
 use crate::yard::{Yard, node, owner, section};
 
+pub(crate) fn order(id: NodeId, label: &str) -> CreateOrder {
+    CreateOrder {
+        node: id,
+        pool: "main".into(),
+        label: label.into(),
+        image: BootImage::Cloud,
+        tags: owner().node_tags(id, "main".into()),
+        az: None,
+        request: RequestAttributes::default(),
+    }
+}
+
 /// A driver, its yard, and launches that go on.
 struct Bed {
     yard: Arc<Yard>,
@@ -24,18 +36,6 @@ impl Bed {
         let yard = Yard::new();
         let driver = yard.driver(&section(keys), &Faults::none());
         Self { yard, driver }
-    }
-
-    fn order(id: NodeId, label: &str) -> CreateOrder {
-        CreateOrder {
-            node: id,
-            pool: "main".into(),
-            label: label.into(),
-            image: BootImage::Cloud,
-            tags: owner().node_tags(id, "main".into()),
-            az: None,
-            request: RequestAttributes::default(),
-        }
     }
 
     /// Records a node and takes the first step of its launch.
@@ -53,7 +53,7 @@ impl Bed {
     }
 
     async fn step(&self, id: NodeId, label: &str, state: &mut State) -> Option<Instance> {
-        let order = Self::order(id, label);
+        let order = order(id, label);
         match self
             .driver
             .create(&order, state, self.yard.now())
@@ -162,7 +162,7 @@ async fn a_failed_request_fails_those_who_counted_on_it_and_nobody_else() {
         "those who counted on it have not heard of it yet"
     );
     for (index, (id, state)) in waiting.iter_mut().enumerate() {
-        let order = Bed::order(*id, "slot");
+        let order = order(*id, "slot");
         let result = bed.driver.create(&order, state, bed.yard.now()).await;
         match result {
             Err(error) => {
@@ -181,7 +181,7 @@ async fn a_failed_request_fails_those_who_counted_on_it_and_nobody_else() {
 async fn a_launch_wakes_up_when_something_happens() {
     let bed = Bed::new("max-parallel-jobs: 1");
     let (id, mut state, _) = bed.launch(1, "slot").await;
-    let order = Bed::order(id, "slot");
+    let order = order(id, "slot");
     let step = bed.driver.create(&order, &mut state, bed.yard.now()).await;
     let Step::Wait(wait) = step.unwrap() else {
         panic!("there is no machine")
@@ -328,4 +328,16 @@ async fn machines_in_between_are_given_back() {
     machine(3, NodeState::InUse, true);
     bed.pass(0).await;
     assert_eq!(bed.yard.given_back(), [node(1), node(2)]);
+}
+
+#[tokio::test]
+async fn a_provider_does_not_stand_on_itself() {
+    let bed = Bed::new("max-parallel-jobs: 2");
+    let pool = "main".into();
+    assert!(bed.driver.cost(&pool, &"slot".into()).await.is_ok());
+    let mut other = section("max-parallel-jobs: 2");
+    other.pools[0].labels[0].backing_label = other.pools[0].labels[1].name.clone();
+    let driver = bed.yard.driver(&other, &Faults::none());
+    let error = driver.cost(&pool, &"slot".into()).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Permanent);
 }

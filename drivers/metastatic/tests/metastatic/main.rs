@@ -3,4 +3,5 @@
 
 mod care;
 mod life;
+mod random;
 mod yard;

@@ -134,6 +134,16 @@ impl Yard {
             });
         }
     }
+
+    /// Nobody can serve the requests that were not served yet.
+    pub(crate) fn fail(&self) {
+        self.change(|survey| {
+            let asked = survey.asked.values_mut();
+            for asked in asked.filter(|asked| asked.state == RequestState::Requested) {
+                asked.state = RequestState::Failed;
+            }
+        });
+    }
 }
 
 #[derive(Debug)]
