@@ -484,7 +484,7 @@ async fn die_with_slots(at: usize, moment: Moment, successor: Successor) -> bool
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_launcher_goes_on_with_slots() {
-    at_every_step(1, |at, moment| {
+    at_every_step(5, |at, moment| {
         die_with_slots(at, moment, Successor::Afterwards)
     })
     .await;
@@ -492,7 +492,7 @@ async fn a_restarted_launcher_goes_on_with_slots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_launcher_takes_over_slots() {
-    at_every_step(2, |at, moment| {
+    at_every_step(11, |at, moment| {
         die_with_slots(at, moment, Successor::Beside)
     })
     .await;
