@@ -114,15 +114,16 @@ impl<'a> Picture<'a> {
             let version = held.version;
             return Move::Claim { on, version, note };
         }
-        if let Some(take) = self.gift(&options.backing_label) {
-            return take;
+        if let Some((request, label)) = self.gift(&options.backing_label) {
+            return Move::Take { request, label };
         }
-        let request = counts_on.and_then(|id| Some((id, self.survey.asked.get(&id)?)));
-        match request {
-            Some((id, asked)) if !asked.is_open() => return Move::Failed(id),
-            _ => {}
+        if let Some(request) = counts_on
+            && let Some(asked) = self.survey.asked.get(&request)
+            && !asked.is_open()
+        {
+            return Move::Failed(request);
         }
-        let open: Vec<RequestId> = self.open(&options.backing_label).collect();
+        let open = self.open(&options.backing_label);
         if open.len() < self.need(&options.backing_label) {
             return Move::Ask;
         }
@@ -142,15 +143,11 @@ impl<'a> Picture<'a> {
             .map(|label| &label.backing_label)
             .collect();
         for label in &backing_labels {
-            let open: Vec<RequestId> = self.open(label).collect();
-            for request in open.iter().skip(self.need(label)).copied() {
-                if self.is_mine(request) {
-                    chores.push(Chore::Withdraw(request));
-                }
-            }
-            if let Some(Move::Take { request, label }) = self.gift(label) {
-                chores.push(Chore::Take { request, label });
-            }
+            let surplus = self.open(label).into_iter().skip(self.need(label));
+            let surplus = surplus.filter(|request| self.is_mine(*request));
+            chores.extend(surplus.map(Chore::Withdraw));
+            let gift = self.gift(label);
+            chores.extend(gift.map(|(request, label)| Chore::Take { request, label }));
         }
         for (id, asked) in self.survey.asked.iter().filter(|(_, asked)| asked.mine) {
             let unknown = !backing_labels.contains(&asked.label);
@@ -198,12 +195,14 @@ impl<'a> Picture<'a> {
         max_age.is_some_and(|most| self.now.since(note.launched) > most)
     }
 
-    /// Requests that there may come a node of, the oldest first.
-    fn open(&self, backing_label: &Label) -> impl Iterator<Item = RequestId> {
+    /// Requests that there may come a node of: those that have one, then the oldest.
+    fn open(&self, backing_label: &Label) -> Vec<RequestId> {
         let asked = self.survey.asked.iter();
-        asked
-            .filter(move |(_, asked)| asked.label == *backing_label && asked.is_open())
-            .map(|(id, _)| *id)
+        let open = asked.filter(|(_, asked)| asked.label == *backing_label && asked.is_open());
+        let (served, others): (Vec<_>, Vec<_>) =
+            open.partition(|(_, asked)| asked.state == RequestState::Fulfilled);
+        let all = served.into_iter().chain(others);
+        all.map(|(id, _)| *id).collect()
     }
 
     fn is_mine(&self, request: RequestId) -> bool {
@@ -228,8 +227,8 @@ impl<'a> Picture<'a> {
         self.needs(backing_label).map(|(_, nodes)| nodes).sum()
     }
 
-    /// A node that this process was given and that somebody waits for.
-    fn gift(&self, backing_label: &Label) -> Option<Move> {
+    /// A node that this process was given and that somebody waits for: the request, and the label of its slots.
+    fn gift(&self, backing_label: &Label) -> Option<(RequestId, Label)> {
         let (label, _) = self
             .needs(backing_label)
             .filter(|(_, nodes)| *nodes > 0)
@@ -238,10 +237,7 @@ impl<'a> Picture<'a> {
         let (request, _) = asked.find(|(_, asked)| {
             asked.mine && asked.state == RequestState::Fulfilled && asked.label == *backing_label
         })?;
-        Some(Move::Take {
-            request: *request,
-            label: label.clone(),
-        })
+        Some((*request, label.clone()))
     }
 
     /// The request that is for this node if they are served one after the other.

@@ -144,6 +144,18 @@ async fn what_nobody_waits_for_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_served_is_not_the_one_to_go() {
+    let bed = Bed::new("max-parallel-jobs: 1");
+    let (first, _, _) = bed.launch(1, "slot").await;
+    let (_, mut state, _) = bed.launch(2, "slot").await;
+    bed.yard.fulfil_youngest();
+    bed.delete(first).await;
+    bed.pass(0).await;
+    assert_eq!((bed.asked(), bed.held()), (0, 1));
+    assert!(bed.step(node(2), "slot", &mut state).await.is_some());
+}
+
+#[tokio::test]
 async fn a_failed_request_fails_those_who_counted_on_it_and_nobody_else() {
     let bed = Bed::new("max-parallel-jobs: 2");
     let mut waiting = Vec::new();

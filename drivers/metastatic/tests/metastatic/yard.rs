@@ -116,23 +116,34 @@ impl Yard {
 
     /// Others serve all requests.
     pub(crate) fn fulfil(&self) {
-        let open: Vec<RequestId> = {
-            let survey = self.survey.borrow();
-            let asked = survey.asked.iter();
-            let asked = asked.filter(|(_, asked)| asked.state == RequestState::Requested);
-            asked.map(|(id, _)| *id).collect()
-        };
-        for request in open {
-            {
-                let mut state = self.state();
-                state.next += 1;
-                let id = node(state.next);
-                state.given.insert(request, id);
-            }
-            self.change(|survey| {
-                survey.asked.get_mut(&request).unwrap().state = RequestState::Fulfilled;
-            });
+        for request in self.unserved() {
+            self.serve(request);
         }
+    }
+
+    pub(crate) fn fulfil_youngest(&self) {
+        if let Some(request) = self.unserved().last() {
+            self.serve(*request);
+        }
+    }
+
+    fn unserved(&self) -> Vec<RequestId> {
+        let survey = self.survey.borrow();
+        let asked = survey.asked.iter();
+        let asked = asked.filter(|(_, asked)| asked.state == RequestState::Requested);
+        asked.map(|(id, _)| *id).collect()
+    }
+
+    fn serve(&self, request: RequestId) {
+        {
+            let mut state = self.state();
+            state.next += 1;
+            let id = node(state.next);
+            state.given.insert(request, id);
+        }
+        self.change(|survey| {
+            survey.asked.get_mut(&request).unwrap().state = RequestState::Fulfilled;
+        });
     }
 
     /// Nobody can serve the requests that were not served yet.
