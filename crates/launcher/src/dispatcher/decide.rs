@@ -84,16 +84,6 @@ impl Dispatcher {
         self.give(key, decision.request, order);
     }
 
-    /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
-    /// while a provider starts, or is about to register, that may be able to serve it.
-    fn is_complete(&self) -> bool {
-        let mut own = self.providers.values().flat_map(|running| {
-            let pools = running.provider.pools.values();
-            pools.map(|pool| &pool.id)
-        });
-        self.starting.is_empty() && own.all(|id| self.world.registered().any(|other| other == id))
-    }
-
     /// Gives an order to the work on a request, which is begun if there is none.
     fn give(&mut self, key: &PoolKey, id: RequestId, order: Order) {
         let order = match self.serving.get_mut(&id) {

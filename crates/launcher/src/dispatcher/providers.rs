@@ -248,6 +248,17 @@ impl Dispatcher {
         })
     }
 
+    /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
+    /// while a provider starts, or is about to be seen, that may be able to serve it.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut announced = self
+            .providers
+            .values()
+            .flat_map(|running| running.pools.values());
+        let is_seen = |id| self.world.registered().any(|other| other == id);
+        self.starting.is_empty() && announced.all(|pool| is_seen(&pool.component.id))
+    }
+
     pub(super) fn is_drained(&self, key: &PoolKey) -> bool {
         if self.drains.is_empty() {
             return false;

@@ -15,7 +15,7 @@ use crate::cloud::nothing_is_left;
 use crate::fake::{FakeCloud, config, simulate};
 use crate::fuse::{Fuse, Moment, Mortal};
 use crate::kill::{Successor, at_every_step};
-use crate::zuul::Zuul;
+use crate::zuul::{Zuul, now};
 
 pub(crate) const OWNER: &str = "NodePool:metastatic:meta";
 const LABELS: &str = "  - name: small\n  - name: slot\n";
@@ -355,6 +355,24 @@ async fn a_label_that_leaves_takes_its_idle_machines_along() {
     nothing_is_left(&zuul.registry, &cloud).await;
     let id = zuul.submit(&["other"]).await;
     zuul.run_job(id).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_whose_record_vanished_comes_free() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let text = slots(4, "max-parallel-jobs: 2, grace-time: 1");
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &text).await;
+    let zuul = Zuul::new(store.session().await);
+    let id = zuul.submit(&["slot"]).await;
+    let mut nodeset = zuul.accept(id).await;
+    // As somebody does who deletes records by hand.
+    let (id, held) = nodeset.nodes.remove(0);
+    let nodes = zuul.registry.nodes();
+    nodes.delete(id, held, now()).await.unwrap();
+    nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
 }
 
