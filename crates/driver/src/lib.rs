@@ -14,6 +14,7 @@
 //! 3. *Deleting needs no answer of create.* The id of a record is enough to find what was made for it.
 //! 4. *Every error has a class.* The caller acts on the [class](ErrorClass), a person reads the text.
 
+pub mod backing;
 mod clock;
 mod driver;
 mod error;

@@ -7,6 +7,7 @@
 
 mod decide;
 mod feed;
+mod progress;
 mod providers;
 mod ready_nodes;
 mod timers;

@@ -3,6 +3,7 @@
 //! Everything that the cloud makes carries the node's id, and its own id is stored as soon as it is known. So
 //! wherever this ends, what is left can be found and deleted by the record alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -345,6 +346,8 @@ impl Launch<'_> {
             warn!(node = %self.node, %error, "what a failed launch left could not be deleted yet");
         }
         held.value.external_id = Opaque::NULL;
+        held.value.slot = None;
+        held.value.driver_data = Opaque::NULL;
         self.store(held).await
     }
 
@@ -400,7 +403,7 @@ pub(crate) async fn remove(
 }
 
 /// Waits until the next step of a machine can be taken.
-async fn pause(driver: &dyn nodeyard_driver::Driver, wait: Wait) {
+pub(crate) async fn pause(driver: &dyn nodeyard_driver::Driver, wait: Wait) {
     match &wait.event {
         Some(event) => {
             tokio::select! {
@@ -445,11 +448,39 @@ fn describe(node: &mut Node, instance: Instance) {
     if !instance.node_properties.is_null() {
         node.node_properties = instance.node_properties;
     }
-    if node.attributes.is_null() {
-        node.attributes = instance.attributes;
-    }
+    node.attributes = merge(&instance.attributes, &node.attributes);
     if instance.slot.is_some() {
         node.slot = instance.slot;
     }
     node.driver_data = instance.driver_data;
+}
+
+/// Two objects as one; of a key that both have, the value of `over` counts.
+fn merge(under: &Opaque, over: &Opaque) -> Opaque {
+    type Object = BTreeMap<String, Opaque>;
+    let (Ok(mut merged), Ok(values)) = (under.decode::<Object>(), over.decode::<Object>()) else {
+        let given = if over.is_null() { under } else { over };
+        return given.clone();
+    };
+    merged.extend(values);
+    Opaque::encode(&merged).unwrap_or_else(|_| over.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn attributes_of_the_pool_go_before_those_of_the_machine() {
+        let of = |value: serde_json::Value| Opaque::encode(&value).unwrap();
+        let machine = of(json!({"zone": "a", "disk": {"size": 1}}));
+        let pool = of(json!({"disk": {"kind": "ssd"}}));
+        let both: serde_json::Value = merge(&machine, &pool).decode().unwrap();
+        assert_eq!(both, json!({"zone": "a", "disk": {"kind": "ssd"}}));
+        assert_eq!(merge(&machine, &Opaque::NULL), machine);
+        assert_eq!(merge(&Opaque::NULL, &pool), pool);
+        assert_eq!(merge(&Opaque::NULL, &Opaque::NULL), Opaque::NULL);
+    }
 }

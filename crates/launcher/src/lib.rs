@@ -16,6 +16,8 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
+mod attend;
+mod backing;
 mod commit;
 mod context;
 mod dispatcher;
@@ -51,7 +53,7 @@ pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
 pub use nodeyard_driver::Clock;
 pub use options::{Options, Timing};
-pub use provider::DriverFactory;
+pub use provider::{DriverFactory, Surroundings};
 
 use context::Context;
 use dispatcher::{Dispatcher, Inputs};

@@ -21,6 +21,8 @@ use crate::{recover, settle};
 /// Before a request is planned anew that could not be served as planned; doubles each time.
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
+/// Before a request is looked at again that could not be declined.
+const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 /// Before a cloud is asked again that has refused for lack of quota.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
 
@@ -71,6 +73,11 @@ impl Dispatcher {
         let order = match decision.verdict {
             Verdict::Accept(acceptance) => Order::Accept(acceptance),
             Verdict::Reserve(_) => Order::Reserve,
+            Verdict::Decline(_) if !self.is_complete() => {
+                let timer = Timer::Release(key.clone(), decision.request);
+                self.timers.after(INCOMPLETE_PAUSE, timer);
+                return;
+            }
             Verdict::Decline(reason) => Order::Decline(reason.to_string()),
             Verdict::Skip(_) | Verdict::Yield(_) | Verdict::Defer(_) => return,
         };

@@ -275,7 +275,8 @@ impl Dispatcher {
         // Whoever asked may have gone.
         match query {
             Query::Explain(request, answer) => {
-                let _ = answer.send(self.world.explain(request, self.moment()));
+                let explanation = self.world.explain(request, self.moment());
+                let _ = answer.send(self.with_progress(explanation));
             }
             Query::Status(answer) => {
                 let _ = answer.send(self.status());

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Owner, Poll};
+use nodeyard_driver::{self as driver, Driver, Poll};
 use nodeyard_driver_fake::{
     CallError, Clock, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, InProcess,
     LabelImage, LabelOptions, Options, PoolOptions, Quota, Simulate, Span, Transport, World,
 };
-use nodeyard_launcher::DriverFactory;
+use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
+use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_model::ImageName;
 use serde_json::value::RawValue;
 
@@ -200,10 +201,16 @@ impl DriverFactory for FakeCloud {
     fn make(
         &self,
         provider: &config::Provider,
-        owner: Owner,
+        around: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, driver::Error> {
-        let config::Driver::Fake(section) = &provider.driver else {
-            return Err(driver::Error::unsupported("do without a cloud"));
+        let section = match &provider.driver {
+            config::Driver::Fake(section) => section,
+            config::Driver::Metastatic(section) => {
+                let backing = around.backing(&metastatic::identity(&around.owner.provider));
+                let driver = MetastaticDriver::new(section, around.owner, backing);
+                return Ok(Arc::new(driver));
+            }
+            _ => return Err(driver::Error::unsupported("do without a cloud")),
         };
         let section = &section.settings;
         let pools = section.pools.iter().map(|pool| PoolOptions {
@@ -225,7 +232,7 @@ impl DriverFactory for FakeCloud {
                 least: Duration::from_millis(5),
                 most: Duration::from_millis(50),
             },
-            ..Options::new(owner)
+            ..Options::new(around.owner)
         };
         let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
         let watch = Arc::clone(&self.watch);

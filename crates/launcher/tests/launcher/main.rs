@@ -14,6 +14,7 @@ mod fake;
 mod fuse;
 mod kill;
 mod machines;
+mod metastatic;
 mod recovery;
 mod session;
 mod static_nodes;

@@ -12,5 +12,6 @@
 mod bed;
 mod complete_zuul;
 mod killed;
+mod metastatic;
 mod mixed;
 mod zuul_client;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nodeyard_config::{self as config, Fake, OpenStackLabel, OpenStackSettings};
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_fake as fake;
+use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_driver_static::StaticDriver;
-use nodeyard_launcher::DriverFactory;
+use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_model::ImageName;
 use nodeyard_nodescan::Scanner;
 
@@ -42,14 +43,25 @@ impl Drivers {
 }
 
 impl DriverFactory for Drivers {
-    fn make(&self, provider: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, Error> {
+    fn make(
+        &self,
+        provider: &config::Provider,
+        around: Surroundings<'_>,
+    ) -> Result<Arc<dyn Driver>, Error> {
+        let owner = around.owner.clone();
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
                 section,
                 Arc::clone(&self.scanner),
             ))),
-            config::Driver::Fake(section) => {
-                Ok(Arc::new(self.fake(section, provider.name(), owner)?))
+            config::Driver::Fake(section) => Ok(Arc::new(self.fake(
+                section,
+                provider.name(),
+                around.owner,
+            )?)),
+            config::Driver::Metastatic(section) => {
+                let backing = around.backing(&metastatic::identity(&owner.provider));
+                Ok(Arc::new(MetastaticDriver::new(section, owner, backing)))
             }
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
