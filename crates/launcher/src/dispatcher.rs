@@ -8,6 +8,7 @@
 mod decide;
 mod feed;
 mod providers;
+mod ready_nodes;
 mod timers;
 mod upkeep;
 
@@ -23,7 +24,6 @@ use nodeyard_store::registry::ImageId;
 use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,6 +36,7 @@ use crate::provider::DriverFactory;
 use crate::report::Report;
 use crate::serve::Order;
 use providers::Running;
+use ready_nodes::ReadyNodes;
 use timers::{Timer, Timers};
 
 pub(crate) struct Dispatcher {
@@ -56,11 +57,7 @@ pub(crate) struct Dispatcher {
     settling: HashSet<NodeId>,
     /// Requests that are being recovered, or not to be tried again yet.
     recovering: HashSet<RequestId>,
-    /// Our own requests for ready nodes.
-    min_ready: BTreeSet<RequestId>,
-    submitting: bool,
-    /// Since when ready nodes are missing.
-    short_since: Option<Instant>,
+    ready_nodes: ReadyNodes,
     sightings: Sightings,
     drains: View<DrainShape>,
     /// The names under which pools are in the picture.
@@ -121,9 +118,7 @@ impl Dispatcher {
             setbacks: HashMap::new(),
             settling: HashSet::new(),
             recovering: HashSet::new(),
-            min_ready: BTreeSet::new(),
-            submitting: false,
-            short_since: None,
+            ready_nodes: ReadyNodes::default(),
             sightings: Sightings::default(),
             drains,
             pool_entries: BTreeSet::new(),
@@ -242,7 +237,7 @@ impl Dispatcher {
             self.session = session.id();
             // Everybody's locks of the old session are gone, ours included.
             self.recovering.clear();
-            self.min_ready.clear();
+            self.ready_nodes.forget_all();
         }
         Ok(())
     }

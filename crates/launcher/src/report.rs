@@ -1,5 +1,6 @@
 //! What the pieces of work tell the dispatcher.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodeyard_driver::Resource;
@@ -49,8 +50,15 @@ pub(crate) enum Report {
         resources: Option<Vec<Resource>>,
         readiness: Vec<(PoolName, Label, Readiness)>,
     },
+    /// Which requests for ready nodes have gone, as far as requests are seen now.
+    Departed(oneshot::Sender<BTreeSet<RequestId>>),
+    /// Which ready nodes are missing, now that the nodes of these requests have been seen.
+    Missing {
+        departed: BTreeSet<RequestId>,
+        answer: oneshot::Sender<Vec<Label>>,
+    },
     /// Our own requests for ready nodes.
-    Submitted(Vec<RequestId>),
+    Asked(nodeyard_store::Result<Vec<RequestId>>),
     /// A round of clean-up has ended.
     CleanedUp,
 }

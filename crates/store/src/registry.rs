@@ -125,14 +125,7 @@ impl Registry {
         data: Vec<u8>,
         mode: CreateMode,
     ) -> Result<Created> {
-        let data = Bytes::from(data);
-        match self.tree.create(path, data.clone(), mode).await {
-            Err(Error::NoNode { .. }) => {
-                ext::ensure_path(&*self.tree, dir).await?;
-                self.tree.create(path, data, mode).await
-            }
-            result => result,
-        }
+        create(&*self.tree, dir, path, data, mode).await
     }
 
     /// None if there is no record, or none with data.
@@ -201,6 +194,23 @@ impl Registry {
                 Err(error)
             }
         }
+    }
+}
+
+async fn create(
+    tree: &dyn Tree,
+    dir: &TreePath,
+    path: &TreePath,
+    data: Vec<u8>,
+    mode: CreateMode,
+) -> Result<Created> {
+    let data = Bytes::from(data);
+    match tree.create(path, data.clone(), mode).await {
+        Err(Error::NoNode { .. }) => {
+            ext::ensure_path(tree, dir).await?;
+            tree.create(path, data, mode).await
+        }
+        result => result,
     }
 }
 

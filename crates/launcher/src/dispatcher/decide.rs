@@ -211,13 +211,17 @@ impl Dispatcher {
                 resources,
                 readiness,
             } => self.take_inventory(&provider, limits, resources, readiness),
-            Report::Submitted(requests) => {
-                self.submitting = false;
-                for id in requests {
-                    self.min_ready.insert(id);
-                    self.feed_request(id);
-                }
+            // Nobody waits for these answers if the launcher stops.
+            Report::Departed(answer) => {
+                self.catch_up(news);
+                let _ = answer.send(self.world.departed());
             }
+            Report::Missing { departed, answer } => {
+                self.catch_up(news);
+                self.world.nodes_seen(&departed);
+                let _ = answer.send(self.missing());
+            }
+            Report::Asked(made) => self.asked(made),
             Report::CleanedUp => {
                 self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
             }

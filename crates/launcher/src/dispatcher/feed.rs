@@ -62,7 +62,7 @@ impl Dispatcher {
             self.world.remove_request(id);
             self.setbacks.remove(&id);
             self.recovering.remove(&id);
-            self.min_ready.remove(&id);
+            self.ready_nodes.forget(id);
             if let Some(task) = self.serving.get(&id) {
                 task.gone.cancel();
             }

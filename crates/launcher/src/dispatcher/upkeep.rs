@@ -1,18 +1,13 @@
-//! What comes around by itself: clean-up, looks at clouds, ready nodes, and answers to questions.
+//! What comes around by itself: clean-up and looks at clouds; and answers to questions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nodeyard_driver::{Resource, ResourceKind, Target};
-use nodeyard_model::{
-    Label, Limits, NodeRequest, PoolName, RequestId, RequestState, Resources, Timestamp, UploadKey,
-};
+use nodeyard_model::{Label, Limits, PoolName, RequestId, Resources, Timestamp, UploadKey};
 use nodeyard_plan::leaks::{self, Leaks, Owner, Uploads};
-use nodeyard_plan::{MIN_READY_REQUESTOR, Readiness, expiry, min_ready};
-use nodeyard_store::registry::{ImageId, Lifetime};
-use tokio::time::Instant;
+use nodeyard_plan::{Readiness, expiry};
+use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
-use uuid::Uuid;
 
 use super::{Dispatcher, Timer};
 use crate::context::Context;
@@ -23,9 +18,6 @@ use crate::provider::{Provider, cloud_readiness};
 use crate::report::Report;
 use crate::settings::ImageSettings;
 use crate::settle;
-
-/// How long ready nodes must be missing before more are asked for.
-const SHORT_FOR: Duration = Duration::from_millis(100);
 
 impl Dispatcher {
     /// Sets the clocks going.
@@ -73,8 +65,7 @@ impl Dispatcher {
                     .within(self.ctx.timing.cloud_check, Timer::CloudCheck);
             }
             Timer::Expiry => self.expire(),
-            // The look that follows every event is all there is to do.
-            Timer::KeepReady => {}
+            Timer::KeepReady => self.ready_nodes.pausing = false,
         }
     }
 
@@ -280,57 +271,6 @@ impl Dispatcher {
         });
     }
 
-    /// Asks for the nodes that are to be ready before anybody wants them.
-    pub(super) fn keep_ready(&mut self) {
-        if self.submitting || !self.labels.values().any(|label| label.min_ready > 0) {
-            return;
-        }
-        let plan = min_ready::plan(&self.world, &self.labels, &self.min_ready);
-        let failed = plan.discard.into_iter().map(|id| (id, Vec::new()));
-        for (id, nodes) in plan.collect.into_iter().chain(failed) {
-            self.min_ready.remove(&id);
-            self.tasks
-                .spawn(settle::collect(self.ctx.clone(), id, nodes));
-        }
-        let wanted: Vec<Label> = plan
-            .submit
-            .into_iter()
-            .flat_map(|submit| std::iter::repeat_n(submit.label, submit.count))
-            .filter(|label| self.drains.get(&Scope::Label(label.clone())).is_none())
-            .collect();
-        if wanted.is_empty() {
-            self.short_since = None;
-            return;
-        }
-        // Requests and nodes are seen one after the other: what is missing for a moment may only be on its way.
-        let since = *self.short_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < SHORT_FOR {
-            self.timers.within(SHORT_FOR, Timer::KeepReady);
-            return;
-        }
-        self.short_since = None;
-        self.submitting = true;
-        let ctx = self.ctx.clone();
-        self.tasks.spawn(async move {
-            let requests = ctx.registry.requests();
-            let mut made = Vec::new();
-            for label in wanted {
-                let record = min_ready_request(&label, ctx.clock.now());
-                match requests
-                    .create(min_ready::PRECEDENCE, &record, Lifetime::Session)
-                    .await
-                {
-                    Ok((id, stat)) => {
-                        ctx.requests.wrote(id, Arc::new(record), stat);
-                        made.push(id);
-                    }
-                    Err(error) => debug!(%label, %error, "a ready node could not be asked for"),
-                }
-            }
-            ctx.report(Report::Submitted(made));
-        });
-    }
-
     pub(super) fn answer(&mut self, query: Query) {
         // Whoever asked may have gone.
         match query {
@@ -439,16 +379,6 @@ fn listed(resource: &Resource, uploads: &[UploadKey]) -> Option<leaks::Resource>
         system: tags.system.as_ref().map(|system| system.as_str().into()),
         belongs_to,
     })
-}
-
-fn min_ready_request(label: &Label, now: Timestamp) -> NodeRequest {
-    let mut request = NodeRequest::new(RequestState::Requested, now);
-    request.labels = vec![label.clone()];
-    request.requestor = Some(MIN_READY_REQUESTOR.into());
-    request.reuse = false;
-    request.event_id = Some(Uuid::new_v4().simple().to_string().into());
-    request.created_time = Some(now);
-    request
 }
 
 async fn remove_old_locks(ctx: &Context) -> nodeyard_store::Result<()> {

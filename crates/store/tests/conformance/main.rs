@@ -147,6 +147,7 @@ macro_rules! every_behaviour {
                 a_lock_of_something_gone_does_not_bring_it_back
                 a_missing_directory_is_made
                 a_lost_answer_is_looked_for
+                a_contender_enters_once_while_others_make_the_parents
                 a_lost_create_is_done_again
                 a_lost_release_is_done_in_the_end
                 a_guard_ends_with_its_session
