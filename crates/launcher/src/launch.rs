@@ -423,12 +423,14 @@ fn describe(node: &mut Node, instance: Instance) {
         }
     }
     node.external_id = instance.external_id.to_record();
-    let any_address = instance
-        .interface_ip
-        .or_else(|| instance.public_ipv4.clone())
-        .or_else(|| instance.public_ipv6.clone())
-        .or_else(|| instance.private_ipv4.clone());
-    node.interface_ip = any_address;
+    let addresses = [
+        &instance.interface_ip,
+        &instance.public_ipv4,
+        &instance.public_ipv6,
+        &instance.private_ipv4,
+    ];
+    let known = |address: &&Box<str>| !address.is_empty();
+    node.interface_ip = addresses.into_iter().flatten().find(known).cloned();
     node.public_ipv4 = instance.public_ipv4;
     node.public_ipv6 = instance.public_ipv6;
     node.private_ipv4 = instance.private_ipv4;

@@ -126,7 +126,11 @@ impl Serving {
                     collect::Collected::All => return self.fulfil(taken).await,
                     collect::Collected::RequestGone => return self.abandon(taken).await,
                     collect::Collected::Failed => {
-                        return self.decline(taken, "a launch failed").await;
+                        let served = self.decline(taken, "a launch failed").await?;
+                        return Ok(match served {
+                            Served::Declined => Served::LaunchFailed,
+                            other => other,
+                        });
                     }
                     collect::Collected::Lacking { missing, quota } => {
                         let zone = taken

@@ -21,7 +21,7 @@ use nodeyard_model::{
 };
 
 use crate::assign::accrual::Booking;
-use crate::setup::{Policy, PoolKey, PoolSetup, ProviderSetup, Readiness};
+use crate::setup::{Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Zone};
 use crate::verdict::Sum;
 use fleet::{Fleet, Freed};
 use queue::{Ask, Queue, Route, Stage};
@@ -192,6 +192,13 @@ impl World {
         self.stale.remove(key);
         self.fleet.forget_pool(key);
         self.registry_changed(Change::Candidates);
+    }
+
+    /// The zones of a pool were looked up again.
+    pub fn set_zones(&mut self, key: &PoolKey, zones: Vec<Zone>) {
+        if let Some(pool) = self.own.get_mut(key) {
+            pool.setup.zones = zones;
+        }
     }
 
     /// An image became available, or ceased to be.

@@ -213,12 +213,7 @@ impl Dispatcher {
                 attempt,
                 result,
             } => self.started(&provider, attempt, result),
-            Report::Inventory {
-                provider,
-                limits,
-                resources,
-                readiness,
-            } => self.take_inventory(&provider, limits, resources, readiness),
+            Report::Inventory(inventory) => self.take_inventory(*inventory),
             // Nobody waits for these answers if the launcher stops.
             Report::Departed(answer) => {
                 self.catch_up(news);
@@ -245,6 +240,10 @@ impl Dispatcher {
             // The record tells the picture.
             Served::Fulfilled => {}
             Served::Declined => self.world.release(&task.pool, id),
+            Served::LaunchFailed => {
+                self.world.release(&task.pool, id);
+                self.check_cloud(&task.pool.provider);
+            }
             Served::Gone | Served::NotAsPlanned | Served::Lost => {
                 let setbacks = self.setbacks.entry(id).or_default();
                 *setbacks += 1;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nodeyard_driver::{Resource, ResourceKind, Target};
-use nodeyard_model::{Label, Limits, PoolName, RequestId, Resources, Timestamp, UploadKey};
+use nodeyard_model::{ProviderName, RequestId, Resources, Timestamp, UploadKey};
 use nodeyard_plan::leaks::{self, Leaks, Owner, Uploads};
-use nodeyard_plan::{Readiness, expiry};
+use nodeyard_plan::{Zone, expiry};
 use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
 
@@ -15,7 +15,7 @@ use crate::drain::{self, Scope};
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
 use crate::launch;
 use crate::provider::{Provider, cloud_readiness};
-use crate::report::Report;
+use crate::report::{Inventory, Report};
 use crate::settings::ImageSettings;
 use crate::settle;
 
@@ -110,8 +110,14 @@ impl Dispatcher {
 
     /// A cloud has refused what we thought it had room for.
     pub(super) fn check_cloud_of(&self, request: RequestId) {
-        let key = self.world.taken_by(request);
-        if let Some(running) = key.and_then(|key| self.providers.get(&key.provider)) {
+        if let Some(key) = self.world.taken_by(request) {
+            self.check_cloud(&key.provider);
+        }
+    }
+
+    /// A cloud is not as we thought it was.
+    pub(super) fn check_cloud(&self, provider: &ProviderName) {
+        if let Some(running) = self.providers.get(provider) {
             self.look_at_cloud(Arc::clone(&running.provider), false);
         }
     }
@@ -124,7 +130,12 @@ impl Dispatcher {
         self.tasks.spawn(async move {
             let look = async {
                 let mut readiness = Vec::new();
+                let mut zones = Vec::new();
                 for (pool, settings) in &provider.settings.pools {
+                    if let Some(found) = told(&provider, provider.driver.zones(pool).await) {
+                        let found = found.iter().map(|zone| Zone::from(&**zone));
+                        zones.push((pool.clone(), found.collect()));
+                    }
                     for (label, settings) in &settings.labels {
                         let driver = &*provider.driver;
                         match cloud_readiness(driver, pool, label, settings, &ctx.clock).await {
@@ -138,12 +149,13 @@ impl Dispatcher {
                 }
                 let limits = told(&provider, provider.driver.limits().await);
                 let resources = told(&provider, provider.driver.list().await);
-                Report::Inventory {
+                Report::Inventory(Box::new(Inventory {
                     limits,
                     resources,
                     readiness,
+                    zones,
                     provider,
-                }
+                }))
             };
             tokio::select! {
                 report = look => ctx.report(report),
@@ -152,16 +164,23 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn take_inventory(
-        &mut self,
-        provider: &Arc<Provider>,
-        limits: Option<Limits>,
-        resources: Option<Vec<Resource>>,
-        readiness: Vec<(PoolName, Label, Readiness)>,
-    ) {
+    pub(super) fn take_inventory(&mut self, inventory: Inventory) {
+        let Inventory {
+            provider,
+            limits,
+            resources,
+            readiness,
+            zones,
+        } = inventory;
+        let provider = &provider;
         let current = self.providers.get(&provider.name);
         if !current.is_some_and(|running| Arc::ptr_eq(&running.provider, provider)) {
             return;
+        }
+        for (pool, zones) in zones {
+            if let Some(run) = provider.pools.get(&pool) {
+                self.world.set_zones(&run.key, zones);
+            }
         }
         for (pool, label, readiness) in readiness {
             let Some(run) = provider.pools.get(&pool) else {
