@@ -16,11 +16,12 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
+pub mod drain;
+
 mod clock;
 mod commit;
 mod context;
 mod dispatcher;
-mod drain;
 mod error;
 mod events;
 mod handle;

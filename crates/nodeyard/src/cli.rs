@@ -33,6 +33,10 @@ pub(crate) enum NodeyardCommand {
     Store(commands::store::StoreArgs),
     /// Say why a request waits, and what has to happen next
     Explain(commands::explain::ExplainArgs),
+    /// Let a launcher, provider, pool or label accept nothing new, and show what is left of its work
+    Drain(commands::drain::DrainArgs),
+    /// Take a drain back
+    Undrain(commands::drain::UndrainArgs),
     /// Run a simulated cloud for providers with `driver: fake`
     Simulate(commands::simulate::SimulateArgs),
     /// Make the links `nodepool`, `nodepool-launcher` and `nodepool-builder` to this program

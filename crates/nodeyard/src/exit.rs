@@ -14,13 +14,16 @@ pub(crate) enum Outcome {
     Failure,
     /// The command line makes no sense.
     Usage,
+    /// It was done, but what follows from it is not complete yet.
+    Unfinished,
 }
 
 pub(crate) const EXIT_CODES_HELP: &str = "\
 Exit codes:
   0  done
   1  it could not be done, or a check failed; the reason is on standard error
-  2  the command line is wrong";
+  2  the command line is wrong
+  3  `drain`: something is still under way";
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
@@ -28,6 +31,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Success => 0,
             Outcome::Failure => 1,
             Outcome::Usage => 2,
+            Outcome::Unfinished => 3,
         })
     }
 }

@@ -80,6 +80,14 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
             logging::start(logging::Level::commands(context.verbose));
             block_on(commands::explain::run(args, &context))?;
         }
+        NodeyardCommand::Drain(args) => {
+            logging::start(logging::Level::commands(context.verbose));
+            return block_on(commands::drain::run(args, &context));
+        }
+        NodeyardCommand::Undrain(args) => {
+            logging::start(logging::Level::commands(context.verbose));
+            block_on(commands::drain::undo(args, &context))?;
+        }
         NodeyardCommand::Simulate(args) => {
             logging::start(logging::Level::daemons(context.verbose));
             block_on(commands::simulate::run(args, &context))?;

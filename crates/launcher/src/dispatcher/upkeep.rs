@@ -343,7 +343,13 @@ impl Dispatcher {
             Query::Drain(scope, on, answer) => {
                 let ctx = self.ctx.clone();
                 self.tasks.spawn(async move {
-                    let _ = answer.send(drain::set(&**ctx.registry.tree(), &scope, on).await);
+                    let tree = &**ctx.registry.tree();
+                    let done = if on {
+                        drain::begin(tree, &scope).await
+                    } else {
+                        drain::end(tree, &scope).await
+                    };
+                    let _ = answer.send(done.map(|_| ()));
                 });
             }
         }

@@ -3,6 +3,7 @@
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod daemon;
+pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod install_links;
 pub(crate) mod launcher;

@@ -34,6 +34,12 @@ impl Bed {
         path
     }
 
+    /// A port that nobody listens on.
+    pub(crate) fn free_port(&self) -> u16 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    }
+
     /// `nodeyard`, with an environment that knows nothing of the machine.
     pub(crate) fn command(&self) -> Command {
         self.called("nodeyard")

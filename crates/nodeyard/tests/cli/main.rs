@@ -9,6 +9,7 @@
 
 mod bed;
 mod config;
+mod drain;
 mod nodepool;
 mod programs;
 mod store;
