@@ -29,6 +29,8 @@ pub(crate) enum NodeyardCommand {
     Up(commands::up::UpArgs),
     /// Check, show or describe the configuration
     Config(commands::config::ConfigArgs),
+    /// List, build, pause and delete images, and see why one is (not) being built
+    Image(commands::image::ImageArgs),
     /// Look into the store, or move its state to another backend
     Store(commands::store::StoreArgs),
     /// Say why a request waits, and what has to happen next

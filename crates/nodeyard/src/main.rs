@@ -76,6 +76,10 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
             logging::start(logging::Level::commands(context.verbose));
             block_on(commands::store::run(args, &context))?;
         }
+        NodeyardCommand::Image(args) => {
+            logging::start(logging::Level::commands(context.verbose));
+            block_on(commands::image::run(args, &context))?;
+        }
         NodeyardCommand::Explain(args) => {
             logging::start(logging::Level::commands(context.verbose));
             block_on(commands::explain::run(args, &context))?;

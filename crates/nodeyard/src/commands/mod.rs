@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod daemon;
 pub(crate) mod drain;
 pub(crate) mod explain;
+pub(crate) mod image;
 pub(crate) mod install_links;
 pub(crate) mod launcher;
 pub(crate) mod man;

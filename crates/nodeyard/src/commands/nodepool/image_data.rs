@@ -11,7 +11,7 @@ use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
 
 use crate::dump;
 
-pub(super) async fn export(registry: &Registry, file: &Path) -> anyhow::Result<()> {
+pub(in crate::commands) async fn export(registry: &Registry, file: &Path) -> anyhow::Result<()> {
     let images = registry.images();
     let tree = registry.tree();
     let mut data = BTreeMap::new();
@@ -46,7 +46,7 @@ async fn copy(
 }
 
 /// Everything is looked at before anything is written.
-pub(super) async fn import(registry: &Registry, file: &Path) -> anyhow::Result<()> {
+pub(in crate::commands) async fn import(registry: &Registry, file: &Path) -> anyhow::Result<()> {
     let reading = || format!("cannot import {}", file.display());
     let text = std::fs::read(file).with_context(reading)?;
     let data: BTreeMap<String, String> = serde_json::from_slice(&text)

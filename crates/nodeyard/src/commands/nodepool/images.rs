@@ -6,7 +6,7 @@ use super::{PATIENCE, UploadArgs, now};
 use crate::context::Context;
 
 /// `<image>-<build id>`; the name of the image may have dashes of its own.
-pub(super) fn build_key(text: &str) -> Result<BuildKey, String> {
+pub(in crate::commands) fn build_key(text: &str) -> Result<BuildKey, String> {
     let key = text.rsplit_once('-').and_then(|(image, build)| {
         Some(BuildKey {
             image: image.parse().ok()?,
@@ -18,7 +18,7 @@ pub(super) fn build_key(text: &str) -> Result<BuildKey, String> {
     })
 }
 
-pub(super) async fn request_build(
+pub(in crate::commands) async fn request_build(
     registry: &Registry,
     context: &Context,
     image: &ImageName,
@@ -35,18 +35,27 @@ pub(super) async fn request_build(
     Ok(registry.images().request_build(image).await?)
 }
 
-pub(super) async fn pause(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
+pub(in crate::commands) async fn pause(
+    registry: &Registry,
+    image: &ImageName,
+) -> anyhow::Result<()> {
     let result = registry.images().pause(image).await;
     result
         .with_context(|| format!("image {image} cannot be paused before something is known of it"))
 }
 
-pub(super) async fn unpause(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
+pub(in crate::commands) async fn unpause(
+    registry: &Registry,
+    image: &ImageName,
+) -> anyhow::Result<()> {
     registry.images().unpause(image).await?;
     Ok(())
 }
 
-pub(super) async fn delete_build(registry: &Registry, key: &BuildKey) -> anyhow::Result<()> {
+pub(in crate::commands) async fn delete_build(
+    registry: &Registry,
+    key: &BuildKey,
+) -> anyhow::Result<()> {
     let images = registry.images();
     match images.lock_build(key, PATIENCE).await? {
         Attempt::Gone => bail!("Build {}-{} not found", key.image, key.build),
@@ -65,7 +74,10 @@ pub(super) async fn delete_build(registry: &Registry, key: &BuildKey) -> anyhow:
     }
 }
 
-pub(super) async fn delete_upload(registry: &Registry, args: UploadArgs) -> anyhow::Result<()> {
+pub(in crate::commands) async fn delete_upload(
+    registry: &Registry,
+    args: UploadArgs,
+) -> anyhow::Result<()> {
     let images = registry.images();
     let key = UploadKey {
         build: BuildKey {

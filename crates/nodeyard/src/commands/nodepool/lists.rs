@@ -28,15 +28,21 @@ pub(super) async fn nodes(
     )
 }
 
-pub(super) async fn uploads(registry: &Registry, format: Format) -> anyhow::Result<()> {
+pub(in crate::commands) async fn uploads(
+    registry: &Registry,
+    format: Format,
+) -> anyhow::Result<()> {
     print(&status::uploads(registry, now()).await?, format)
 }
 
-pub(super) async fn builds(registry: &Registry, format: Format) -> anyhow::Result<()> {
+pub(in crate::commands) async fn builds(registry: &Registry, format: Format) -> anyhow::Result<()> {
     print(&status::builds(registry, now()).await?, format)
 }
 
-pub(super) async fn image_status(registry: &Registry, format: Format) -> anyhow::Result<()> {
+pub(in crate::commands) async fn image_status(
+    registry: &Registry,
+    format: Format,
+) -> anyhow::Result<()> {
     print(&status::image_status(registry, now()).await?, format)
 }
 

@@ -1,10 +1,10 @@
 //! The commands of `nodepool` that work on the store.
 
 mod erase;
-mod image_data;
-mod images;
+pub(super) mod image_data;
+pub(super) mod images;
 mod info;
-mod lists;
+pub(super) mod lists;
 mod nodes;
 
 use std::path::PathBuf;

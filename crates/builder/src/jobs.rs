@@ -1,0 +1,339 @@
+//! The gearman functions of image work and what travels with them.
+//!
+//! | function | caller sends | caller gets |
+//! |---|---|---|
+//! | `image-build:<image>` | [`BuildJob`] | [`BuildResult`] |
+//! | `image-upload:<id>` | [`UploadJob`] | [`UploadResult`] |
+//! | `image-delete:<id>` | [`DeleteJob`], or nothing | nothing |
+//! | `image-info:<id>` | [`InfoJob`], or nothing | [`ImageInfo`] |
+//! | `upload-delete:<provider>` | [`UploadDeleteJob`] | nothing |
+//!
+//! Payloads are JSON objects. The first three functions are older than this program: a client that sends only the
+//! keys it knew (`image-id`; `provider` and `image-name`; anything at all) is served, and keys that nobody here
+//! knows are passed over. Whatever a call says, credentials never travel: a worker uses its own.
+//!
+//! A job that fails sends, as its last data, one line with a [`Failure`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use nodeyard_image::ImageId;
+use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// A function of ours, from or to its name in gearman.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Function {
+    Build(ImageName),
+    Upload(ImageId),
+    Delete(ImageId),
+    Info(ImageId),
+    UploadDelete(ProviderName),
+}
+
+impl Function {
+    /// None for functions of others and for names that nothing can have.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (kind, rest) = name.split_once(':')?;
+        match kind {
+            "image-build" => rest.parse().ok().map(Self::Build),
+            "image-upload" => rest.parse().ok().map(Self::Upload),
+            "image-delete" => rest.parse().ok().map(Self::Delete),
+            "image-info" => rest.parse().ok().map(Self::Info),
+            "upload-delete" => rest.parse().ok().map(Self::UploadDelete),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Build(image) => write!(f, "image-build:{image}"),
+            Self::Upload(id) => write!(f, "image-upload:{id}"),
+            Self::Delete(id) => write!(f, "image-delete:{id}"),
+            Self::Info(id) => write!(f, "image-info:{id}"),
+            Self::UploadDelete(provider) => write!(f, "upload-delete:{provider}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct BuildJob {
+    pub image_id: ImageId,
+    /// The installation whose steward asks and looks after the image from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Box<str>>,
+    /// What to build; empty for what the worker's own configuration says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formats: Vec<Box<str>>,
+    /// Whether the log is to be sent line by line.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct BuildResult {
+    pub image_id: ImageId,
+    pub builder: Box<str>,
+    pub builder_id: Box<str>,
+    pub formats: BTreeMap<Box<str>, FormatInfo>,
+}
+
+/// One file of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FormatInfo {
+    /// Of the file, holes included.
+    pub size: u64,
+    /// On disk.
+    pub allocated: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub md5: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct UploadJob {
+    pub provider: ProviderName,
+    /// The image as the provider's section of the configuration calls it. Absent means the image that was built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_name: Option<ImageName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Box<str>>,
+    /// The record of this upload; comes with `managed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_id: Option<UploadId>,
+    /// What to call the image in the cloud, if not by the provider's own pattern.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_name: Option<Box<str>>,
+    /// In addition to what the worker's configuration says, and stronger.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct UploadResult {
+    pub external_id: Box<str>,
+    pub external_name: Box<str>,
+    pub format: Box<str>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeleteJob {
+    /// Only these files, and the rest stays; empty for the whole image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formats: Vec<Box<str>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct InfoJob {
+    /// Send the build's log as data, from this byte on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_from: Option<u64>,
+    /// With the log: stay until the build has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub follow: bool,
+}
+
+/// What a worker knows of an image that it holds or makes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ImageInfo {
+    pub image_id: ImageId,
+    pub image: ImageName,
+    pub state: LocalState,
+    pub since: Timestamp,
+    pub builder: Box<str>,
+    pub builder_id: Box<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Box<str>>,
+    #[serde(default)]
+    pub formats: BTreeMap<Box<str>, FormatInfo>,
+    /// Why the build failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The uploads that were asked for, as far as this worker remembers.
+    #[serde(default)]
+    pub uploads: Vec<UploadInfo>,
+}
+
+/// Where an image is in its life on a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LocalState {
+    Building,
+    Ready,
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct UploadInfo {
+    pub provider: ProviderName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_id: Option<UploadId>,
+    #[serde(flatten)]
+    pub state: UploadProgress,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum UploadProgress {
+    Uploading,
+    Ready(UploadResult),
+    Failed(Failure),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct UploadDeleteJob {
+    pub image: ImageName,
+    pub image_id: ImageId,
+    /// Absent when the answer to the upload was lost: then the worker looks for what carries the upload's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_id: Option<UploadId>,
+}
+
+/// Why a job failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+#[error("{reason}")]
+pub struct Failure {
+    pub reason: String,
+    pub kind: FailureKind,
+}
+
+/// What a caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// The call itself is wrong: the same call will fail again.
+    Refused,
+    /// This worker cannot do it now (its disk is full, say); another may.
+    Unable,
+    /// The work was done and went wrong.
+    Failed,
+    /// What is asked for is not here.
+    Missing,
+}
+
+impl Failure {
+    /// As the one line that is sent.
+    pub fn to_line(&self) -> Vec<u8> {
+        let mut line = b"{\"failure\":".to_vec();
+        line.extend(to_payload(self));
+        line.extend(b"}\n");
+        line
+    }
+
+    /// From the data of a failed job, which may have log lines before it.
+    pub fn from_data(data: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Line {
+            failure: Failure,
+        }
+        let last = data
+            .strip_suffix(b"\n")
+            .unwrap_or(data)
+            .rsplit(|byte| *byte == b'\n')
+            .next()?;
+        let line: Line = serde_json::from_slice(last).ok()?;
+        Some(line.failure)
+    }
+}
+
+/// A payload that is not what its function takes.
+#[derive(Debug, thiserror::Error)]
+#[error("the payload of {function} is not the JSON object it takes")]
+pub struct BadPayload {
+    function: String,
+    #[source]
+    source: serde_json::Error,
+}
+
+/// What a caller sent. Nothing, `""` and `null` say as much as an empty object.
+pub fn from_payload<P: DeserializeOwned>(
+    function: impl fmt::Display,
+    payload: &[u8],
+) -> Result<P, BadPayload> {
+    let said = match payload.trim_ascii() {
+        b"" | b"\"\"" | b"null" => b"{}",
+        said => said,
+    };
+    serde_json::from_slice(said).map_err(|source| BadPayload {
+        function: function.to_string(),
+        source,
+    })
+}
+
+/// What to send. These types have only keys and values that JSON has.
+pub fn to_payload(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_knows_only_the_old_keys_is_served() {
+        let build: BuildJob = from_payload("f", br#"{"image-id": "42", "new": 1}"#).unwrap();
+        assert_eq!(build.image_id.as_str(), "42");
+        assert_eq!(build.managed, None);
+        let upload = br#"{"provider": "cloud", "image-name": "trusty"}"#;
+        let upload: UploadJob = from_payload("f", upload).unwrap();
+        assert_eq!(upload.image_name, Some("trusty".parse().unwrap()));
+        for nothing in [&b""[..], b"\"\"", b" null\n", b"{}"] {
+            let delete: DeleteJob = from_payload("f", nothing).unwrap();
+            assert_eq!(delete, DeleteJob::default());
+        }
+    }
+
+    #[test]
+    fn a_path_is_no_id() {
+        let escape = br#"{"image-id": "../../etc/passwd"}"#;
+        assert!(from_payload::<BuildJob>("f", escape).is_err());
+    }
+
+    #[test]
+    fn functions_are_found_again_by_their_names() {
+        let id: ImageId = "a.b-c".parse().unwrap();
+        for function in [
+            Function::Build("trusty:x".parse().unwrap()),
+            Function::Upload(id.clone()),
+            Function::Delete(id.clone()),
+            Function::Info(id),
+            Function::UploadDelete("cloud".parse().unwrap()),
+        ] {
+            assert_eq!(Function::parse(&function.to_string()), Some(function));
+        }
+        assert_eq!(Function::parse("stop:x"), None);
+        assert_eq!(Function::parse("image-upload:../x"), None);
+    }
+
+    #[test]
+    fn a_failure_is_found_behind_the_log() {
+        let failure = Failure {
+            reason: "the disk\nis full".to_owned(),
+            kind: FailureKind::Unable,
+        };
+        let mut data = b"log line\n{\"failure\": broken\n".to_vec();
+        data.extend(failure.to_line());
+        assert_eq!(Failure::from_data(&data), Some(failure));
+        assert_eq!(Failure::from_data(b"log line\n"), None);
+        assert_eq!(Failure::from_data(b""), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a built image is called.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use nodeyard_model::BuildId;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest image id.
+const LONGEST_ID: usize = 128;
+
+/// What a built image is called: the build's id when a steward asked for it, any name that is safe in a path when
+/// somebody else did.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageId(Box<str>);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} cannot be an image id: use up to 128 letters, digits, dots, dashes and underscores, a letter or \
+     digit first and no two dots in a row"
+)]
+pub struct BadImageId {
+    text: String,
+}
+
+impl ImageId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The build of which this is the id, if it can be one.
+    pub fn build(&self) -> Option<BuildId> {
+        self.0.parse().ok()
+    }
+}
+
+impl FromStr for ImageId {
+    type Err = BadImageId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let good = text.len() <= LONGEST_ID
+            && text
+                .as_bytes()
+                .first()
+                .is_some_and(u8::is_ascii_alphanumeric)
+            && text.bytes().all(safe)
+            && !text.contains("..");
+        if good {
+            Ok(Self(text.into()))
+        } else {
+            let text = text.chars().take(LONGEST_ID).collect();
+            Err(BadImageId { text })
+        }
+    }
+}
+
+impl From<BuildId> for ImageId {
+    fn from(build: BuildId) -> Self {
+        Self(build.to_string().into())
+    }
+}
+
+impl fmt::Display for ImageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for ImageId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ImageId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_cannot_leave_their_directory() {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a..b",
+            "-a",
+            ".a",
+            "a b",
+            "ä",
+            &"a".repeat(129),
+        ] {
+            assert!(bad.parse::<ImageId>().is_err(), "{bad:?}");
+        }
+        for good in ["a", "42", "A.b_c-d", &"a".repeat(128)] {
+            assert!(good.parse::<ImageId>().is_ok(), "{good:?}");
+        }
+    }
+}
