@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::events::Events;
+use crate::history::History;
 use crate::options::Timing;
 use crate::report::Report;
 
@@ -26,6 +27,7 @@ pub(crate) struct Context {
     pub(crate) system: SystemId,
     pub(crate) scanner: Arc<dyn Scanner>,
     pub(crate) events: Arc<dyn Events>,
+    pub(crate) history: Arc<History>,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
     /// Nothing new is to be begun.
@@ -49,6 +51,7 @@ impl Context {
         system: SystemId,
         parts: &crate::Parts,
         timing: Timing,
+        history: Arc<History>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
         Self {
@@ -60,6 +63,7 @@ impl Context {
             system,
             scanner: Arc::clone(&parts.scanner),
             events: Arc::clone(&parts.events),
+            history,
             clock: parts.clock.clone(),
             timing,
             stop: CancellationToken::new(),

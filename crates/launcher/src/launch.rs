@@ -21,6 +21,7 @@ use tracing::{info, warn};
 
 use crate::commit::steadily;
 use crate::context::Context;
+use crate::error::chain;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::provider::{Provider, newest_upload};
 use crate::settings::{ImageSettings, LabelSettings};
@@ -46,7 +47,8 @@ pub(crate) struct Launch<'a> {
 #[derive(Debug)]
 pub(crate) enum LaunchError {
     Quota,
-    Failed,
+    /// With the last failure and its causes.
+    Failed(String),
     Store(nodeyard_store::Error),
 }
 
@@ -140,7 +142,7 @@ impl Launch<'_> {
                 return Err(if quota {
                     LaunchError::Quota
                 } else {
-                    LaunchError::Failed
+                    LaunchError::Failed(chain(&failure))
                 });
             }
             self.clear(held).await?;

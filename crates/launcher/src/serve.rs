@@ -10,9 +10,10 @@
 mod collect;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId};
+use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, RequestState};
 use nodeyard_plan::Zone;
 use nodeyard_plan::protocol;
 use nodeyard_plan::verdict::{Acceptance, Step};
@@ -64,6 +65,8 @@ struct Got {
     label: Label,
     id: NodeId,
     held: Held<Node>,
+    /// It was made for this request.
+    launched: bool,
 }
 
 impl Serving {
@@ -124,8 +127,9 @@ impl Serving {
                 Order::Accept(acceptance) => match self.collect(&mut taken, &acceptance).await? {
                     collect::Collected::All => return self.fulfil(taken).await,
                     collect::Collected::RequestGone => return self.abandon(taken).await,
-                    collect::Collected::Failed => {
-                        return self.decline(taken, "a launch failed").await;
+                    collect::Collected::Failed(why) => {
+                        let reason = format!("a launch failed: {why}");
+                        return self.decline(taken, &reason).await;
                     }
                     collect::Collected::Lacking { missing, quota } => {
                         let zone = taken
@@ -175,6 +179,7 @@ impl Serving {
         let store = || requests.store(&held.guard, self.id, &pending);
         match steadily(&**held.guard.tree(), store).await {
             Ok(stat) => {
+                self.note_accepted(&pending);
                 self.ctx
                     .requests
                     .wrote(self.id, Arc::new(pending.clone()), stat);
@@ -232,8 +237,18 @@ impl Serving {
             taken.release().await?;
             return Ok(Served::NotAsPlanned);
         };
+        self.note_accepted(&pending);
         taken.held.value = pending;
         self.finish(taken, ops).await
+    }
+
+    fn note_accepted(&self, record: &NodeRequest) {
+        let now = self.ctx.clock.now();
+        self.ctx.history.accepted(self.id, now);
+        let waited = record
+            .created_time
+            .map_or(Duration::ZERO, |at| now.since(at));
+        self.ctx.events.accepted(&self.provider.name, waited);
     }
 
     /// A ready node under its lock; none if it is not to be had.
@@ -251,6 +266,7 @@ impl Serving {
             label: label.clone(),
             id,
             held,
+            launched: false,
         }))
     }
 
@@ -294,6 +310,7 @@ impl Serving {
     /// Hands over what was got: nodes are unlocked before the request says so.
     async fn finish(&self, taken: Taken, mut ops: Vec<Op>) -> Result<Served> {
         let now = self.ctx.clock.now();
+        let launched = taken.got.iter().filter(|got| got.launched).count();
         let given = taken
             .got
             .iter()
@@ -309,8 +326,12 @@ impl Serving {
             Written::Done(record) => {
                 let waited = record
                     .created_time
-                    .map_or(std::time::Duration::ZERO, |at| now.since(at));
+                    .map_or(Duration::ZERO, |at| now.since(at));
                 self.ctx.events.fulfilled(&self.provider.name, waited);
+                if let Some(pool) = self.pool_run() {
+                    let history = &self.ctx.history;
+                    history.fulfilled(self.id, &record, &pool.key, launched, now);
+                }
                 info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
                 Ok(Served::Fulfilled)
             }
@@ -324,12 +345,9 @@ impl Serving {
             return taken.release().await.map(|()| Served::NotAsPlanned);
         };
         let registered = self.ctx.registered();
-        let declined = protocol::request::decline(
-            Some(&taken.held.value),
-            &pool.id,
-            &registered,
-            self.ctx.clock.now(),
-        );
+        let now = self.ctx.clock.now();
+        let declined =
+            protocol::request::decline(Some(&taken.held.value), &pool.id, &registered, now);
         let Ok(declined) = declined else {
             return taken.release().await.map(|()| Served::NotAsPlanned);
         };
@@ -339,6 +357,11 @@ impl Serving {
         }
         match self.write(taken, declined, ops).await? {
             Written::Done(record) => {
+                let history = &self.ctx.history;
+                history.declined(self.id, &record, &pool.key, reason, now);
+                if record.state == RequestState::Failed {
+                    self.ctx.events.failed();
+                }
                 info!(reason, pool = %self.pool, state = %record.state, "request declined");
                 Ok(Served::Declined)
             }

@@ -29,6 +29,8 @@ pub(super) enum Timer {
     Expiry,
     /// Ready nodes may be missing for longer than a moment.
     KeepReady,
+    /// Note what requests wait for.
+    Look,
 }
 
 #[derive(Debug, Default)]

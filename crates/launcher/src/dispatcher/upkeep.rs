@@ -75,6 +75,7 @@ impl Dispatcher {
             Timer::Expiry => self.expire(),
             // The look that follows every event is all there is to do.
             Timer::KeepReady => {}
+            Timer::Look => self.look_at_waiting(),
         }
     }
 
@@ -335,7 +336,7 @@ impl Dispatcher {
         // Whoever asked may have gone.
         match query {
             Query::Explain(request, answer) => {
-                let _ = answer.send(self.world.explain(request, self.moment()));
+                let _ = answer.send(self.explain(request));
             }
             Query::Status(answer) => {
                 let _ = answer.send(self.status());

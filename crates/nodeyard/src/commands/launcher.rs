@@ -48,7 +48,7 @@ pub(crate) async fn run(
     };
     let (launcher, handle) = Launcher::new(options, parts);
     let working = async {
-        let result = launcher.run(stop.clone()).await;
+        let result = Box::pin(launcher.run(stop.clone())).await;
         // Without the launcher there is nothing to look at.
         stop.cancel();
         result

@@ -86,6 +86,23 @@ impl Bed {
         daemon
     }
 
+    /// Asks for a node, by way of the store `state`.
+    pub(crate) fn submit(&self, number: u32, label: &str) {
+        let request = serde_json::json!({
+            "state": "requested", "state_time": 1, "node_types": [label], "requestor": "test",
+            "requestor_data": null, "provider": null, "event_id": "e-1",
+        });
+        let record = serde_json::json!({
+            "path": format!("/nodepool/requests/200-{number:010}"), "data": request.to_string(),
+        });
+        let parents = "{\"path\":\"/nodepool\"}\n{\"path\":\"/nodepool/requests\"}";
+        self.write(
+            "request.jsonl",
+            format!("{{\"nodeyard-export\":1}}\n{parents}\n{record}\n"),
+        );
+        self.store(&["import", "request.jsonl"]).succeeded();
+    }
+
     /// `nodeyard store` on the store `state`.
     pub(crate) fn store(&self, args: &[&str]) -> Ran {
         self.run(["store", "--state-dir", "state"].iter().chain(args))

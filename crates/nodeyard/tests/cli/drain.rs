@@ -17,19 +17,6 @@ providers:
         labels: [{name: small, cloud-image: image, min-ram: 1}]
 ";
 
-/// Asks for a node of label `small`.
-fn submit(bed: &Bed, number: u32) {
-    let request = r#"{\"state\": \"requested\", \"state_time\": 1, \"node_types\": [\"small\"], \"requestor\": \"test\", \"requestor_data\": null, \"provider\": null, \"event_id\": null}"#;
-    let lines = [
-        r#"{"nodeyard-export":1}"#.to_owned(),
-        r#"{"path":"/nodepool"}"#.to_owned(),
-        r#"{"path":"/nodepool/requests"}"#.to_owned(),
-        format!(r#"{{"path":"/nodepool/requests/200-{number:010}","data":"{request}"}}"#),
-    ];
-    bed.write("request.jsonl", lines.join("\n"));
-    bed.store(&["import", "request.jsonl"]).succeeded();
-}
-
 fn run(bed: &Bed, args: &[&str]) -> Ran {
     bed.run(["-c", "nodepool.yaml"].iter().chain(args))
 }
@@ -50,7 +37,7 @@ fn a_drain_tells_what_is_left_until_nothing_is() {
     );
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("provider runs");
-    submit(&bed, 0);
+    bed.submit(0, "small");
     wait_until("the request is served", || {
         nodes(&bed).iter().any(|node| node["state"] == "ready")
     });
@@ -68,7 +55,7 @@ fn a_drain_tells_what_is_left_until_nothing_is() {
     assert!(ran.err.contains("1 request, 1 node left"), "{ran:#?}");
 
     // What is asked for now waits, also after a restart.
-    submit(&bed, 1);
+    bed.submit(1, "small");
     assert_eq!(daemon.terminate(), 0);
     let _daemon = bed.up(&["-c", "nodepool.yaml"]);
     let id = nodes(&bed)[0]["id"].as_str().unwrap().to_owned();

@@ -10,6 +10,7 @@
 mod bed;
 mod config;
 mod drain;
+mod explain;
 mod nodepool;
 mod programs;
 mod store;

@@ -1,5 +1,7 @@
 //! What others see of the launcher: its pages, Prometheus, statsd.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +13,13 @@ use nodeyard_api::{
 };
 use nodeyard_config::Config;
 use nodeyard_driver::ResourceKind;
-use nodeyard_launcher::{Events, Handle, LaunchAttempt};
-use nodeyard_model::{ProviderName, RequestId};
+use nodeyard_launcher::{Events, Handle, LaunchAttempt, history};
+use nodeyard_model::{Limits, PoolName, ProviderName, RequestId, TenantName};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::Registry;
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Whether there are pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,24 +58,54 @@ impl Events for Recorder {
         );
     }
 
+    fn accepted(&self, provider: &ProviderName, waited: Duration) {
+        self.0.request_accepted(provider, waited);
+    }
+
+    fn failed(&self) {
+        self.0.request_failed();
+    }
+
+    fn provider_limits(&self, provider: &ProviderName, pools: BTreeMap<PoolName, Limits>) {
+        self.0.provider_limits(provider, pools);
+    }
+
+    fn tenant_limits(&self, limits: BTreeMap<TenantName, Limits>) {
+        self.0.tenant_limits(limits);
+    }
+
     fn fulfilled(&self, provider: &ProviderName, took: Duration) {
         self.0.request_fulfilled(provider, took);
     }
 }
 
-/// Asks the launcher itself.
+/// Asks the launcher itself, which knows what is and what was, and then the store.
 #[derive(Debug)]
-struct Explainer(Handle);
+struct Explainer {
+    launcher: Handle,
+    tree: Arc<dyn Tree>,
+}
 
 #[async_trait]
 impl Explain for Explainer {
     async fn explain(&self, request: RequestId) -> Option<Reasons> {
-        let explanation = self.0.explain(request).await?;
-        Some(Reasons {
-            text: format!("{explanation}\n"),
-            json: serde_json::to_string(&explanation).ok()?,
-        })
+        if let Some(ended) = self.launcher.ended(request) {
+            return reasons(&*ended);
+        }
+        if let Some(explanation) = self.launcher.explain(request).await {
+            return reasons(&explanation);
+        }
+        let stored = history::read(&*self.tree, request).await;
+        let stored = stored.inspect_err(|error| debug!(%error, "the store does not explain"));
+        reasons(&stored.ok()??)
     }
+}
+
+fn reasons<E: fmt::Display + Serialize>(explanation: &E) -> Option<Reasons> {
+    Some(Reasons {
+        text: explanation.to_string(),
+        json: serde_json::to_string(explanation).ok()?,
+    })
 }
 
 /// Metrics, sent to statsd if `STATSD_HOST` or `STATSD_PORT` says where it is.
@@ -99,14 +132,14 @@ pub(super) async fn run(
     if pages == Pages::Off && !metrics.has_statsd() {
         return Ok(());
     }
-    let registry = Registry::new(tree);
+    let registry = Registry::new(Arc::clone(&tree));
     let views = Views::open(&registry)?;
     let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
     let sources = Sources {
         views,
         metrics,
         ready: launcher.ready(),
-        explain: Arc::new(Explainer(launcher)),
+        explain: Arc::new(Explainer { launcher, tree }),
     };
     let options = webapp::Options {
         address: config.webapp.listen_address.clone(),
