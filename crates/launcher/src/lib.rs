@@ -54,8 +54,10 @@ pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use launch::delete_in_cloud;
 pub use options::{Options, Timing};
 pub use provider::DriverFactory;
+pub use system_id::obtain as system_id;
 
 use context::{Context, Views};
 use dispatcher::{Dispatcher, Inputs};

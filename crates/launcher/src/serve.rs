@@ -71,19 +71,30 @@ struct Got {
 
 impl Serving {
     pub(crate) async fn run(mut self, first: Order) {
-        let ctx = self.ctx.clone();
-        let request = self.id;
-        let span = info_span!("request", id = %request, event = tracing::field::Empty);
-        let outcome = tokio::select! {
-            outcome = self.serve(first).instrument(span) => outcome,
-            () = ctx.stop.cancelled() => return,
+        let span = info_span!(
+            "request",
+            request = %self.id,
+            event = tracing::field::Empty,
+            launcher = self.pool_run().map(|pool| tracing::field::display(&pool.id)),
+        );
+        let work = async {
+            let ctx = self.ctx.clone();
+            let request = self.id;
+            let outcome = tokio::select! {
+                outcome = self.serve(first) => outcome,
+                () = ctx.stop.cancelled() => return,
+            };
+            let outcome = outcome.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                warn!(
+                    error,
+                    "the store went away while a request was served; it will be recovered"
+                );
+                Served::Lost
+            });
+            ctx.report(Report::Served { request, outcome });
         };
-        let outcome = outcome.unwrap_or_else(|error| {
-            let error = &error as &dyn std::error::Error;
-            warn!(%request, error, "the store went away while a request was served; it will be recovered");
-            Served::Lost
-        });
-        ctx.report(Report::Served { request, outcome });
+        work.instrument(span).await;
     }
 
     async fn serve(&mut self, first: Order) -> Result<Served> {

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-pub(crate) async fn obtain(tree: &dyn Tree) -> Result<SystemId, Error> {
+/// The system id of this installation, which is made if there is none.
+pub async fn obtain(tree: &dyn Tree) -> Result<SystemId, Error> {
     ext::persist(tree, || read_or_make(tree))
         .await
         .map_err(Error::from)

@@ -1,6 +1,7 @@
 //! How a program ends: its exit codes, and how an error is shown.
 
-use std::io::ErrorKind;
+use std::fmt;
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anstream::eprintln;
@@ -34,6 +35,28 @@ impl From<Outcome> for ExitCode {
             Outcome::Unfinished => 3,
         })
     }
+}
+
+/// Something that is not there, or not to be done now. Nodepool's scripts see a remark and no failure.
+#[derive(Debug)]
+pub(crate) struct Refusal(pub(crate) String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// As `nodepool` takes it: a remark on standard output.
+pub(crate) fn remark(result: anyhow::Result<()>) -> anyhow::Result<Outcome> {
+    let Err(error) = result else {
+        return Ok(Outcome::Success);
+    };
+    let refusal = error.downcast::<Refusal>()?;
+    writeln!(io::stdout(), "{refusal}")?;
+    Ok(Outcome::Success)
 }
 
 /// Prints the error with everything that caused it. A reader that went away (`| head`) is no error.

@@ -131,7 +131,7 @@ impl Serving {
         let nodes = self.ctx.registry.nodes();
         let record = protocol::node::planned(&planned, self.ctx.clock.now());
         let (id, _) = nodes.create(&record).await?;
-        let span = info_span!("node", %id);
+        let span = info_span!("node", node = %id, provider = %self.provider.name);
         async {
             let held = match nodes.lock(id, Patience::None).await? {
                 Attempt::Held(held) => *held,

@@ -1,35 +1,67 @@
-//! `nodepool-launcher` and `nodepool-builder`: what each needs before it starts.
+//! `nodepool-launcher` and `nodepool-builder`: what each needs before it starts, and where it runs.
 //!
 //! Which process does what is never guessed from a missing key: without the keys that make it part of a
 //! fleet a daemon refuses to start, and `nodeyard up` is the way to run without a fleet.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use nodeyard_config::{Config, Reloader, Source, Stamp};
 use nodeyard_store::Tree as _;
 use nodeyard_store::zookeeper::ZooKeeper;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
+use crate::background::{self, Detached};
 use crate::cli::DaemonFlags;
 use crate::commands::launcher::{self, Pages};
-use crate::commands::up;
+use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::exit::Outcome;
-use crate::logging;
+use crate::logging::{self, Destination};
 use crate::program::{self, Program};
 use crate::store_access::Target;
 
-pub(crate) fn run(program: Program, flags: &DaemonFlags, pages: Pages) -> anyhow::Result<Outcome> {
+pub(crate) fn run(
+    program: Program,
+    mut flags: DaemonFlags,
+    pages: Pages,
+) -> anyhow::Result<Outcome> {
     if flags.version {
         return program::print_nodepool_version();
     }
-    let context = Context::from(flags);
-    logging::start(logging::Level::daemons(context.verbose));
+    for path in flags.paths() {
+        *path = absolute(path)?;
+    }
+    let foreground = flags.foreground || flags.debug;
+    let pid_file = flags
+        .pid_file
+        .clone()
+        .unwrap_or_else(|| Path::new("/var/run/nodepool").join(format!("{}.pid", name(program))));
+    if !foreground && !background::is_child() {
+        return background::launch(&pid_file);
+    }
+    let context = Context::from(&flags);
     let source = context.required_source();
     let (config, stamp) = context::load(&source)?;
     check_needs(program, &config)?;
+    let detached = match foreground {
+        true => None,
+        false => Some(Detached::begin(&pid_file)?),
+    };
+    let log = Path::new("/var/log/nodepool").join(format!("{}.log", name(program)));
+    let destination = match &flags.log_config {
+        Some(path) => Destination::Configured(path),
+        None if foreground => Destination::Stdout,
+        None => Destination::File(&log),
+    };
+    logging::start_daemon(logging::Level::daemons(context.verbose), destination)?;
+    if flags.repl {
+        warn!("there is no Python console to open; --repl has no effect");
+    }
     if program == Program::NodepoolLauncher {
-        crate::block_on(run_launcher(source, config, stamp, pages))?;
+        crate::block_on(run_launcher(source, config, stamp, pages, detached))?;
         return Ok(Outcome::Success);
     }
     bail!(
@@ -38,23 +70,59 @@ pub(crate) fn run(program: Program, flags: &DaemonFlags, pages: Pages) -> anyhow
     )
 }
 
+/// The launcher's files are called by the name of the whole, as Nodepool's are.
+fn name(program: Program) -> &'static str {
+    match program {
+        Program::NodepoolLauncher => "nodepool",
+        other => other.name(),
+    }
+}
+
+/// Independent of the directory we are in; `~` is the user's home.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    let home = std::env::home_dir();
+    let path = match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path.to_owned(),
+    };
+    std::path::absolute(&path).with_context(|| format!("{} is not a path", path.display()))
+}
+
 async fn run_launcher(
     source: Source,
     config: Arc<Config>,
     stamp: Stamp,
     pages: Pages,
+    detached: Option<Detached>,
 ) -> anyhow::Result<()> {
-    let stop = up::stop_on_signals()?;
+    let stop = signals::stop()?;
     let Target::ZooKeeper(options) = Target::of(Some(&config))? else {
         bail!("the launcher needs `zookeeper-servers`");
     };
     let client = ZooKeeper::connect(options);
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
-    let result = launcher::run(Arc::clone(&client) as _, handle, pages, stop).await;
+    let begun = CancellationToken::new();
+    let working = launcher::run(Arc::clone(&client) as _, handle, pages, begun.clone(), stop);
+    let telling = async {
+        match &detached {
+            Some(detached) => {
+                begun.cancelled().await;
+                detached.ready()
+            }
+            None => Ok(()),
+        }
+    };
+    let working = async {
+        let result = working.await;
+        // Whoever waits for the beginning need not wait for ever.
+        begun.cancel();
+        result
+    };
+    let (result, told) = tokio::join!(working, telling);
     reloading.abort();
     client.close().await;
-    result
+    result.and(told)
 }
 
 fn check_needs(program: Program, config: &Config) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 
 mod drivers;
 mod outlook;
+mod stacks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nodeyard_config::{Config, Handle as ConfigHandle};
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
-use nodeyard_launcher::{Clock, Launcher, Options, Parts, Timing};
+use nodeyard_launcher::{Clock, DriverFactory, Launcher, Options, Parts, Timing};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_store::Tree;
 use tokio::sync::watch;
@@ -20,28 +21,27 @@ pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
 use drivers::Drivers;
-use outlook::Recorder;
+use outlook::{Outlook, Recorder};
 
-/// Runs a launcher on a store until `stop`. The store stays open.
+use crate::host;
+
+/// Runs a launcher on a store until `stop`. The store stays open. `begun` is cancelled when its pages can be seen.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
     config: ConfigHandle,
     pages: Pages,
+    begun: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let metrics = outlook::metrics().await?;
-    let options = options();
+    let options = options().await;
     let hostname = options.hostname.clone();
     let first = config.config();
-    let cloud = std::env::var(URL_VARIABLE).ok();
-    let scanner: Arc<dyn Scanner> = match &cloud {
-        Some(url) => Arc::new(RemoteScan::new(url)?),
-        None => Arc::new(NetworkScanner::default()),
-    };
+    let (drivers, scanner) = drivers()?;
     let parts = Parts {
         tree: Arc::clone(&tree),
         config: follow(config),
-        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+        drivers,
         scanner,
         events: Arc::new(Recorder(metrics.clone())),
         clock: Clock::system(),
@@ -54,41 +54,51 @@ pub(crate) async fn run(
         result
     };
     let shown = async {
-        let result = outlook::run(
-            &first,
+        let outlook = Outlook {
+            config: &first,
             pages,
             tree,
             metrics,
-            handle,
-            &hostname,
-            stop.clone(),
-        )
-        .await;
+            launcher: handle.clone(),
+            hostname: &hostname,
+        };
+        let result = outlook::run(outlook, begun, stop.clone()).await;
         if result.is_err() {
             stop.cancel();
         }
         result
     };
-    let (result, shown) = tokio::join!(working, shown);
+    let work = async { tokio::join!(working, shown) };
+    let (result, shown) = tokio::select! {
+        results = work => results,
+        Err(error) = stacks::answer(handle.clone()) => return Err(error),
+    };
     shown?;
     result.context("the launcher has ended")
 }
 
-fn options() -> Options {
-    let name = rustix::system::uname();
-    let fqdn: Box<str> = name.nodename().to_string_lossy().into();
-    let hostname = fqdn.split('.').next().unwrap_or_default().into();
+async fn options() -> Options {
     Options {
-        hostname,
-        fqdn,
+        hostname: host::name().into(),
+        fqdn: host::full_name().await.into(),
         version: env!("CARGO_PKG_VERSION").into(),
         timing: timing(),
         policy: nodeyard_plan::Policy::default(),
     }
 }
 
+/// What makes drivers, and what looks at the machines they make.
+pub(crate) fn drivers() -> anyhow::Result<(Arc<dyn DriverFactory>, Arc<dyn Scanner>)> {
+    let cloud = std::env::var(URL_VARIABLE).ok();
+    let scanner: Arc<dyn Scanner> = match &cloud {
+        Some(url) => Arc::new(RemoteScan::new(url)?),
+        None => Arc::new(NetworkScanner::default()),
+    };
+    Ok((Arc::new(Drivers::new(cloud, Arc::clone(&scanner))), scanner))
+}
+
 /// Tests of the daemon shorten the safety nets.
-fn timing() -> Timing {
+pub(crate) fn timing() -> Timing {
     let mut timing = Timing::default();
     for (variable, field) in [
         ("NODEPOOL_TEST_WATERMARK_SLEEP", &mut timing.pass),
@@ -96,6 +106,8 @@ fn timing() -> Timing {
         ("NODEPOOL_TEST_DELETE_INTERVAL", &mut timing.delete_retry),
         ("NODEPOOL_TEST_LOCK_CLEANUP", &mut timing.lock_age),
         ("NODEPOOL_TEST_IMAGE_CHECK_TIMEOUT", &mut timing.cloud_check),
+        ("NODEPOOL_TEST_MINIMUM_SLEEP", &mut timing.poll.0),
+        ("NODEPOOL_TEST_MAXIMUM_SLEEP", &mut timing.poll.1),
     ] {
         let Ok(text) = std::env::var(variable) else {
             continue;

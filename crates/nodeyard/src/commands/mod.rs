@@ -10,6 +10,7 @@ pub(crate) mod install_links;
 pub(crate) mod launcher;
 pub(crate) mod man;
 pub(crate) mod nodepool;
+pub(crate) mod signals;
 pub(crate) mod simulate;
 pub(crate) mod store;
 pub(crate) mod up;

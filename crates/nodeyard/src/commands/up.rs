@@ -11,11 +11,11 @@ use clap::Args;
 use nodeyard_config::{Handle, Reloader};
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{Tree, socket};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::commands::launcher::{self, Pages};
+use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::store_access::{self, Target};
 
@@ -30,7 +30,7 @@ pub(crate) struct UpArgs {
 }
 
 pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
-    let stop = stop_on_signals()?;
+    let stop = signals::stop()?;
     let source = context.source();
     let loaded = source.as_ref().map(context::load).transpose()?;
     let target = match args.state_dir {
@@ -94,32 +94,13 @@ async fn services(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     match config {
-        Some(config) => launcher::run(tree, config, Pages::Offered, stop.clone()).await,
+        Some(config) => {
+            let begun = CancellationToken::new();
+            launcher::run(tree, config, Pages::Offered, begun, stop.clone()).await
+        }
         None => {
             stop.cancelled().await;
             Ok(())
         }
     }
-}
-
-/// The first SIGINT or SIGTERM stops in order, the second at once.
-pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let asked = stop.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            if asked.is_cancelled() {
-                std::process::exit(130);
-            }
-            info!("stopping; once more to stop at once");
-            asked.cancel();
-        }
-    });
-    Ok(stop)
 }

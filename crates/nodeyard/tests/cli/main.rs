@@ -8,7 +8,9 @@
 )]
 
 mod bed;
+mod cloud;
 mod config;
+mod daemon;
 mod drain;
 mod explain;
 mod nodepool;

@@ -119,17 +119,33 @@ pub(super) async fn metrics() -> anyhow::Result<Metrics> {
     Ok(Metrics::new(statsd))
 }
 
+/// What is shown, and of what.
+pub(super) struct Outlook<'a> {
+    pub(super) config: &'a Config,
+    pub(super) pages: Pages,
+    pub(super) tree: Arc<dyn Tree>,
+    pub(super) metrics: Metrics,
+    pub(super) launcher: Handle,
+    pub(super) hostname: &'a str,
+}
+
 /// Serves the pages and sends the gauges until `stop`. Where there is neither, nothing is watched for them.
+/// Cancels `begun` when the pages can be seen.
 pub(super) async fn run(
-    config: &Config,
-    pages: Pages,
-    tree: Arc<dyn Tree>,
-    metrics: Metrics,
-    launcher: Handle,
-    hostname: &str,
+    outlook: Outlook<'_>,
+    begun: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let Outlook {
+        config,
+        pages,
+        tree,
+        metrics,
+        launcher,
+        hostname,
+    } = outlook;
     if pages == Pages::Off && !metrics.has_statsd() {
+        begun.cancel();
         return Ok(());
     }
     let registry = Registry::new(Arc::clone(&tree));
@@ -153,6 +169,7 @@ pub(super) async fn run(
             .inspect_err(|error| warn!(error = error as &dyn std::error::Error, "no web pages"))
             .ok(),
     };
+    begun.cancel();
     let showing = async {
         if let Some(webapp) = webapp {
             if let Ok(address) = webapp.local_addr() {
