@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nodeyard_model::layout;
 use nodeyard_store::registry::{self, ImageShape, NodeShape, PoolShape, Registry, RequestShape};
 use nodeyard_store::view::View;
-use nodeyard_store::{Result, Session, TreePath};
+use nodeyard_store::{Result, Session, Tree, TreePath};
 use tokio::sync::watch;
 
 use marks::MarkShape;
@@ -22,6 +22,7 @@ pub struct Views {
     /// What is asked of images.
     pub marks: View<MarkShape>,
     pub session: watch::Receiver<Session>,
+    pub(crate) tree: Arc<dyn Tree>,
 }
 
 impl Views {
@@ -36,6 +37,7 @@ impl Views {
             images: records.images,
             marks: View::open(Arc::clone(tree), images, MarkShape),
             session: tree.session(),
+            tree: Arc::clone(tree),
         })
     }
 

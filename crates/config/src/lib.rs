@@ -57,3 +57,4 @@ pub use values::{
     Concurrency, EnvValue, Limit, MaybeSeconds, Name, Object, OneOrMany, PathName, Port, Seconds,
     Secret, Spanned, Table,
 };
+pub use yaml::yaml_to_json;

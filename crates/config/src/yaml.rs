@@ -5,6 +5,7 @@
 //! that keep a hostile file from hurting are here. Nothing in this module knows Nodepool.
 
 mod parse;
+mod plain;
 mod scalar;
 
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use std::rc::Rc;
 use crate::source::Span;
 
 pub(crate) use parse::{Problem, parse};
+pub use plain::yaml_to_json;
 
 /// One node. Nodes are shared where the file uses aliases.
 #[derive(Debug)]

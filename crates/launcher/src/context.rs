@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Events;
+use crate::history::History;
 use crate::options::Timing;
 use crate::report::Report;
 
@@ -25,6 +26,7 @@ pub(crate) struct Context {
     pub(crate) system: SystemId,
     pub(crate) scanner: Arc<dyn Scanner>,
     pub(crate) events: Arc<dyn Events>,
+    pub(crate) history: Arc<History>,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
     /// Nothing new is to be begun.
@@ -38,6 +40,7 @@ impl Context {
         system: SystemId,
         parts: &crate::Parts,
         timing: Timing,
+        history: Arc<History>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
         let views = parts.views.clone();
@@ -50,6 +53,7 @@ impl Context {
             system,
             scanner: Arc::clone(&parts.scanner),
             events: Arc::clone(&parts.events),
+            history,
             clock: parts.clock.clone(),
             timing,
             stop: CancellationToken::new(),

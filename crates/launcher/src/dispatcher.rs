@@ -6,6 +6,7 @@
 //! for work that failed, and for a full look now and then in case an event was missed.
 
 mod decide;
+mod explain;
 mod feed;
 mod progress;
 mod providers;
@@ -65,6 +66,10 @@ pub(crate) struct Dispatcher {
     pool_entries: BTreeSet<String>,
     /// Pools that would have had a pass if they were not drained.
     deferred: BTreeSet<PoolKey>,
+    /// A look at the requests that wait is to come.
+    looking: bool,
+    /// Where the last one ended.
+    looked_at: Option<RequestId>,
     timers: Timers,
     tasks: TaskTracker,
     session: Option<SessionId>,
@@ -124,6 +129,8 @@ impl Dispatcher {
             drains,
             pool_entries: BTreeSet::new(),
             deferred: BTreeSet::new(),
+            looking: false,
+            looked_at: None,
             timers: Timers::default(),
             tasks: TaskTracker::new(),
             session: None,

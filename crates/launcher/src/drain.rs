@@ -1,5 +1,8 @@
 //! Drains: what is to accept nothing new. Kept in the store, so that all launchers follow and a restart forgets
-//! nothing.
+//! nothing. Any process with the store at hand can begin a drain and see how far it is ([`Picture`]); a running
+//! launcher need not be asked.
+
+mod remaining;
 
 use std::fmt;
 
@@ -7,7 +10,9 @@ use bytes::Bytes;
 use nodeyard_model::{Label, PoolName, ProviderName};
 use nodeyard_plan::PoolKey;
 use nodeyard_store::view::{Kind, Shape};
-use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
+use nodeyard_store::{CreateMode, Result, Stat, Tree, TreePath, ext};
+
+pub use remaining::{Left, Picture, Remaining};
 
 /// What is drained.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,19 +134,37 @@ impl Shape for DrainShape {
     }
 }
 
-pub(crate) async fn set(tree: &dyn Tree, scope: &Scope, on: bool) -> Result<()> {
+/// Begins a drain; false if it is in force already.
+pub async fn begin(tree: &dyn Tree, scope: &Scope) -> Result<bool> {
     let dir = TreePath::new(DRAINS)?;
-    let path = dir.join(&scope.record_name())?;
-    if !on {
-        return ext::delete_opt(tree, &path).await.map(|_| ());
-    }
     ext::ensure_path(tree, &dir).await?;
+    let path = dir.join(&scope.record_name())?;
     let data = Bytes::from(scope.to_string());
     match tree.create(&path, data, CreateMode::Persistent).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_node_exists() => Ok(()),
+        Ok(_) => Ok(true),
+        Err(error) if error.is_node_exists() => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Ends a drain; false if there was none.
+pub async fn end(tree: &dyn Tree, scope: &Scope) -> Result<bool> {
+    let path = TreePath::new(DRAINS)?.join(&scope.record_name())?;
+    ext::delete_opt(tree, &path).await
+}
+
+/// Drains in force, with their records.
+pub async fn list(tree: &dyn Tree) -> Result<Vec<(Scope, Stat)>> {
+    let records = match tree.list(&TreePath::new(DRAINS)?).await {
+        Err(error) if error.is_no_node() => Vec::new(),
+        records => records?,
+    };
+    let mut drains: Vec<_> = records
+        .into_iter()
+        .filter_map(|(name, record)| Some((Scope::parse(&name)?, record.stat)))
+        .collect();
+    drains.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(drains)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What happened, for metrics.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use nodeyard_driver::ResourceKind;
-use nodeyard_model::{Label, ProviderName};
+use nodeyard_model::{Label, Limits, PoolName, ProviderName, TenantName};
 
 /// Is told what happens. All methods are called in the middle of work, so they must be quick.
 pub trait Events: fmt::Debug + Send + Sync {
@@ -13,6 +14,18 @@ pub trait Events: fmt::Debug + Send + Sync {
 
     /// Resources without a record were found for the second time, and are deleted.
     fn leaked(&self, _provider: &ProviderName, _kind: &ResourceKind, _count: usize) {}
+
+    /// A pool of this provider began to serve a request, so long after it was made.
+    fn accepted(&self, _provider: &ProviderName, _waited: Duration) {}
+
+    /// The last pool that could has declined a request.
+    fn failed(&self) {}
+
+    /// The limits of a provider's pools, whenever they change; without pools, the provider has gone.
+    fn provider_limits(&self, _provider: &ProviderName, _pools: BTreeMap<PoolName, Limits>) {}
+
+    /// The limits of all tenants, whenever they change.
+    fn tenant_limits(&self, _limits: BTreeMap<TenantName, Limits>) {}
 
     /// A request was fulfilled by this provider, so long after it was made.
     fn fulfilled(&self, _provider: &ProviderName, _took: Duration) {}

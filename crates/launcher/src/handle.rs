@@ -1,17 +1,21 @@
 //! How others see a running launcher.
 
+use std::sync::Arc;
+
 use nodeyard_model::{NodeId, RequestId};
 use nodeyard_plan::PoolKey;
-use nodeyard_plan::explain::Explanation;
+use nodeyard_plan::explain::{Ended, Explanation};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::drain::Scope;
+use crate::history::History;
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Handle {
     pub(crate) ready: watch::Receiver<bool>,
     pub(crate) queries: mpsc::UnboundedSender<Query>,
+    pub(crate) history: Arc<History>,
 }
 
 #[derive(Debug)]
@@ -75,6 +79,12 @@ impl Handle {
         self.ask(|answer| Query::Explain(request, answer))
             .await
             .flatten()
+    }
+
+    /// What became of a request that this launcher has served, declined or seen waiting, for a while after its
+    /// end. Some of it is in the store, too: [`crate::history::read`].
+    pub fn ended(&self, request: RequestId) -> Option<Arc<Ended>> {
+        self.history.get(request)
     }
 
     /// None if the launcher has ended.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, CreateOrder, ErrorClass, ExternalId, Instance, RequestAttributes, State, Step,
-    Target, Wait,
+    BootImage, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes, State,
+    Step, Target, Wait,
 };
 use nodeyard_model::{
     ConnectionPort, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId, layout,
@@ -20,9 +20,12 @@ use nodeyard_store::registry::Held;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
+use crate::clock::Clock;
 use crate::commit::steadily;
 use crate::context::Context;
+use crate::error::chain;
 use crate::events::{LaunchAttempt, LaunchResult};
+use crate::options::Timing;
 use crate::provider::{Provider, newest_upload};
 use crate::settings::{ImageSettings, LabelSettings};
 
@@ -47,7 +50,8 @@ pub(crate) struct Launch<'a> {
 #[derive(Debug)]
 pub(crate) enum LaunchError {
     Quota,
-    Failed,
+    /// With the last failure and its causes.
+    Failed(String),
     Store(nodeyard_store::Error),
 }
 
@@ -120,7 +124,6 @@ impl Launch<'_> {
                 return Err(error.into());
             }
             warn!(
-                node = %self.node,
                 attempt,
                 attempts,
                 error = &failure as &dyn std::error::Error,
@@ -141,7 +144,7 @@ impl Launch<'_> {
                 return Err(if quota {
                     LaunchError::Quota
                 } else {
-                    LaunchError::Failed
+                    LaunchError::Failed(chain(&failure))
                 });
             }
             self.clear(held).await?;
@@ -180,7 +183,7 @@ impl Launch<'_> {
                 .because(refused)
         })?;
         self.store(held).await?;
-        info!(node = %self.node, provider = %self.provider.name, label = %self.label, "node is ready");
+        info!(label = %self.label, "node is ready");
         Ok(())
     }
 
@@ -264,7 +267,10 @@ impl Launch<'_> {
                 Ok(Step::Done(instance)) => return Ok(instance),
                 Ok(Step::Wait(wait)) => {
                     tries = 0;
-                    if timeout_at(deadline, pause(&**driver, wait)).await.is_err() {
+                    if timeout_at(deadline, pause(&**driver, wait, self.ctx.timing))
+                        .await
+                        .is_err()
+                    {
                         return Err(too_late());
                     }
                 }
@@ -322,16 +328,16 @@ impl Launch<'_> {
         };
         let driver = &self.provider.driver;
         if let Err(error) = driver.unreachable(self.node, &id).await {
-            warn!(node = %self.node, %error, "the cloud was not told about a machine that does not answer");
+            warn!(%error, "the cloud was not told about a machine that does not answer");
         }
         match driver.evidence(self.pool, self.label, &id).await {
             Ok(Some(text)) => {
                 for line in text.lines() {
-                    info!(node = %self.node, console = line, "console");
+                    info!(console = line, "console");
                 }
             }
             Ok(None) => {}
-            Err(error) => warn!(node = %self.node, %error, "there is no console to show"),
+            Err(error) => warn!(%error, "there is no console to show"),
         }
     }
 
@@ -343,7 +349,7 @@ impl Launch<'_> {
         };
         let limit = self.provider.settings.launch_timeout;
         if let Err(error) = remove(self.ctx, self.provider, &target, limit).await {
-            warn!(node = %self.node, %error, "what a failed launch left could not be deleted yet");
+            warn!(%error, "what a failed launch left could not be deleted yet");
         }
         held.value.external_id = Opaque::NULL;
         held.value.slot = None;
@@ -370,25 +376,39 @@ impl Launch<'_> {
     }
 }
 
-/// Takes the steps of a deletion until nothing is left.
 pub(crate) async fn remove(
     ctx: &Context,
     provider: &Provider,
     target: &Target,
     limit: Duration,
 ) -> Result<(), nodeyard_driver::Error> {
+    let timing = Timing {
+        delete_limit: limit,
+        ..ctx.timing
+    };
+    delete_in_cloud(&*provider.driver, target, &ctx.clock, timing).await
+}
+
+/// Takes the steps of a deletion until nothing is left, for at most [`Timing::delete_limit`].
+pub async fn delete_in_cloud(
+    driver: &dyn Driver,
+    target: &Target,
+    clock: &Clock,
+    timing: Timing,
+) -> Result<(), nodeyard_driver::Error> {
+    let limit = timing.delete_limit;
     let deadline = Instant::now() + limit;
     let too_late =
         || nodeyard_driver::Error::retry(format!("the deletion took longer than {limit:?}"));
     let mut state = State::default();
     let mut tries = 0;
     loop {
-        let step = provider.driver.delete(target, &mut state, ctx.clock.now());
+        let step = driver.delete(target, &mut state, clock.now());
         match timeout_at(deadline, step).await.map_err(|_| too_late())? {
             Ok(Step::Done(())) => return Ok(()),
             Ok(Step::Wait(wait)) => {
                 tries = 0;
-                let waited = timeout_at(deadline, pause(&*provider.driver, wait)).await;
+                let waited = timeout_at(deadline, pause(driver, wait, timing)).await;
                 waited.map_err(|_| too_late())?;
             }
             Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
@@ -403,15 +423,17 @@ pub(crate) async fn remove(
 }
 
 /// Waits until the next step of a machine can be taken.
-pub(crate) async fn pause(driver: &dyn nodeyard_driver::Driver, wait: Wait) {
+pub(crate) async fn pause(driver: &dyn Driver, wait: Wait, timing: Timing) {
+    let (least, most) = timing.poll;
+    let at_most = wait.at_most.max(least).min(most);
     match &wait.event {
         Some(event) => {
             tokio::select! {
                 () = driver.event(event) => {}
-                () = sleep(wait.at_most) => {}
+                () = sleep(at_most) => {}
             }
         }
-        None => sleep(wait.at_most).await,
+        None => sleep(at_most).await,
     }
 }
 

@@ -16,12 +16,14 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
+pub mod drain;
+pub mod history;
+
 mod attend;
 mod backing;
 mod commit;
 mod context;
 mod dispatcher;
-mod drain;
 mod error;
 mod events;
 mod handle;
@@ -51,12 +53,14 @@ pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use launch::delete_in_cloud;
 pub use nodeyard_driver::Clock;
 pub use options::{Options, Timing};
 pub use provider::{DriverFactory, Surroundings};
 
 use context::Context;
 use dispatcher::{Dispatcher, Inputs};
+use history::{Archive, History};
 
 /// What a launcher works with.
 #[derive(Clone)]
@@ -86,21 +90,28 @@ pub struct Launcher {
     parts: Parts,
     queries: mpsc::UnboundedReceiver<handle::Query>,
     ready: watch::Sender<bool>,
+    history: Arc<History>,
+    archive: Archive,
 }
 
 impl Launcher {
     pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
         let (sender, queries) = mpsc::unbounded_channel();
         let (ready, is_ready) = watch::channel(false);
+        let (history, archive) = History::new();
+        let history = Arc::new(history);
         let handle = Handle {
             ready: is_ready,
             queries: sender,
+            history: Arc::clone(&history),
         };
         let launcher = Self {
             options,
             parts,
             queries,
             ready,
+            history,
+            archive,
         };
         (launcher, handle)
     }
@@ -112,6 +123,8 @@ impl Launcher {
             parts,
             queries,
             ready,
+            history,
+            archive,
         } = self;
         let registry = Registry::new(Arc::clone(&parts.tree));
         let system = tokio::select! {
@@ -125,10 +138,17 @@ impl Launcher {
         component.version = Some(options.version.clone());
         let registration = registry.components().register(&component)?;
         let (sender, reports) = mpsc::unbounded_channel();
-        let ctx = Context::new(registry, system, &parts, options.timing, sender);
+        let ctx = Context::new(registry, system, &parts, options.timing, history, sender);
+        let ended = CancellationToken::new();
+        let archive = archive.run(Arc::clone(&parts.tree), ctx.clock.clone(), ended.clone());
         let dispatcher = Dispatcher::new(ctx, options, parts.drivers, parts.config, drains, ready);
         let inputs = Inputs { reports, queries };
-        let result = dispatcher.run(inputs, shutdown).await;
+        let working = async {
+            let result = dispatcher.run(inputs, shutdown).await;
+            ended.cancel();
+            result
+        };
+        let (result, ()) = tokio::join!(working, archive);
         registration.end().await;
         result
     }

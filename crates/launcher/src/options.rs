@@ -33,6 +33,8 @@ pub struct Timing {
     pub start_retry: Duration,
     /// How long the deletion of an instance may take before it is begun anew.
     pub delete_limit: Duration,
+    /// The shortest and the longest time between two looks at a machine that comes or goes, whatever its driver says.
+    pub poll: (Duration, Duration),
 }
 
 impl Default for Timing {
@@ -45,6 +47,7 @@ impl Default for Timing {
             cloud_check: Duration::from_secs(300),
             start_retry: Duration::from_secs(10),
             delete_limit: Duration::from_secs(600),
+            poll: (Duration::ZERO, Duration::MAX),
         }
     }
 }

@@ -10,9 +10,10 @@
 mod collect;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId};
+use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, RequestState};
 use nodeyard_plan::Zone;
 use nodeyard_plan::protocol;
 use nodeyard_plan::verdict::{Acceptance, Step};
@@ -65,23 +66,36 @@ struct Got {
     label: Label,
     id: NodeId,
     held: Held<Node>,
+    /// It was made for this request.
+    launched: bool,
 }
 
 impl Serving {
     pub(crate) async fn run(mut self, first: Order) {
-        let ctx = self.ctx.clone();
-        let request = self.id;
-        let span = info_span!("request", id = %request, event = tracing::field::Empty);
-        let outcome = tokio::select! {
-            outcome = self.serve(first).instrument(span) => outcome,
-            () = ctx.stop.cancelled() => return,
+        let span = info_span!(
+            "request",
+            request = %self.id,
+            event = tracing::field::Empty,
+            launcher = self.pool_run().map(|pool| tracing::field::display(&pool.id)),
+        );
+        let work = async {
+            let ctx = self.ctx.clone();
+            let request = self.id;
+            let outcome = tokio::select! {
+                outcome = self.serve(first) => outcome,
+                () = ctx.stop.cancelled() => return,
+            };
+            let outcome = outcome.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                warn!(
+                    error,
+                    "the store went away while a request was served; it will be recovered"
+                );
+                Served::Lost
+            });
+            ctx.report(Report::Served { request, outcome });
         };
-        let outcome = outcome.unwrap_or_else(|error| {
-            let error = &error as &dyn std::error::Error;
-            warn!(%request, error, "the store went away while a request was served; it will be recovered");
-            Served::Lost
-        });
-        ctx.report(Report::Served { request, outcome });
+        work.instrument(span).await;
     }
 
     async fn serve(&mut self, first: Order) -> Result<Served> {
@@ -125,8 +139,9 @@ impl Serving {
                 Order::Accept(acceptance) => match self.collect(&mut taken, &acceptance).await? {
                     collect::Collected::All => return self.fulfil(taken).await,
                     collect::Collected::RequestGone => return self.abandon(taken).await,
-                    collect::Collected::Failed => {
-                        let served = self.decline(taken, "a launch failed").await?;
+                    collect::Collected::Failed(why) => {
+                        let reason = format!("a launch failed: {why}");
+                        let served = self.decline(taken, &reason).await?;
                         return Ok(match served {
                             Served::Declined => Served::LaunchFailed,
                             other => other,
@@ -180,6 +195,7 @@ impl Serving {
         let store = || requests.store(&held.guard, self.id, &pending);
         match steadily(&**held.guard.tree(), store).await {
             Ok(stat) => {
+                self.note_accepted(&pending);
                 self.ctx
                     .requests
                     .wrote(self.id, Arc::new(pending.clone()), stat);
@@ -237,8 +253,18 @@ impl Serving {
             taken.release().await?;
             return Ok(Served::NotAsPlanned);
         };
+        self.note_accepted(&pending);
         taken.held.value = pending;
         self.finish(taken, batch).await
+    }
+
+    fn note_accepted(&self, record: &NodeRequest) {
+        let now = self.ctx.clock.now();
+        self.ctx.history.accepted(self.id, now);
+        let waited = record
+            .created_time
+            .map_or(Duration::ZERO, |at| now.since(at));
+        self.ctx.events.accepted(&self.provider.name, waited);
     }
 
     /// A ready node under its lock; none if it is not to be had.
@@ -256,6 +282,7 @@ impl Serving {
             label: label.clone(),
             id,
             held,
+            launched: false,
         }))
     }
 
@@ -299,6 +326,7 @@ impl Serving {
     /// Hands over what was got: nodes are unlocked before the request says so.
     async fn finish(&self, taken: Taken, mut batch: Batch) -> Result<Served> {
         let now = self.ctx.clock.now();
+        let launched = taken.got.iter().filter(|got| got.launched).count();
         let given = taken
             .got
             .iter()
@@ -316,8 +344,12 @@ impl Serving {
             Written::Done(record) => {
                 let waited = record
                     .created_time
-                    .map_or(std::time::Duration::ZERO, |at| now.since(at));
+                    .map_or(Duration::ZERO, |at| now.since(at));
                 self.ctx.events.fulfilled(&self.provider.name, waited);
+                if let Some(pool) = self.pool_run() {
+                    let history = &self.ctx.history;
+                    history.fulfilled(self.id, &record, &pool.key, launched, now);
+                }
                 info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
                 Ok(Served::Fulfilled)
             }
@@ -331,12 +363,9 @@ impl Serving {
             return taken.release().await.map(|()| Served::NotAsPlanned);
         };
         let registered = self.ctx.registered();
-        let declined = protocol::request::decline(
-            Some(&taken.held.value),
-            &pool.id,
-            &registered,
-            self.ctx.clock.now(),
-        );
+        let now = self.ctx.clock.now();
+        let declined =
+            protocol::request::decline(Some(&taken.held.value), &pool.id, &registered, now);
         let Ok(declined) = declined else {
             return taken.release().await.map(|()| Served::NotAsPlanned);
         };
@@ -346,6 +375,11 @@ impl Serving {
         }
         match self.write(taken, declined, batch).await? {
             Written::Done(record) => {
+                let history = &self.ctx.history;
+                history.declined(self.id, &record, &pool.key, reason, now);
+                if record.state == RequestState::Failed {
+                    self.ctx.events.failed();
+                }
                 info!(reason, pool = %self.pool, state = %record.state, "request declined");
                 Ok(Served::Declined)
             }

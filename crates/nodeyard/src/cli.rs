@@ -35,6 +35,10 @@ pub(crate) enum NodeyardCommand {
     Store(commands::store::StoreArgs),
     /// Say why a request waits, and what has to happen next
     Explain(commands::explain::ExplainArgs),
+    /// Let a launcher, provider, pool or label accept nothing new, and show what is left of its work
+    Drain(commands::drain::DrainArgs),
+    /// Take a drain back
+    Undrain(commands::drain::UndrainArgs),
     /// Run a simulated cloud for providers with `driver: fake`
     Simulate(commands::simulate::SimulateArgs),
     /// Make the links `nodepool`, `nodepool-launcher` and `nodepool-builder` to this program
@@ -73,7 +77,7 @@ pub(crate) struct Files {
 
 /// The Nodepool command line tool
 #[derive(Debug, Parser)]
-#[command(name = "nodepool", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
+#[command(name = "nodepool", args_override_self = true, disable_version_flag = true, after_help = EXIT_CODES_HELP)]
 pub(crate) struct Nodepool {
     #[command(flatten)]
     pub(crate) files: Files,
@@ -83,6 +87,9 @@ pub(crate) struct Nodepool {
     /// Log everything to standard error
     #[arg(long)]
     pub(crate) debug: bool,
+    /// Log as a Python logging configuration says: YAML, JSON or INI
+    #[arg(short, value_name = "FILE")]
+    pub(crate) log_config: Option<PathBuf>,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(crate) format: Format,
@@ -112,11 +119,33 @@ pub(crate) struct DaemonFlags {
     /// Stay in the foreground and log everything
     #[arg(short)]
     pub(crate) debug: bool,
+    /// Log as a Python logging configuration says: YAML, JSON or INI
+    #[arg(short, value_name = "FILE")]
+    pub(crate) log_config: Option<PathBuf>,
+    /// Where to keep the process id while in the background
+    #[arg(short, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Known to Nodepool, without effect here
+    #[arg(long, hide = true)]
+    pub(crate) repl: bool,
+}
+
+impl DaemonFlags {
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        [
+            &mut self.files.config,
+            &mut self.files.secure,
+            &mut self.log_config,
+            &mut self.pid_file,
+        ]
+        .into_iter()
+        .flatten()
+    }
 }
 
 /// Takes node requests and hands out nodes
 #[derive(Debug, Parser)]
-#[command(name = "nodepool-launcher", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
+#[command(name = "nodepool-launcher", args_override_self = true, disable_version_flag = true, after_help = EXIT_CODES_HELP)]
 pub(crate) struct NodepoolLauncher {
     #[command(flatten)]
     pub(crate) daemon: DaemonFlags,
@@ -127,8 +156,14 @@ pub(crate) struct NodepoolLauncher {
 
 /// Builds and uploads images
 #[derive(Debug, Parser)]
-#[command(name = "nodepool-builder", disable_version_flag = true, after_help = EXIT_CODES_HELP)]
+#[command(name = "nodepool-builder", args_override_self = true, disable_version_flag = true, after_help = EXIT_CODES_HELP)]
 pub(crate) struct NodepoolBuilder {
     #[command(flatten)]
     pub(crate) daemon: DaemonFlags,
+    /// How many images are built at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) build_workers: usize,
+    /// How many uploads and deletions run at once
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) upload_workers: usize,
 }

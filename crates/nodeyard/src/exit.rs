@@ -1,6 +1,7 @@
 //! How a program ends: its exit codes, and how an error is shown.
 
-use std::io::ErrorKind;
+use std::fmt;
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anstream::eprintln;
@@ -14,13 +15,16 @@ pub(crate) enum Outcome {
     Failure,
     /// The command line makes no sense.
     Usage,
+    /// It was done, but what follows from it is not complete yet.
+    Unfinished,
 }
 
 pub(crate) const EXIT_CODES_HELP: &str = "\
 Exit codes:
   0  done
   1  it could not be done, or a check failed; the reason is on standard error
-  2  the command line is wrong";
+  2  the command line is wrong
+  3  `drain`: something is still under way";
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
@@ -28,8 +32,31 @@ impl From<Outcome> for ExitCode {
             Outcome::Success => 0,
             Outcome::Failure => 1,
             Outcome::Usage => 2,
+            Outcome::Unfinished => 3,
         })
     }
+}
+
+/// Something that is not there, or not to be done now. Nodepool's scripts see a remark and no failure.
+#[derive(Debug)]
+pub(crate) struct Refusal(pub(crate) String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// As `nodepool` takes it: a remark on standard output.
+pub(crate) fn remark(result: anyhow::Result<()>) -> anyhow::Result<Outcome> {
+    let Err(error) = result else {
+        return Ok(Outcome::Success);
+    };
+    let refusal = error.downcast::<Refusal>()?;
+    writeln!(io::stdout(), "{refusal}")?;
+    Ok(Outcome::Success)
 }
 
 /// Prints the error with everything that caused it. A reader that went away (`| head`) is no error.

@@ -1,10 +1,12 @@
 //! The `nodeyard` binary: command lines, and the only place where all parts are wired together.
 
+mod background;
 mod cli;
 mod commands;
 mod context;
 mod dump;
 mod exit;
+mod host;
 mod logging;
 mod output;
 mod program;
@@ -18,6 +20,8 @@ use clap::{CommandFactory as _, Parser};
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
 };
+use crate::commands::builder::Hands;
+use crate::commands::daemon::Work;
 use crate::commands::launcher::Pages;
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -35,10 +39,15 @@ fn main() -> ExitCode {
             } else {
                 Pages::Wanted
             };
-            commands::daemon::run(program, &args.daemon, pages)
+            commands::daemon::run(program, args.daemon, Work::Launch(pages))
         }),
-        Program::NodepoolBuilder => parse::<NodepoolBuilder>(args)
-            .map(|args| commands::daemon::run(program, &args.daemon, Pages::Off)),
+        Program::NodepoolBuilder => parse::<NodepoolBuilder>(args).map(|args| {
+            let hands = Hands {
+                builds: args.build_workers,
+                uploads: args.upload_workers,
+            };
+            commands::daemon::run(program, args.daemon, Work::Build(hands))
+        }),
     };
     match result {
         Ok(Ok(outcome)) => outcome,
@@ -69,27 +78,35 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         NodeyardCommand::Man(args) => commands::man::run(&args)?,
         NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
         NodeyardCommand::Config(args) => {
-            logging::start(logging::Level::commands(context.verbose));
+            logging::start(logging::Level::commands(context.verbose))?;
             return commands::config::run(&args, &context);
         }
         NodeyardCommand::Store(args) => {
-            logging::start(logging::Level::commands(context.verbose));
+            logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::store::run(args, &context))?;
         }
         NodeyardCommand::Image(args) => {
-            logging::start(logging::Level::commands(context.verbose));
+            logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::image::run(args, &context))?;
         }
         NodeyardCommand::Explain(args) => {
-            logging::start(logging::Level::commands(context.verbose));
+            logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::explain::run(args, &context))?;
         }
+        NodeyardCommand::Drain(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            return block_on(commands::drain::run(args, &context));
+        }
+        NodeyardCommand::Undrain(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            block_on(commands::drain::undo(args, &context))?;
+        }
         NodeyardCommand::Simulate(args) => {
-            logging::start(logging::Level::daemons(context.verbose));
+            logging::start(logging::Level::daemons(context.verbose))?;
             block_on(commands::simulate::run(args, &context))?;
         }
         NodeyardCommand::Up(args) => {
-            logging::start(logging::Level::daemons(context.verbose));
+            logging::start(logging::Level::daemons(context.verbose))?;
             block_on(commands::up::run(args, &context))?;
         }
     }
@@ -101,12 +118,15 @@ fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
         return program::print_nodepool_version();
     }
     let context = Context::from(&args);
-    logging::start(logging::Level::commands(context.verbose));
+    let level = logging::Level::commands(context.verbose);
+    match &args.log_config {
+        Some(path) => logging::start_daemon(level, logging::Destination::Configured(path))?,
+        None => logging::start(level)?,
+    }
     match args.command {
         Some(NodepoolCommand::ConfigValidate) => commands::config::validate(&context),
         Some(NodepoolCommand::Store(command)) => {
-            block_on(commands::nodepool::run(command, &context))?;
-            Ok(Outcome::Success)
+            exit::remark(block_on(commands::nodepool::run(command, &context)))
         }
         None => {
             Nodepool::command().print_help()?;

@@ -1,5 +1,7 @@
 //! Why a request waits: every pool's verdict, the sums behind it, and what has to happen next.
 
+mod ended;
+
 use std::fmt;
 
 use nodeyard_model::{Label, LauncherId, RequestId, RequestState};
@@ -11,6 +13,8 @@ use crate::setup::PoolKey;
 use crate::verdict::{Defer, Ledger, List, Shortage, Skip, Verdict};
 use crate::world::World;
 use crate::world::queue::Stage;
+
+pub use ended::{End, Ended, Remark};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
@@ -37,6 +41,11 @@ pub struct Opinion {
 #[serde(rename_all = "kebab-case")]
 pub enum Says {
     Ours(Verdict),
+    /// A pool of ours that is to accept nothing.
+    Drained {
+        /// What is drained, such as `provider cloud`.
+        scope: String,
+    },
     /// A pool of another launcher, which decides for itself.
     Theirs {
         declined: bool,
@@ -66,6 +75,8 @@ pub enum Next {
     Room { at: PoolKey, what: String },
     /// It waits for a pool of another launcher.
     WaitFor { pools: Vec<LauncherId> },
+    /// A drain has to be taken back.
+    Undrain { scope: String },
     /// It fails once these have declined, too; no pool can serve it.
     Fail { still_to_decline: Vec<LauncherId> },
 }
@@ -73,6 +84,16 @@ pub enum Next {
 impl World {
     /// None if there is no such request.
     pub fn explain(&self, request: RequestId, at: Moment) -> Option<Explanation> {
+        self.explain_drained(request, at, |_| None)
+    }
+
+    /// As [`World::explain`], where some of our pools are to accept nothing; `drained` names what is drained.
+    pub fn explain_drained(
+        &self,
+        request: RequestId,
+        at: Moment,
+        drained: impl Fn(&PoolKey) -> Option<String>,
+    ) -> Option<Explanation> {
         let case = Case::of(self, request)?;
         let waiting = case.waiting;
         let pools: Vec<Opinion> = self
@@ -83,7 +104,13 @@ impl World {
                 let says = match ours {
                     Some(_) => {
                         let kept = self.kept_before(&pool.key, waiting.order);
-                        Says::Ours(self.judge(&pool.key, &case, &kept, at).verdict)
+                        let verdict = self.judge(&pool.key, &case, &kept, at).verdict;
+                        match drained(&pool.key) {
+                            Some(scope) if !matches!(verdict, Verdict::Skip(_)) => {
+                                Says::Drained { scope }
+                            }
+                            _ => Says::Ours(verdict),
+                        }
                     }
                     None => Says::Theirs {
                         declined: waiting.ask.declined_by.contains(id),
@@ -140,6 +167,13 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
         let at = opinion.pool.clone();
         return Next::Room { at, what };
     }
+    let scope = pools.iter().find_map(|opinion| match &opinion.says {
+        Says::Drained { scope } => Some(scope.clone()),
+        _ => None,
+    });
+    if let Some(scope) = scope {
+        return Next::Undrain { scope };
+    }
     let ids = |wanted: fn(&Says) -> bool| -> Vec<LauncherId> {
         let wanted = pools.iter().filter(|opinion| wanted(&opinion.says));
         wanted.map(|opinion| opinion.id.clone()).collect()
@@ -158,6 +192,7 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
         still_to_decline: ids(|says| match says {
             Says::Theirs { declined, .. } => !declined,
             Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined { .. })),
+            Says::Drained { .. } => false,
         }),
     }
 }
@@ -216,6 +251,7 @@ impl fmt::Display for Says {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours(verdict) => verdict.fmt(f),
+            Self::Drained { scope } => write!(f, "accepts nothing, {scope} is drained"),
             Self::Theirs { declined: true, .. } => {
                 f.write_str("another launcher's, has declined it")
             }
@@ -239,28 +275,20 @@ impl fmt::Display for Next {
             Self::AnotherLauncher => f.write_str("another launcher is at work on it"),
             Self::Serve { by } => write!(f, "{by} serves it now"),
             Self::Room { at, what } => write!(f, "{what}, then {at} serves it"),
-            Self::WaitFor { pools } => write!(f, "one of these takes it: {}", Ids(pools)),
+            Self::WaitFor { pools } => write!(f, "one of these takes it: {}", List(pools)),
+            Self::Undrain { scope } => {
+                write!(f, "the drain has to end: nodeyard undrain {scope}")
+            }
             Self::Fail { still_to_decline } if still_to_decline.is_empty() => {
                 f.write_str("it fails, every pool has declined")
             }
             Self::Fail { still_to_decline } => {
-                let ids = Ids(still_to_decline);
+                let ids = List(still_to_decline);
                 write!(
                     f,
                     "no pool can serve it; it fails when these have declined: {ids}"
                 )
             }
         }
-    }
-}
-
-struct Ids<'a>(&'a [LauncherId]);
-
-impl fmt::Display for Ids<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, id) in self.0.iter().enumerate() {
-            write!(f, "{}{id}", if index == 0 { "" } else { ", " })?;
-        }
-        Ok(())
     }
 }

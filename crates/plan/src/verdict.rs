@@ -371,13 +371,13 @@ impl fmt::Display for Acceptance {
     }
 }
 
-/// Labels, separated by commas.
-pub(crate) struct List<'a>(pub(crate) &'a [Label]);
+/// Separated by commas.
+pub(crate) struct List<'a, T>(pub(crate) &'a [T]);
 
-impl fmt::Display for List<'_> {
+impl<T: fmt::Display> fmt::Display for List<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, label) in self.0.iter().enumerate() {
-            write!(f, "{}{label}", if index == 0 { "" } else { ", " })?;
+        for (index, item) in self.0.iter().enumerate() {
+            write!(f, "{}{item}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
     }

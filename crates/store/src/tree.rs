@@ -222,6 +222,11 @@ pub trait Tree: fmt::Debug + Send + Sync + 'static {
 
     fn session(&self) -> watch::Receiver<Session>;
 
+    /// Requests to a server that are not answered yet; none where there is no server.
+    fn unanswered(&self) -> usize {
+        0
+    }
+
     /// A handle on the same connection whose operations fail with
     /// [`Error::SessionExpired`](crate::Error::SessionExpired) unless this session is the current one.
     fn pinned(&self, session: SessionId) -> Arc<dyn Tree>;

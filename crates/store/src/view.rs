@@ -29,6 +29,7 @@ mod walk;
 
 use std::fmt;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::{mpsc, oneshot};
@@ -111,6 +112,22 @@ struct Shared<S: Shape> {
     root: TreePath,
     shape: S,
     state: RwLock<State<S>>,
+    backlog: SharedBacklog,
+}
+
+#[derive(Default)]
+struct SharedBacklog {
+    events: AtomicUsize,
+    reads: AtomicUsize,
+}
+
+/// What a view knows of and does not show yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backlog {
+    /// Events that were not looked at.
+    pub events: usize,
+    /// Records that are being read again, or have to be.
+    pub reads: usize,
 }
 
 impl<S: Shape> View<S> {
@@ -122,6 +139,7 @@ impl<S: Shape> View<S> {
             root,
             shape,
             state: RwLock::new(State::default()),
+            backlog: SharedBacklog::default(),
         });
         let task = tokio::spawn(feed::run(Arc::clone(&shared), requests)).abort_handle();
         Self {
@@ -180,6 +198,14 @@ impl<S: Shape> View<S> {
     /// True while the view follows events: it has been loaded, and no event is known to be missing.
     pub fn is_current(&self) -> bool {
         self.shared.read().is_current()
+    }
+
+    pub fn backlog(&self) -> Backlog {
+        let Shared { backlog, .. } = &*self.shared;
+        Backlog {
+            events: backlog.events.load(Ordering::Relaxed),
+            reads: backlog.reads.load(Ordering::Relaxed),
+        }
     }
 
     /// Returns when everything that had been written before the call, by anyone, is in the view.

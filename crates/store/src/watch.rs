@@ -78,6 +78,11 @@ impl Watcher {
         }
     }
 
+    /// How many events are here already.
+    pub fn waiting(&self) -> usize {
+        self.queue.lock().events.len()
+    }
+
     /// An event that is here already.
     pub fn try_next(&mut self) -> Option<WatchEvent> {
         self.queue.lock().events.pop_front()

@@ -174,6 +174,13 @@ fn store(exposition: &mut Exposition, views: &Views) {
         family.sample(&[("state", state)], u8::from(state == session));
     }
 
+    exposition
+        .family(
+            Kind::Gauge,
+            "nodeyard_store_unanswered_requests",
+            "Requests to the servers of the store that are not answered yet.",
+        )
+        .sample(&[], views.tree.unanswered());
     let views = [
         ("nodes", Followed::of(&views.nodes)),
         ("requests", Followed::of(&views.requests)),
@@ -188,6 +195,14 @@ fn store(exposition: &mut Exposition, views: &Views) {
     for (view, followed) in &views {
         current.sample(&[("view", view)], u8::from(followed.current));
     }
+    let mut backlog = exposition.family(
+        Kind::Gauge,
+        "nodeyard_view_backlog",
+        "Changes of a part of the store that its copy does not show yet.",
+    );
+    for (view, followed) in &views {
+        backlog.sample(&[("view", view)], followed.backlog);
+    }
     let mut flaws = exposition.family(
         Kind::Gauge,
         "nodeyard_malformed_records",
@@ -200,6 +215,7 @@ fn store(exposition: &mut Exposition, views: &Views) {
 
 struct Followed {
     current: bool,
+    backlog: usize,
     flaws: usize,
 }
 
@@ -207,6 +223,7 @@ impl Followed {
     fn of<S: Shape>(view: &View<S>) -> Self {
         Self {
             current: view.is_current(),
+            backlog: view.backlog().events + view.backlog().reads,
             flaws: view.flaws().len(),
         }
     }

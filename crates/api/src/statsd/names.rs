@@ -24,6 +24,11 @@ pub(crate) fn launch(launch: &Launch<'_>) -> Vec<String> {
     names
 }
 
+/// Of the connection to the store; `what` is several parts of a name.
+pub(crate) fn store(hostname: &str, what: &str) -> String {
+    format!("nodepool.launcher.{}.zk.{what}", raw(hostname))
+}
+
 pub(crate) fn nodes(state: NodeState) -> String {
     format!("nodepool.nodes.{state}")
 }

@@ -9,7 +9,7 @@ use nodeyard_store::{Error, Result, TreePath};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Statsd, names};
+use super::{Batch, Statsd, names};
 use crate::census::Census;
 use crate::metrics::Metrics;
 use crate::views::Views;
@@ -26,6 +26,7 @@ pub struct Reporter {
     metrics: Metrics,
     views: Views,
     election: Election,
+    hostname: Box<str>,
 }
 
 impl Reporter {
@@ -41,6 +42,7 @@ impl Reporter {
             metrics,
             views,
             election: Election::new(registry.locks(), path, &identifier(hostname)),
+            hostname: hostname.into(),
         })
     }
 
@@ -51,15 +53,32 @@ impl Reporter {
         };
         tokio::select! {
             () = self.lead(statsd, &shutdown) => {}
-            () = self.repeat_limits() => {}
+            () = self.report_own(statsd) => {}
         }
     }
 
-    /// Ours alone, so we need not lead.
-    async fn repeat_limits(&self) {
+    /// What is ours alone, so we need not lead.
+    async fn report_own(&self, statsd: &Statsd) {
         loop {
             sleep(REPEAT).await;
             self.metrics.repeat_limits();
+            statsd.send(|batch| self.send_backlog(batch));
+        }
+    }
+
+    fn send_backlog(&self, batch: &mut Batch<'_>) {
+        let mut gauge = |what: &str, count: usize| {
+            batch.gauge(&names::store(&self.hostname, what), count);
+        };
+        let views = &self.views;
+        gauge("client.connection_queue", views.tree.unanswered());
+        for (cache, backlog) in [
+            ("node", views.nodes.backlog()),
+            ("request", views.requests.backlog()),
+            ("image", views.images.backlog()),
+        ] {
+            gauge(&format!("{cache}_cache.event_queue"), backlog.events);
+            gauge(&format!("{cache}_cache.playback_queue"), backlog.reads);
         }
     }
 

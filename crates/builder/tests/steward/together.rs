@@ -127,8 +127,7 @@ struct RunningWorker {
 
 impl RunningWorker {
     async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
-        let mut options = Options::new("builder01.example.com", vec![server.endpoint.clone()]);
-        options.space.keep_free = 0;
+        let options = Options::new("builder01.example.com", vec![server.endpoint.clone()]);
         let (sender, config) = watch::channel(parse(text));
         let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
         let (worker, mut handle) = Worker::new(options, Parts { config, drivers });

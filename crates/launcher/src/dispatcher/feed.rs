@@ -52,6 +52,7 @@ impl Dispatcher {
                     ids.insert(request.id);
                 });
                 ids.extend(self.serving.keys().copied());
+                ids.extend(self.ctx.history.noted());
                 ids.into_iter().for_each(|id| self.feed_request(id));
             }
         }
@@ -63,6 +64,7 @@ impl Dispatcher {
             self.setbacks.remove(&id);
             self.recovering.remove(&id);
             self.ready_nodes.forget(id);
+            self.ctx.history.gone(id, self.ctx.clock.now());
             if let Some(task) = self.serving.get(&id) {
                 task.gone.cancel();
             }
@@ -78,6 +80,11 @@ impl Dispatcher {
         }
         if record.state.is_final() {
             self.setbacks.remove(&id);
+        }
+        match record.state {
+            RequestState::Failed => self.ctx.history.failed(id, record, self.ctx.clock.now()),
+            RequestState::Requested => self.look_later(),
+            _ => {}
         }
         self.world.put_request(id, record, self.ctx.clock.now());
     }

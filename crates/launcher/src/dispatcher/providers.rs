@@ -14,7 +14,8 @@ use tracing::{error, info, warn};
 
 use super::{Dispatcher, Timer};
 use crate::attend;
-use crate::error::StartError;
+use crate::drain::Scope;
+use crate::error::{StartError, chain};
 use crate::provider::Provider;
 use crate::report::Report;
 use crate::roster;
@@ -55,9 +56,11 @@ impl Dispatcher {
             .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
             .collect();
         let tenants = config.tenant_resource_limits.iter();
-        self.world.set_tenant_limits(
-            tenants.map(|(name, limits)| (TenantName::new(name.as_str()), tenant_limits(limits))),
-        );
+        let tenants: BTreeMap<TenantName, Limits> = tenants
+            .map(|(name, limits)| (TenantName::new(name.as_str()), tenant_limits(limits)))
+            .collect();
+        self.ctx.events.tenant_limits(tenants.clone());
+        self.world.set_tenant_limits(tenants);
         let gone: Vec<ProviderName> = self
             .providers
             .keys()
@@ -92,6 +95,7 @@ impl Dispatcher {
         if let Some(running) = self.providers.remove(name) {
             info!(provider = %name, "provider has left the configuration");
             self.world.remove_provider(name);
+            self.ctx.events.provider_limits(name, BTreeMap::new());
             self.tasks.spawn(running.end());
         }
     }
@@ -158,6 +162,9 @@ impl Dispatcher {
         for setup in provider.pool_setups(&self.ctx.images) {
             self.world.set_own_pool(setup);
         }
+        let limits = provider.settings.pools.iter();
+        let limits = limits.map(|(pool, settings)| (pool.clone(), settings.limits.clone()));
+        self.ctx.events.provider_limits(name, limits.collect());
         let ended = CancellationToken::new();
         if provider.driver.roster().is_some() {
             let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
@@ -260,13 +267,16 @@ impl Dispatcher {
     }
 
     pub(super) fn is_drained(&self, key: &PoolKey) -> bool {
+        self.drain_of(key).is_some()
+    }
+
+    /// The drain that keeps a pool from accepting anything.
+    pub(super) fn drain_of(&self, key: &PoolKey) -> Option<Scope> {
         if self.drains.is_empty() {
-            return false;
+            return None;
         }
-        let drains = self.drains.items();
-        drains
-            .iter()
-            .any(|drain| drain.id.covers(&self.options.hostname, key))
+        let mut drains = self.drains.items().into_iter().map(|drain| drain.id);
+        drains.find(|scope| scope.covers(&self.options.hostname, key))
     }
 
     /// Ready after every provider has started or failed once.
@@ -305,16 +315,4 @@ fn tenant_limits(limits: &config::TenantLimits) -> Limits {
         .chain(others)
         .map(|(name, limit)| (name.into(), quantity(limit)))
         .collect()
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
 }

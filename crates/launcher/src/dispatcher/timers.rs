@@ -29,6 +29,8 @@ pub(super) enum Timer {
     Expiry,
     /// Ask for ready nodes again.
     KeepReady,
+    /// Note what requests wait for.
+    Look,
 }
 
 #[derive(Debug, Default)]

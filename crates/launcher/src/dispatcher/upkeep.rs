@@ -66,6 +66,7 @@ impl Dispatcher {
             }
             Timer::Expiry => self.expire(),
             Timer::KeepReady => self.ready_nodes.pausing = false,
+            Timer::Look => self.look_at_waiting(),
         }
     }
 
@@ -294,7 +295,7 @@ impl Dispatcher {
         // Whoever asked may have gone.
         match query {
             Query::Explain(request, answer) => {
-                let explanation = self.world.explain(request, self.moment());
+                let explanation = self.explain(request);
                 let _ = answer.send(self.with_progress(explanation));
             }
             Query::Status(answer) => {
@@ -303,7 +304,13 @@ impl Dispatcher {
             Query::Drain(scope, on, answer) => {
                 let ctx = self.ctx.clone();
                 self.tasks.spawn(async move {
-                    let _ = answer.send(drain::set(&**ctx.registry.tree(), &scope, on).await);
+                    let tree = &**ctx.registry.tree();
+                    let done = if on {
+                        drain::begin(tree, &scope).await
+                    } else {
+                        drain::end(tree, &scope).await
+                    };
+                    let _ = answer.send(done.map(|_| ()));
                 });
             }
         }

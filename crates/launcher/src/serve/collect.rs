@@ -23,8 +23,8 @@ pub(super) enum Collected {
         missing: Vec<Label>,
         quota: bool,
     },
-    /// A launch failed for good.
-    Failed,
+    /// A launch failed for good, and why.
+    Failed(String),
     RequestGone,
 }
 
@@ -37,7 +37,7 @@ enum Miss {
     NoRoom,
     /// The cloud has refused it for lack of quota.
     Quota,
-    Failed,
+    Failed(String),
     Store(Error),
 }
 
@@ -64,7 +64,7 @@ impl Serving {
             }
         });
         let mut steps: FuturesUnordered<_> = steps.collect();
-        let (mut missing, mut failed, mut quota) = (Vec::new(), false, false);
+        let (mut missing, mut failed, mut quota) = (Vec::new(), None, false);
         loop {
             let step = tokio::select! {
                 step = steps.next() => step,
@@ -75,7 +75,7 @@ impl Serving {
             match result {
                 Ok(node) => got.push(node),
                 Err(Miss::Store(error)) => return Err(error),
-                Err(Miss::Failed) => failed = true,
+                Err(Miss::Failed(why)) => failed = Some(format!("{label}: {why}")),
                 Err(miss) => {
                     debug!(%label, ?miss, "a node is missing");
                     quota |= matches!(miss, Miss::Quota);
@@ -83,8 +83,8 @@ impl Serving {
                 }
             }
         }
-        Ok(if failed {
-            Collected::Failed
+        Ok(if let Some(why) = failed {
+            Collected::Failed(why)
         } else if missing.is_empty() {
             Collected::All
         } else {
@@ -117,7 +117,7 @@ impl Serving {
         request: &NodeRequest,
     ) -> Result<Got, Miss> {
         let Some(pool) = self.pool_run() else {
-            return Err(Miss::Failed);
+            return Err(Miss::Failed("its pool has gone".to_owned()));
         };
         let planned = Planned {
             request: self.id,
@@ -131,7 +131,7 @@ impl Serving {
         let nodes = self.ctx.registry.nodes();
         let record = protocol::node::planned(&planned, self.ctx.clock.now());
         let (id, _) = nodes.create(&record).await?;
-        let span = info_span!("node", %id);
+        let span = info_span!("node", node = %id, provider = %self.provider.name);
         async {
             let held = match nodes.lock(id, Patience::None).await? {
                 Attempt::Held(held) => *held,
@@ -141,6 +141,7 @@ impl Serving {
                 label: label.clone(),
                 id,
                 held,
+                launched: true,
             };
             if self.is_too_much(&got).await? {
                 nodes.delete(id, got.held, self.ctx.clock.now()).await?;
@@ -174,7 +175,7 @@ impl Serving {
         };
         launch.run(held).await.map_err(|error| match error {
             LaunchError::Quota => Miss::Quota,
-            LaunchError::Failed => Miss::Failed,
+            LaunchError::Failed(why) => Miss::Failed(why),
             LaunchError::Store(error) => Miss::Store(error),
         })
     }

@@ -10,9 +10,8 @@ use anyhow::Context as _;
 use nodeyard_api::builder::BuilderMetrics;
 use nodeyard_builder::steward::{self, Steward};
 use nodeyard_builder::worker::{self, Worker};
-use nodeyard_config::{Config, Handle as ConfigHandle};
+use nodeyard_config::Handle as ConfigHandle;
 use nodeyard_gearman::Endpoint;
-use nodeyard_image::Limits;
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
@@ -39,12 +38,14 @@ impl Default for Hands {
     }
 }
 
-/// Runs a builder until `stop`. Without a store it is a worker and nothing else; a store stays open.
+/// Runs a builder until `stop`. Without a store it is a worker and nothing else; a store stays open. `begun` is
+/// cancelled when the worker can be asked for something.
 pub(crate) async fn run(
     tree: Option<Arc<dyn Tree>>,
     config: ConfigHandle,
     drivers: Arc<Drivers>,
     hands: Hands,
+    begun: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let first = config.config();
@@ -59,12 +60,15 @@ pub(crate) async fn run(
     let mut options = worker::Options::new(&*host, endpoints.clone());
     options.build_workers = hands.builds;
     options.upload_workers = hands.uploads;
-    options.space = space(&first);
     let parts = worker::Parts {
         config: config.clone(),
         drivers,
     };
-    let (worker, _) = Worker::new(options, parts);
+    let (worker, mut handle) = Worker::new(options, parts);
+    tokio::spawn(async move {
+        handle.until_ready().await;
+        begun.cancel();
+    });
     let working = async {
         let result = worker.run(stop.clone()).await;
         // A steward that nobody works for would only promise things.
@@ -91,14 +95,6 @@ pub(crate) async fn run(
         let _ = server.await;
     }
     worked.and(cared)
-}
-
-fn space(config: &Config) -> Limits {
-    Limits {
-        keep_free: config.images_dir_reserve.0,
-        most_used: config.images_dir_limit.map(|limit| limit.0),
-        first_build: config.image_size_estimate.0,
-    }
 }
 
 fn steward_options(host: &str, servers: Vec<Endpoint>, hands: Hands) -> steward::Options {

@@ -1,60 +1,144 @@
-//! `nodepool-launcher` and `nodepool-builder`: what each needs before it starts.
+//! `nodepool-launcher` and `nodepool-builder`: what each needs before it starts, and where it runs.
 //!
 //! Which process does what is never guessed from a missing key: without the keys that make it part of a
 //! fleet a daemon refuses to start, and `nodeyard up` is the way to run without a fleet.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use nodeyard_config::{Config, Reloader, Source, Stamp};
-use nodeyard_store::Tree as _;
+use nodeyard_store::Tree;
 use nodeyard_store::zookeeper::ZooKeeper;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
+use crate::background::{self, Detached};
 use crate::cli::DaemonFlags;
-use crate::commands::launcher::{self, Pages};
-use crate::commands::up;
+use crate::commands::builder::{self, Hands};
+use crate::commands::launcher::{self, Pages, Tools};
+use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::exit::Outcome;
-use crate::logging;
+use crate::logging::{self, Destination};
 use crate::program::{self, Program};
 use crate::store_access::Target;
 
-pub(crate) fn run(program: Program, flags: &DaemonFlags, pages: Pages) -> anyhow::Result<Outcome> {
+/// What a daemon does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    Launch(Pages),
+    Build(Hands),
+}
+
+pub(crate) fn run(
+    program: Program,
+    mut flags: DaemonFlags,
+    work: Work,
+) -> anyhow::Result<Outcome> {
     if flags.version {
         return program::print_nodepool_version();
     }
-    let context = Context::from(flags);
-    logging::start(logging::Level::daemons(context.verbose));
+    for path in flags.paths() {
+        *path = absolute(path)?;
+    }
+    let foreground = flags.foreground || flags.debug;
+    let pid_file = flags
+        .pid_file
+        .clone()
+        .unwrap_or_else(|| Path::new("/var/run/nodepool").join(format!("{}.pid", name(program))));
+    if !foreground && !background::is_child() {
+        return background::launch(&pid_file);
+    }
+    let context = Context::from(&flags);
     let source = context.required_source();
     let (config, stamp) = context::load(&source)?;
     check_needs(program, &config)?;
-    if program == Program::NodepoolLauncher {
-        crate::block_on(run_launcher(source, config, stamp, pages))?;
-        return Ok(Outcome::Success);
+    let detached = match foreground {
+        true => None,
+        false => Some(Detached::begin(&pid_file)?),
+    };
+    let log = Path::new("/var/log/nodepool").join(format!("{}.log", name(program)));
+    let destination = match &flags.log_config {
+        Some(path) => Destination::Configured(path),
+        None if foreground => Destination::Stdout,
+        None => Destination::File(&log),
+    };
+    logging::start_daemon(logging::Level::daemons(context.verbose), destination)?;
+    if flags.repl {
+        warn!("there is no Python console to open; --repl has no effect");
     }
-    bail!(
-        "{} is not part of this version yet; its configuration is good. What there is runs with `nodeyard up`",
-        program.name()
-    )
+    crate::block_on(serve(source, config, stamp, work, detached))?;
+    Ok(Outcome::Success)
 }
 
-async fn run_launcher(
+/// The launcher's files are called by the name of the whole, as Nodepool's are.
+fn name(program: Program) -> &'static str {
+    match program {
+        Program::NodepoolLauncher => "nodepool",
+        other => other.name(),
+    }
+}
+
+/// Independent of the directory we are in; `~` is the user's home.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    let home = std::env::home_dir();
+    let path = match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path.to_owned(),
+    };
+    std::path::absolute(&path).with_context(|| format!("{} is not a path", path.display()))
+}
+
+async fn serve(
     source: Source,
     config: Arc<Config>,
     stamp: Stamp,
-    pages: Pages,
+    work: Work,
+    detached: Option<Detached>,
 ) -> anyhow::Result<()> {
-    let stop = up::stop_on_signals()?;
-    let Target::ZooKeeper(options) = Target::of(Some(&config))? else {
-        bail!("the launcher needs `zookeeper-servers`");
+    let stop = signals::stop()?;
+    let client = match Target::of(Some(&config))? {
+        Target::ZooKeeper(options) => Some(ZooKeeper::connect(options)),
+        Target::Embedded(_) => None,
     };
-    let client = ZooKeeper::connect(options);
+    let tree = client.clone().map(|client| client as Arc<dyn Tree>);
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
-    let result = launcher::run(Arc::clone(&client) as _, handle, pages, stop).await;
+    let begun = CancellationToken::new();
+    let tools = Tools::of_process()?;
+    let working = async {
+        match (work, tree) {
+            (Work::Launch(pages), Some(tree)) => {
+                launcher::run(tree, handle, tools, pages, begun.clone(), stop).await
+            }
+            (Work::Launch(_), None) => bail!("the launcher needs `zookeeper-servers`"),
+            (Work::Build(hands), tree) => {
+                builder::run(tree, handle, tools.drivers, hands, begun.clone(), stop).await
+            }
+        }
+    };
+    let telling = async {
+        match &detached {
+            Some(detached) => {
+                begun.cancelled().await;
+                detached.ready()
+            }
+            None => Ok(()),
+        }
+    };
+    let working = async {
+        let result = working.await;
+        // Whoever waits for the beginning need not wait for ever.
+        begun.cancel();
+        result
+    };
+    let (result, told) = tokio::join!(working, telling);
     reloading.abort();
-    client.close().await;
-    result
+    if let Some(client) = client {
+        client.close().await;
+    }
+    result.and(told)
 }
 
 fn check_needs(program: Program, config: &Config) -> anyhow::Result<()> {

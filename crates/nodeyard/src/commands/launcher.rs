@@ -2,9 +2,9 @@
 
 mod drivers;
 mod outlook;
+mod stacks;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use nodeyard_config::{Config, Handle as ConfigHandle};
@@ -15,84 +15,107 @@ use nodeyard_store::Tree;
 use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
-use drivers::Drivers;
-use outlook::{Recorder, Sight};
+pub(crate) use drivers::Drivers;
+pub(crate) use outlook::statsd as open_statsd;
+use outlook::{Outlook, Recorder};
 
-/// Runs a launcher on a store until `stop`. The store stays open.
+use crate::commands::knobs;
+use crate::host;
+
+/// Runs a launcher on a store until `stop`. The store stays open. `begun` is cancelled when its pages can be seen.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
     config: ConfigHandle,
+    tools: Tools,
     pages: Pages,
+    begun: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let metrics = outlook::metrics().await?;
-    let options = options();
+    let options = options().await;
     let hostname = options.hostname.clone();
     let first = config.config();
-    let cloud = std::env::var(URL_VARIABLE).ok();
-    let scanner: Arc<dyn Scanner> = match &cloud {
-        Some(url) => Arc::new(RemoteScan::new(url)?),
-        None => Arc::new(NetworkScanner::default()),
-    };
     let registry = Registry::new(Arc::clone(&tree));
     let records = Views::open(&registry)?;
+    let Tools { drivers, scanner } = tools;
     let parts = Parts {
         tree,
         views: records.clone(),
         config: follow(config),
-        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+        drivers,
         scanner,
         events: Arc::new(Recorder(metrics.clone())),
         clock: Clock::system(),
     };
     let (launcher, handle) = Launcher::new(options, parts);
     let working = async {
-        let result = launcher.run(stop.clone()).await;
+        let result = Box::pin(launcher.run(stop.clone())).await;
         // Without the launcher there is nothing to look at.
         stop.cancel();
         result
     };
     let shown = async {
-        let result = outlook::run(
-            &first,
+        let outlook = Outlook {
+            config: &first,
             pages,
-            Sight { registry, records },
+            registry,
+            records,
             metrics,
-            handle,
-            &hostname,
-            stop.clone(),
-        )
-        .await;
+            launcher: handle.clone(),
+            hostname: &hostname,
+        };
+        let result = outlook::run(outlook, begun, stop.clone()).await;
         if result.is_err() {
             stop.cancel();
         }
         result
     };
-    let (result, shown) = tokio::join!(working, shown);
+    let work = async { tokio::join!(working, shown) };
+    let (result, shown) = tokio::select! {
+        results = work => results,
+        Err(error) = stacks::answer(handle.clone()) => return Err(error),
+    };
     shown?;
     result.context("the launcher has ended")
 }
 
-fn options() -> Options {
-    let name = rustix::system::uname();
-    let fqdn: Box<str> = name.nodename().to_string_lossy().into();
-    let hostname = fqdn.split('.').next().unwrap_or_default().into();
+async fn options() -> Options {
     Options {
-        hostname,
-        fqdn,
+        hostname: host::name().into(),
+        fqdn: host::full_name().await.into(),
         version: env!("CARGO_PKG_VERSION").into(),
         timing: timing(),
         policy: nodeyard_plan::Policy::default(),
     }
 }
 
+/// What makes drivers, and what looks at the machines they make.
+#[derive(Clone)]
+pub(crate) struct Tools {
+    pub(crate) drivers: Arc<Drivers>,
+    scanner: Arc<dyn Scanner>,
+}
+
+impl Tools {
+    pub(crate) fn of_process() -> anyhow::Result<Self> {
+        let cloud = std::env::var(URL_VARIABLE).ok();
+        let scanner: Arc<dyn Scanner> = match &cloud {
+            Some(url) => Arc::new(RemoteScan::new(url)?),
+            None => Arc::new(NetworkScanner::default()),
+        };
+        Ok(Self {
+            drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+            scanner,
+        })
+    }
+}
+
 /// Tests of the daemon shorten the safety nets.
-fn timing() -> Timing {
+pub(crate) fn timing() -> Timing {
     let mut timing = Timing::default();
     for (variable, field) in [
         ("NODEPOOL_TEST_WATERMARK_SLEEP", &mut timing.pass),
@@ -100,21 +123,18 @@ fn timing() -> Timing {
         ("NODEPOOL_TEST_DELETE_INTERVAL", &mut timing.delete_retry),
         ("NODEPOOL_TEST_LOCK_CLEANUP", &mut timing.lock_age),
         ("NODEPOOL_TEST_IMAGE_CHECK_TIMEOUT", &mut timing.cloud_check),
+        ("NODEPOOL_TEST_MINIMUM_SLEEP", &mut timing.poll.0),
+        ("NODEPOOL_TEST_MAXIMUM_SLEEP", &mut timing.poll.1),
     ] {
-        let Ok(text) = std::env::var(variable) else {
-            continue;
-        };
-        let seconds = text.parse().ok();
-        match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-            Some(time) => *field = time,
-            None => warn!(variable, text, "not a number of seconds; ignored"),
+        if let Some(time) = knobs::seconds(variable) {
+            *field = time;
         }
     }
     timing
 }
 
-/// The configuration in force, as the launcher follows it.
-fn follow(mut handle: ConfigHandle) -> watch::Receiver<Arc<Config>> {
+/// The configuration in force, as a service follows it.
+pub(crate) fn follow(mut handle: ConfigHandle) -> watch::Receiver<Arc<Config>> {
     let (sender, receiver) = watch::channel(handle.config());
     tokio::spawn(async move {
         while let Some(config) = handle.changed().await {

@@ -1,14 +1,18 @@
 //! What the commands do, a file for each group.
 
+pub(crate) mod builder;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod daemon;
+pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod image;
 pub(crate) mod install_links;
+mod knobs;
 pub(crate) mod launcher;
 pub(crate) mod man;
 pub(crate) mod nodepool;
+pub(crate) mod signals;
 pub(crate) mod simulate;
 pub(crate) mod store;
 pub(crate) mod up;

@@ -11,7 +11,7 @@ use nodeyard_driver_fake::{Clock, URL_VARIABLE, World, serve};
 use tokio::net::TcpListener;
 use tracing::info;
 
-use crate::commands::{launcher, up};
+use crate::commands::{launcher, signals};
 use crate::context::Context;
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(crate) struct SimulateArgs {
 
 /// Clouds that the configuration does not name have the default options.
 pub(crate) async fn run(args: SimulateArgs, context: &Context) -> anyhow::Result<()> {
-    let stop = up::stop_on_signals()?;
+    let stop = signals::stop()?;
     let mut clouds = HashMap::new();
     if let Some(config) = context.load()? {
         for provider in config.providers.values() {

@@ -11,11 +11,12 @@ use clap::Args;
 use nodeyard_config::{Handle, Reloader};
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{Tree, socket};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::commands::launcher::{self, Pages};
+use crate::commands::builder::{self, Hands};
+use crate::commands::launcher::{self, Pages, Tools};
+use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::store_access::{self, Target};
 
@@ -30,7 +31,7 @@ pub(crate) struct UpArgs {
 }
 
 pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
-    let stop = stop_on_signals()?;
+    let stop = signals::stop()?;
     let source = context.source();
     let loaded = source.as_ref().map(context::load).transpose()?;
     let target = match args.state_dir {
@@ -94,7 +95,22 @@ async fn services(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     match config {
-        Some(config) => launcher::run(tree, config, Pages::Offered, stop.clone()).await,
+        Some(config) => {
+            let tools = Tools::of_process()?;
+            let begun = CancellationToken::new();
+            let building = build(&tree, &config, &tools, stop);
+            let launching = async {
+                let pages = Pages::Offered;
+                let tools = tools.clone();
+                let result =
+                    launcher::run(Arc::clone(&tree), config.clone(), tools, pages, begun, stop.clone());
+                let result = result.await;
+                stop.cancel();
+                result
+            };
+            let (built, launched) = tokio::join!(building, launching);
+            built.and(launched)
+        }
         None => {
             stop.cancelled().await;
             Ok(())
@@ -102,24 +118,19 @@ async fn services(
     }
 }
 
-/// The first SIGINT or SIGTERM stops in order, the second at once.
-pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let asked = stop.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            if asked.is_cancelled() {
-                std::process::exit(130);
-            }
-            info!("stopping; once more to stop at once");
-            asked.cancel();
-        }
-    });
-    Ok(stop)
+/// A builder, where the configuration has a place for images.
+async fn build(
+    tree: &Arc<dyn Tree>,
+    config: &Handle,
+    tools: &Tools,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    if config.config().images_dir.is_none() {
+        return Ok(());
+    }
+    let tree = Some(Arc::clone(tree));
+    let drivers = Arc::clone(&tools.drivers);
+    let begun = CancellationToken::new();
+    let hands = Hands::default();
+    builder::run(tree, config.clone(), drivers, hands, begun, stop.clone()).await
 }

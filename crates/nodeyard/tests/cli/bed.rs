@@ -15,13 +15,20 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bed {
     directory: TempDir,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Bed {
     pub(crate) fn new() -> Self {
         Self {
             directory: TempDir::new().unwrap(),
+            environment: Vec::new(),
         }
+    }
+
+    /// Sets a variable for everything that runs here from now on.
+    pub(crate) fn set(&mut self, name: &'static str, value: impl Into<String>) {
+        self.environment.push((name, value.into()));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -32,6 +39,12 @@ impl Bed {
         let path = self.path(name);
         fs::write(&path, text).unwrap();
         path
+    }
+
+    /// A port that nobody listens on.
+    pub(crate) fn free_port(&self) -> u16 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
     }
 
     /// `nodeyard`, with an environment that knows nothing of the machine.
@@ -56,6 +69,7 @@ impl Bed {
             .env_clear()
             .env("HOME", self.directory.path())
             .env("XDG_STATE_HOME", self.directory.path())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }
@@ -66,18 +80,46 @@ impl Bed {
 
     /// `nodeyard up` on the store `state`, ready for commands.
     pub(crate) fn up(&self, args: &[&str]) -> Daemon {
-        let log = self.path("log");
+        let args = args.iter().copied();
+        let daemon = self.start("log", args.chain(["up", "--state-dir", "state"]));
+        daemon.wait_for_log("store ready");
+        daemon
+    }
+
+    /// Something that works until it is told to stop, with its log in a file.
+    pub(crate) fn start<'a>(&self, log: &str, args: impl IntoIterator<Item = &'a str>) -> Daemon {
+        let log = self.path(log);
         let child = self
             .command()
             .args(["--color", "never"])
             .args(args)
-            .args(["up", "--state-dir", "state"])
             .stderr(fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        let daemon = Daemon { child, log };
-        daemon.wait_for_log("store ready");
-        daemon
+        Daemon { child, log }
+    }
+
+    /// Asks for a node, by way of the store `state`.
+    pub(crate) fn submit(&self, number: u32, label: &str) {
+        self.submit_to(&["store", "--state-dir", "state"], number, label);
+    }
+
+    /// The same by way of the store that a beginning of a command names.
+    pub(crate) fn submit_to(&self, store: &[&str], number: u32, label: &str) {
+        let request = serde_json::json!({
+            "state": "requested", "state_time": 1, "node_types": [label], "requestor": "test",
+            "requestor_data": null, "provider": null, "event_id": "e-1",
+        });
+        let record = serde_json::json!({
+            "path": format!("/nodepool/requests/200-{number:010}"), "data": request.to_string(),
+        });
+        let parents = "{\"path\":\"/nodepool\"}\n{\"path\":\"/nodepool/requests\"}";
+        self.write(
+            "request.jsonl",
+            format!("{{\"nodeyard-export\":1}}\n{parents}\n{record}\n"),
+        );
+        let import = ["import", "--overwrite", "request.jsonl"];
+        self.run(store.iter().chain(&import)).succeeded();
     }
 
     /// `nodeyard store` on the store `state`.

@@ -8,7 +8,11 @@
 )]
 
 mod bed;
+mod cloud;
 mod config;
+mod daemon;
+mod drain;
+mod explain;
 mod nodepool;
 mod programs;
 mod store;

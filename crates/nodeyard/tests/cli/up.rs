@@ -64,11 +64,7 @@ fn a_broken_configuration_is_refused_at_the_start() {
 #[test]
 fn a_request_that_waits_is_explained() {
     let bed = Bed::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = bed.free_port();
     bed.write(
         "nodepool.yaml",
         format!(
@@ -97,15 +93,7 @@ providers:
     );
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("web pages");
-    let request = r#"{\"state\": \"requested\", \"state_time\": 1, \"node_types\": [\"small\"], \"requestor\": \"test\", \"requestor_data\": null, \"provider\": null, \"event_id\": null}"#;
-    let lines = [
-        r#"{"nodeyard-export":1}"#.to_owned(),
-        r#"{"path":"/nodepool"}"#.to_owned(),
-        r#"{"path":"/nodepool/requests"}"#.to_owned(),
-        format!(r#"{{"path":"/nodepool/requests/200-0000000000","data":"{request}"}}"#),
-    ];
-    bed.write("request.jsonl", lines.join("\n"));
-    bed.store(&["import", "request.jsonl"]).succeeded();
+    bed.submit(0, "small");
     wait_until("the request is launched", || {
         bed.run(["-c", "nodepool.yaml", "explain", "200-0000000000"])
             .out

@@ -11,6 +11,7 @@
 
 mod bed;
 mod complete_zuul;
+mod drain;
 mod killed;
 mod metastatic;
 mod mixed;

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -81,6 +82,7 @@ impl<S: Shape> Feed<S> {
                 return;
             }
             self.begin_reads();
+            self.note_backlog(watcher.waiting());
             tokio::select! {
                 event = watcher.next() => match event {
                     Some(event) => self.event(&event),
@@ -93,6 +95,7 @@ impl<S: Shape> Feed<S> {
                     while let Some(event) = watcher.try_next() {
                         self.event(&event);
                     }
+                    self.note_backlog(0);
                     self.wait_for_reads(done);
                 }
             }
@@ -185,10 +188,20 @@ impl<S: Shape> Feed<S> {
             Err(error) if error.is_connection() => self.stale = true,
             Err(error) => walk::unreadable(&path, &error),
         }
+        let again = self.reads.remove(&id) == Some(Need::RunningAndAgain);
+        // Whoever waits for this read sees it done.
+        let backlog = &self.shared.backlog;
+        backlog.reads.store(self.reads.len(), Ordering::Relaxed);
         self.pass_barriers(&id);
-        if self.reads.remove(&id) == Some(Need::RunningAndAgain) {
+        if again {
             self.want(id, &path);
         }
+    }
+
+    fn note_backlog(&self, events: usize) {
+        let backlog = &self.shared.backlog;
+        backlog.events.store(events, Ordering::Relaxed);
+        backlog.reads.store(self.reads.len(), Ordering::Relaxed);
     }
 
     fn wait_for_reads(&mut self, done: oneshot::Sender<()>) {

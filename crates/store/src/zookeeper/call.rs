@@ -1,5 +1,8 @@
 //! What travels between a handle and the session's task.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::sync::oneshot;
 
 use super::watches::Member;
@@ -22,6 +25,24 @@ pub(super) struct Call {
     pub(super) once: Option<oneshot::Sender<()>>,
     /// Connections that broke while this was the first unanswered request on them.
     pub(super) broke: u32,
+    pub(super) _counted: Counted,
+}
+
+/// One of the calls that exist.
+#[derive(Debug)]
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn new(calls: &Arc<AtomicUsize>) -> Self {
+        calls.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(calls))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::call::{Call, Command, Failure, Fence, Outcome, WatchCall};
+use super::call::{Call, Command, Counted, Failure, Fence, Outcome, WatchCall};
 use super::dial::DialError;
 use super::options::{Host, Options};
 use super::session::SessionTask;
@@ -40,6 +41,8 @@ pub struct ZooKeeper {
     /// Empty for none.
     chroot: Arc<str>,
     pin: Option<SessionId>,
+    /// How many calls have no answer yet.
+    calls: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for ZooKeeper {
@@ -76,6 +79,7 @@ impl ZooKeeper {
             trouble,
             chroot: prefix(&options.chroot),
             pin: None,
+            calls: Arc::default(),
         })
     }
 
@@ -140,6 +144,7 @@ impl ZooKeeper {
             reply,
             once,
             broke: 0,
+            _counted: Counted::new(&self.calls),
         };
         // If the task has ended the receiver learns it by the lost sender.
         let _ = self.commands.send(Command::Call(call));
@@ -330,6 +335,10 @@ impl Tree for ZooKeeper {
             Ok(_) => Ok(()),
             Err(failure) => Err(error(failure, &path)),
         }
+    }
+
+    fn unanswered(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
     }
 
     fn session(&self) -> watch::Receiver<Session> {

@@ -8,11 +8,12 @@ use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_driver_static::StaticDriver;
-use nodeyard_launcher::{DriverFactory, Surroundings};
+use nodeyard_launcher::Surroundings;
 use nodeyard_model::ImageName;
 use nodeyard_nodescan::Scanner;
 
-pub(super) struct Drivers {
+/// Makes drivers. Everything in this process shares one, so that it sees the same simulated clouds.
+pub(crate) struct Drivers {
     /// Where simulated clouds are, if not in this process.
     cloud_url: Option<String>,
     /// Simulated clouds in this process; they outlive changes of the configuration.
@@ -40,34 +41,52 @@ impl Drivers {
         })?;
         Ok(fake::FakeDriver::new(options(section, owner)?, transport))
     }
-}
 
-impl DriverFactory for Drivers {
-    fn make(
+    /// A driver that needs no other provider.
+    pub(crate) fn of_cloud(
         &self,
         provider: &config::Provider,
-        around: Surroundings<'_>,
+        owner: Owner,
     ) -> Result<Arc<dyn Driver>, Error> {
-        let owner = around.owner.clone();
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
                 section,
                 Arc::clone(&self.scanner),
             ))),
-            config::Driver::Fake(section) => Ok(Arc::new(self.fake(
-                section,
-                provider.name(),
-                around.owner,
-            )?)),
-            config::Driver::Metastatic(section) => {
-                let backing = around.backing(&metastatic::identity(&owner.provider));
-                Ok(Arc::new(MetastaticDriver::new(section, owner, backing)))
+            config::Driver::Fake(section) => {
+                Ok(Arc::new(self.fake(section, provider.name(), owner)?))
             }
+            config::Driver::Metastatic(_) => Err(Error::permanent(
+                "its machines are those of other providers; only a launcher deals with them",
+            )),
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
                 other.name()
             ))),
         }
+    }
+}
+
+impl nodeyard_launcher::DriverFactory for Drivers {
+    fn make(
+        &self,
+        provider: &config::Provider,
+        around: Surroundings<'_>,
+    ) -> Result<Arc<dyn Driver>, Error> {
+        match &provider.driver {
+            config::Driver::Metastatic(section) => {
+                let backing = around.backing(&metastatic::identity(&around.owner.provider));
+                let driver = MetastaticDriver::new(section, around.owner, backing);
+                Ok(Arc::new(driver))
+            }
+            _ => self.of_cloud(provider, around.owner),
+        }
+    }
+}
+
+impl nodeyard_builder::worker::DriverFactory for Drivers {
+    fn make(&self, provider: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, Error> {
+        self.of_cloud(provider, owner)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What others see of the launcher: its pages, Prometheus, statsd.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +13,13 @@ use nodeyard_api::{
 };
 use nodeyard_config::Config;
 use nodeyard_driver::ResourceKind;
-use nodeyard_launcher::{Events, Handle, LaunchAttempt};
-use nodeyard_model::{ProviderName, RequestId};
+use nodeyard_launcher::{Events, Handle, LaunchAttempt, history};
+use nodeyard_model::{Limits, PoolName, ProviderName, RequestId, TenantName};
+use nodeyard_store::Tree;
 use nodeyard_store::registry::{self, Registry};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Whether there are pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,64 +58,112 @@ impl Events for Recorder {
         );
     }
 
+    fn accepted(&self, provider: &ProviderName, waited: Duration) {
+        self.0.request_accepted(provider, waited);
+    }
+
+    fn failed(&self) {
+        self.0.request_failed();
+    }
+
+    fn provider_limits(&self, provider: &ProviderName, pools: BTreeMap<PoolName, Limits>) {
+        self.0.provider_limits(provider, pools);
+    }
+
+    fn tenant_limits(&self, limits: BTreeMap<TenantName, Limits>) {
+        self.0.tenant_limits(limits);
+    }
+
     fn fulfilled(&self, provider: &ProviderName, took: Duration) {
         self.0.request_fulfilled(provider, took);
     }
 }
 
-/// Asks the launcher itself.
+/// Asks the launcher itself, which knows what is and what was, and then the store.
 #[derive(Debug)]
-struct Explainer(Handle);
+struct Explainer {
+    launcher: Handle,
+    tree: Arc<dyn Tree>,
+}
 
 #[async_trait]
 impl Explain for Explainer {
     async fn explain(&self, request: RequestId) -> Option<Reasons> {
-        let explanation = self.0.explain(request).await?;
-        Some(Reasons {
-            text: format!("{explanation}\n"),
-            json: serde_json::to_string(&explanation).ok()?,
-        })
+        if let Some(ended) = self.launcher.ended(request) {
+            return reasons(&*ended);
+        }
+        if let Some(explanation) = self.launcher.explain(request).await {
+            return reasons(&explanation);
+        }
+        let stored = history::read(&*self.tree, request).await;
+        let stored = stored.inspect_err(|error| debug!(%error, "the store does not explain"));
+        reasons(&stored.ok()??)
     }
 }
 
-/// Metrics, sent to statsd if `STATSD_HOST` or `STATSD_PORT` says where it is.
-pub(super) async fn metrics() -> anyhow::Result<Metrics> {
-    let variable = |name| std::env::var(name).ok();
-    let (host, port) = (variable("STATSD_HOST"), variable("STATSD_PORT"));
-    let statsd = match statsd::Options::from_variables(host.as_deref(), port.as_deref())? {
-        Some(options) => Some(Statsd::open(&options).await?),
-        None => None,
-    };
-    Ok(Metrics::new(statsd))
+fn reasons<E: fmt::Display + Serialize>(explanation: &E) -> Option<Reasons> {
+    Some(Reasons {
+        text: explanation.to_string(),
+        json: serde_json::to_string(explanation).ok()?,
+    })
 }
 
-/// What there is to see of the store.
-pub(super) struct Sight {
+/// Metrics, sent to statsd where there is one.
+pub(super) async fn metrics() -> anyhow::Result<Metrics> {
+    Ok(Metrics::new(statsd().await?))
+}
+
+/// The way to statsd, if `STATSD_HOST` or `STATSD_PORT` says where it is.
+pub(crate) async fn statsd() -> anyhow::Result<Option<Statsd>> {
+    let variable = |name| std::env::var(name).ok();
+    let (host, port) = (variable("STATSD_HOST"), variable("STATSD_PORT"));
+    Ok(
+        match statsd::Options::from_variables(host.as_deref(), port.as_deref())? {
+            Some(options) => Some(Statsd::open(&options).await?),
+            None => None,
+        },
+    )
+}
+
+/// What is shown, and of what.
+pub(super) struct Outlook<'a> {
+    pub(super) config: &'a Config,
+    pub(super) pages: Pages,
     pub(super) registry: Registry,
     pub(super) records: registry::Views,
+    pub(super) metrics: Metrics,
+    pub(super) launcher: Handle,
+    pub(super) hostname: &'a str,
 }
 
 /// Serves the pages and sends the gauges until `stop`. Where there is neither, nothing is watched for them.
+/// Cancels `begun` when the pages can be seen.
 pub(super) async fn run(
-    config: &Config,
-    pages: Pages,
-    sight: Sight,
-    metrics: Metrics,
-    launcher: Handle,
-    hostname: &str,
+    outlook: Outlook<'_>,
+    begun: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let Outlook {
+        config,
+        pages,
+        registry,
+        records,
+        metrics,
+        launcher,
+        hostname,
+    } = outlook;
     if pages == Pages::Off && !metrics.has_statsd() {
+        begun.cancel();
         return Ok(());
     }
-    let Sight { registry, records } = sight;
+    let tree = Arc::clone(registry.tree());
     let views = Views::open(&registry, records)?;
     let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
     let sources = Sources {
         views,
         metrics,
         ready: launcher.ready(),
-        explain: Arc::new(Explainer(launcher)),
+        explain: Arc::new(Explainer { launcher, tree }),
     };
     let options = webapp::Options {
         address: config.webapp.listen_address.clone(),
@@ -125,6 +177,7 @@ pub(super) async fn run(
             .inspect_err(|error| warn!(error = error as &dyn std::error::Error, "no web pages"))
             .ok(),
     };
+    begun.cancel();
     let showing = async {
         if let Some(webapp) = webapp {
             if let Ok(address) = webapp.local_addr() {

@@ -4,6 +4,7 @@ use nodeyard_store::registry::{Attempt, Registry};
 
 use super::{PATIENCE, UploadArgs, now};
 use crate::context::Context;
+use crate::exit::Refusal;
 
 /// `<image>-<build id>`; the name of the image may have dashes of its own.
 pub(in crate::commands) fn build_key(text: &str) -> Result<BuildKey, String> {
@@ -58,7 +59,10 @@ pub(in crate::commands) async fn delete_build(
 ) -> anyhow::Result<()> {
     let images = registry.images();
     match images.lock_build(key, PATIENCE).await? {
-        Attempt::Gone => bail!("Build {}-{} not found", key.image, key.build),
+        Attempt::Gone => bail!(Refusal(format!(
+            "Build {}-{} not found",
+            key.image, key.build
+        ))),
         Attempt::Busy => bail!("a builder is at work on this build; try again in a moment"),
         Attempt::Held(held) => {
             let mut build = held.value;
@@ -68,7 +72,10 @@ pub(in crate::commands) async fn delete_build(
                 images.store_build(&held.guard, key, &build).await?;
             }
             held.guard.release().await?;
-            ensure!(!building, "Cannot delete a build in progress");
+            ensure!(
+                !building,
+                Refusal("Cannot delete a build in progress".to_owned())
+            );
             Ok(())
         }
     }
@@ -88,7 +95,7 @@ pub(in crate::commands) async fn delete_upload(
         upload: args.upload_id,
     };
     match images.lock_upload(&key, PATIENCE).await? {
-        Attempt::Gone => bail!("Image upload not found"),
+        Attempt::Gone => bail!(Refusal("Image upload not found".to_owned())),
         Attempt::Busy => bail!("a builder is at work on this upload; try again in a moment"),
         Attempt::Held(held) => {
             let mut upload = held.value;
@@ -98,7 +105,10 @@ pub(in crate::commands) async fn delete_upload(
                 images.store_upload(&held.guard, &key, &upload).await?;
             }
             held.guard.release().await?;
-            ensure!(!uploading, "Cannot delete because image upload in progress");
+            ensure!(
+                !uploading,
+                Refusal("Cannot delete because image upload in progress".to_owned())
+            );
             Ok(())
         }
     }

@@ -1,5 +1,6 @@
 //! The commands of `nodepool` that work on the store.
 
+mod cloud;
 mod erase;
 pub(super) mod image_data;
 pub(super) mod images;
@@ -35,6 +36,11 @@ pub(crate) enum StoreCommand {
     DibImageList,
     /// List the status of images
     ImageStatus,
+    /// List images that carry our names in a provider and that no record knows as ready
+    AlienImageList {
+        /// Only of this provider
+        provider: Option<ProviderName>,
+    },
     /// List the current node requests
     RequestList,
     /// Ask the builders to build an image
@@ -52,7 +58,12 @@ pub(crate) enum StoreCommand {
         id: nodeyard_model::BuildKey,
     },
     /// Place a node in the DELETING state
-    Delete { id: NodeId },
+    Delete {
+        id: NodeId,
+        /// Delete it from its cloud in the foreground
+        #[arg(long)]
+        now: bool,
+    },
     /// Place a node in the HOLD state
     Hold { id: NodeId },
     /// Show what is recorded of a provider
@@ -110,7 +121,13 @@ async fn on_store(
         StoreCommand::ImageUnpause { image } => images::unpause(registry, &image).await,
         StoreCommand::ImageDelete(args) => images::delete_upload(registry, args).await,
         StoreCommand::DibImageDelete { id } => images::delete_build(registry, &id).await,
-        StoreCommand::Delete { id } => nodes::delete(registry, id, context.format).await,
+        StoreCommand::Delete { id, now: false } => {
+            nodes::delete(registry, id, context.format).await
+        }
+        StoreCommand::Delete { id, now: true } => cloud::delete_node(registry, id, context).await,
+        StoreCommand::AlienImageList { provider } => {
+            cloud::alien_images(registry, provider.as_ref(), context).await
+        }
         StoreCommand::Hold { id } => nodes::hold(registry, id, context.format).await,
         StoreCommand::Info { provider } => info::show(registry, &provider, context.format).await,
         StoreCommand::Erase { provider, force } => {

@@ -3,6 +3,7 @@ use nodeyard_model::{NodeId, NodeState};
 use nodeyard_store::registry::{Attempt, Registry};
 
 use super::{PATIENCE, lists, now};
+use crate::exit::Refusal;
 use crate::output::Format;
 
 pub(super) async fn delete(registry: &Registry, id: NodeId, format: Format) -> anyhow::Result<()> {
@@ -21,7 +22,7 @@ async fn set_state(
 ) -> anyhow::Result<()> {
     let nodes = registry.nodes();
     match nodes.lock(id, PATIENCE).await? {
-        Attempt::Gone => bail!("Node id {id} not found"),
+        Attempt::Gone => bail!(Refusal(format!("Node id {id} not found"))),
         Attempt::Busy => bail!(
             "node {id} is locked by whoever uses it; try again when it is returned, or see `nodepool list`"
         ),

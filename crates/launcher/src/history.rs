@@ -1,0 +1,319 @@
+//! What became of requests, for a while after they ended.
+//!
+//! Most requests are served within moments and nobody ever asks about them, so they must cost nothing: they are
+//! kept in memory only, the last [`KEPT`] of them for [`KEPT_FOR`], and told by the launcher that served them.
+//! Those that somebody will ask about later, after a restart too, are also stored ([`archive`]): requests that
+//! failed, and those that took longer than [`SLOW`]. They are few where things go well. Where they are many they
+//! are written in batches behind the work, and what exceeds a batch is not stored.
+//!
+//! What a request waited for is known only while it waits. So the dispatcher looks at those that wait every now and
+//! then ([`History::looked`]), a few at a time.
+
+mod archive;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nodeyard_model::{NodeRequest, RequestId, RequestState, Timestamp};
+use nodeyard_plan::PoolKey;
+use nodeyard_plan::explain::{End, Ended, Remark};
+use tokio::sync::mpsc;
+
+pub(crate) use archive::Archive;
+pub use archive::read;
+
+const KEPT: usize = 4096;
+const KEPT_FOR: Duration = Duration::from_secs(3600);
+/// A request that took longer than this is worth storing.
+const SLOW: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+pub(crate) struct History {
+    memory: Mutex<Memory>,
+    archive: mpsc::Sender<Arc<Ended>>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// Of requests that exist.
+    notes: HashMap<RequestId, Note>,
+    ended: HashMap<RequestId, Arc<Ended>>,
+    /// In the order of their ends.
+    order: VecDeque<(Timestamp, RequestId)>,
+}
+
+#[derive(Debug, Default)]
+struct Note {
+    /// As it was when it was last looked at; only then is it worth telling that it was taken back.
+    record: Option<Arc<NodeRequest>>,
+    accepted: Option<Timestamp>,
+    waited_for: Vec<Remark>,
+    declined: Vec<Remark>,
+}
+
+impl History {
+    pub(crate) fn new() -> (Self, Archive) {
+        let (archive, inbox) = archive::channel();
+        let history = Self {
+            memory: Mutex::default(),
+            archive,
+        };
+        (history, inbox)
+    }
+
+    pub(crate) fn get(&self, id: RequestId) -> Option<Arc<Ended>> {
+        self.memory().ended.get(&id).cloned()
+    }
+
+    /// Requests that something is known of and that have not gone yet.
+    pub(crate) fn noted(&self) -> Vec<RequestId> {
+        self.memory().notes.keys().copied().collect()
+    }
+
+    /// A pool begins to serve it.
+    pub(crate) fn accepted(&self, id: RequestId, now: Timestamp) {
+        self.memory().notes.entry(id).or_default().accepted = Some(now);
+    }
+
+    /// What the pools say while it waits.
+    pub(crate) fn looked(&self, id: RequestId, record: Arc<NodeRequest>, says: Vec<Remark>) {
+        let mut memory = self.memory();
+        let note = memory.notes.entry(id).or_default();
+        note.record = Some(record);
+        note.waited_for = says;
+    }
+
+    pub(crate) fn fulfilled(
+        &self,
+        id: RequestId,
+        record: &NodeRequest,
+        by: &PoolKey,
+        launched: usize,
+        now: Timestamp,
+    ) {
+        let end = End::Fulfilled {
+            by: by.clone(),
+            nodes: record.nodes.clone(),
+            launched,
+        };
+        let ended = self.memory().end(id, record, end, now);
+        if ended.took() > SLOW.as_secs_f64() {
+            self.archive(ended);
+        }
+    }
+
+    /// A pool of ours has declined it, which may be its end.
+    pub(crate) fn declined(
+        &self,
+        id: RequestId,
+        record: &NodeRequest,
+        by: &PoolKey,
+        reason: &str,
+        now: Timestamp,
+    ) {
+        let mut memory = self.memory();
+        let declined = &mut memory.notes.entry(id).or_default().declined;
+        declined.retain(|remark| remark.pool != *by);
+        declined.push(Remark {
+            pool: by.clone(),
+            says: reason.to_owned(),
+        });
+        if record.state == RequestState::Failed {
+            let ended = memory.end(id, record, End::Failed, now);
+            drop(memory);
+            self.archive(ended);
+        }
+    }
+
+    /// Somebody else's pool was the last to decline it; they store it.
+    pub(crate) fn failed(&self, id: RequestId, record: &NodeRequest, now: Timestamp) {
+        let mut memory = self.memory();
+        if !memory.ended.contains_key(&id) {
+            memory.end(id, record, End::Failed, now);
+        }
+    }
+
+    /// Its record has gone.
+    pub(crate) fn gone(&self, id: RequestId, now: Timestamp) {
+        let mut memory = self.memory();
+        let Some(note) = memory.notes.get(&id) else {
+            return;
+        };
+        if let Some(record) = note.record.clone()
+            && !memory.ended.contains_key(&id)
+        {
+            memory.end(id, &record, End::Cancelled, now);
+        }
+        memory.notes.remove(&id);
+    }
+
+    /// If too many come at once, these are not stored.
+    fn archive(&self, ended: Arc<Ended>) {
+        let _ = self.archive.try_send(ended);
+    }
+
+    /// Nothing panics while it holds the lock, so poison is ignored.
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Memory {
+    fn end(&mut self, id: RequestId, record: &NodeRequest, end: End, now: Timestamp) -> Arc<Ended> {
+        let nothing = Note::default();
+        let note = self.notes.get(&id).unwrap_or(&nothing);
+        let created = record.created_time.unwrap_or(now);
+        let accepted = note.accepted.filter(|_| end != End::Cancelled);
+        let ended = Arc::new(Ended {
+            request: id,
+            end,
+            labels: record.labels.clone(),
+            requestor: record.requestor.as_deref().map(Box::from),
+            event_id: record.event_id.clone(),
+            ended: now.as_secs(),
+            waited: accepted.unwrap_or(now).since(created).as_secs_f64(),
+            worked: accepted.map(|at| now.since(at).as_secs_f64()),
+            waited_for: note.waited_for.clone(),
+            declined: note.declined.clone(),
+        });
+        if self.ended.insert(id, Arc::clone(&ended)).is_none() {
+            self.order.push_back((now, id));
+        }
+        self.forget(now);
+        ended
+    }
+
+    fn forget(&mut self, now: Timestamp) {
+        while let Some((at, id)) = self.order.front()
+            && (self.order.len() > KEPT || now.since(*at) > KEPT_FOR)
+        {
+            self.ended.remove(id);
+            self.order.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodeyard_model::ProviderName;
+
+    use super::*;
+
+    fn at(seconds: f64) -> Timestamp {
+        Timestamp::from_secs(seconds).unwrap()
+    }
+
+    fn id(number: u32) -> RequestId {
+        format!("100-{number:010}").parse().unwrap()
+    }
+
+    fn pool() -> PoolKey {
+        PoolKey::new(ProviderName::new("cloud").unwrap(), "main".into())
+    }
+
+    fn request(state: RequestState) -> NodeRequest {
+        let mut request = NodeRequest::new(state, at(0.0));
+        request.labels = vec!["small".into()];
+        request.created_time = Some(at(0.0));
+        request
+    }
+
+    #[test]
+    fn a_fast_request_is_remembered_and_not_stored() {
+        let (history, mut archive) = History::new();
+        history.accepted(id(1), at(2.0));
+        history.fulfilled(
+            id(1),
+            &request(RequestState::Fulfilled),
+            &pool(),
+            1,
+            at(5.0),
+        );
+        history.gone(id(1), at(6.0));
+        let ended = history.get(id(1)).unwrap();
+        assert_eq!((ended.waited, ended.worked), (2.0, Some(3.0)));
+        assert!(matches!(ended.end, End::Fulfilled { launched: 1, .. }));
+        assert!(archive.try_next().is_none());
+        assert!(history.noted().is_empty());
+    }
+
+    #[test]
+    fn slow_and_failed_ones_are_stored_with_all_reasons() {
+        let (history, mut archive) = History::new();
+        history.fulfilled(
+            id(1),
+            &request(RequestState::Fulfilled),
+            &pool(),
+            0,
+            at(301.0),
+        );
+        assert_eq!(archive.try_next().unwrap().request, id(1));
+        history.declined(
+            id(2),
+            &request(RequestState::Requested),
+            &pool(),
+            "full",
+            at(1.0),
+        );
+        assert!(history.get(id(2)).is_none());
+        let other = PoolKey::new(ProviderName::new("other").unwrap(), "main".into());
+        history.failed(id(2), &request(RequestState::Failed), at(2.0));
+        history.declined(
+            id(2),
+            &request(RequestState::Failed),
+            &other,
+            "no image",
+            at(2.0),
+        );
+        let stored = archive.try_next().unwrap();
+        assert_eq!(stored.end, End::Failed);
+        let says: Vec<&str> = stored.declined.iter().map(|remark| &*remark.says).collect();
+        assert_eq!(says, ["full", "no image"]);
+        assert_eq!(history.get(id(2)).unwrap(), stored);
+    }
+
+    #[test]
+    fn one_that_waited_and_was_taken_back_is_told() {
+        let (history, _archive) = History::new();
+        let record = Arc::new(request(RequestState::Requested));
+        let says = vec![Remark {
+            pool: pool(),
+            says: "no room".to_owned(),
+        }];
+        history.looked(id(1), record, says.clone());
+        history.gone(id(1), at(9.0));
+        let ended = history.get(id(1)).unwrap();
+        assert_eq!((&ended.end, &ended.waited_for), (&End::Cancelled, &says));
+        assert_eq!((ended.waited, ended.worked), (9.0, None));
+        history.gone(id(2), at(9.0));
+        assert!(history.get(id(2)).is_none());
+    }
+
+    #[test]
+    fn memory_has_an_end() {
+        let (history, _archive) = History::new();
+        for number in 0..5000 {
+            let record = request(RequestState::Fulfilled);
+            history.fulfilled(
+                id(number),
+                &record,
+                &pool(),
+                0,
+                at(f64::from(number) / 100.0),
+            );
+        }
+        assert!(history.get(id(0)).is_none());
+        assert!(history.get(id(4999)).is_some());
+        assert_eq!(history.memory().ended.len(), KEPT);
+        history.fulfilled(
+            id(6000),
+            &request(RequestState::Fulfilled),
+            &pool(),
+            0,
+            at(9999.0),
+        );
+        assert_eq!(history.memory().ended.len(), 1);
+        assert_eq!(history.memory().order.len(), 1);
+    }
+}

@@ -1,0 +1,157 @@
+//! The commands of `nodepool` that ask a cloud themselves, with the driver that the launcher would use.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use nodeyard_config::Config;
+use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
+use nodeyard_launcher::Clock;
+use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState};
+use nodeyard_status::{Cell, Table};
+use nodeyard_store::registry::{Attempt, Registry};
+
+use super::{PATIENCE, lists, now};
+use crate::commands::launcher::{self, Tools};
+use crate::context::Context;
+use crate::exit::Refusal;
+
+/// Deletes a node in its cloud and then its record, and returns when both are gone.
+pub(super) async fn delete_node(
+    registry: &Registry,
+    id: NodeId,
+    context: &Context,
+) -> anyhow::Result<()> {
+    let nodes = registry.nodes();
+    let mut held = match nodes.lock(id, PATIENCE).await? {
+        Attempt::Gone => bail!(Refusal(format!("Node id {id} not found"))),
+        Attempt::Busy => bail!(
+            "node {id} is locked by whoever uses it; try again when it is returned, or see `nodepool list`"
+        ),
+        Attempt::Held(held) => *held,
+    };
+    let provider = held.value.provider.clone();
+    let provider =
+        provider.with_context(|| format!("node {id} has no provider to delete it from"))?;
+    let config = configuration(context)?;
+    let driver = driver(registry, &config, &provider).await?;
+    held.value.set_state(NodeState::Deleting, now());
+    held.stat = nodes.store(&held.guard, id, &held.value).await?;
+    if driver.capabilities().launches {
+        let target = Target::Node {
+            node: id,
+            external_id: ExternalId::from_record(&held.value.external_id),
+        };
+        let clock = Clock::system();
+        let deleted =
+            nodeyard_launcher::delete_in_cloud(&*driver, &target, &clock, launcher::timing()).await;
+        if let Err(error) = deleted {
+            held.guard.release().await?;
+            return Err(error).with_context(|| {
+                format!("node {id} could not be deleted from {provider}; a launcher will try again")
+            });
+        }
+    }
+    nodes.delete(id, held, now()).await?;
+    lists::nodes(registry, Some(id), false, context.format).await
+}
+
+/// Images that Nodepool or we have uploaded, by their tags, and that no record has as ready.
+pub(super) async fn alien_images(
+    registry: &Registry,
+    only: Option<&ProviderName>,
+    context: &Context,
+) -> anyhow::Result<()> {
+    let config = configuration(context)?;
+    let mut providers = Vec::new();
+    for provider in config.providers.values() {
+        let name = ProviderName::new(provider.name())?;
+        if only.is_none_or(|only| *only == name) {
+            providers.push(name);
+        }
+    }
+    if let Some(only) = only
+        && providers.is_empty()
+    {
+        bail!("there is no provider {only} in the configuration");
+    }
+    let mut rows = Vec::new();
+    for provider in providers {
+        let driver = driver(registry, &config, &provider).await?;
+        if !driver.capabilities().launches {
+            continue;
+        }
+        let known = ready_images(registry, &provider).await?;
+        let resources = driver.list().await;
+        let resources =
+            resources.with_context(|| format!("{provider} does not list its images"))?;
+        for resource in resources {
+            let id = resource.id.to_string();
+            let ours = resource.kind == ResourceKind::IMAGES && resource.tags.build.is_some();
+            if ours && !known.contains(&id) {
+                let name = resource.name.as_deref().unwrap_or_default();
+                rows.push(vec![
+                    Cell::text(&provider),
+                    Cell::text(name),
+                    Cell::text(id),
+                ]);
+            }
+        }
+    }
+    let table = Table::new(
+        &[
+            ("provider", "Provider"),
+            ("name", "Name"),
+            ("image_id", "Image ID"),
+        ],
+        rows,
+        now(),
+    );
+    lists::print(&table, context.format)
+}
+
+fn configuration(context: &Context) -> anyhow::Result<Arc<Config>> {
+    let config = context.load()?;
+    config.context("a cloud cannot be asked without a configuration; name it with -c")
+}
+
+async fn driver(
+    registry: &Registry,
+    config: &Config,
+    name: &ProviderName,
+) -> anyhow::Result<Arc<dyn Driver>> {
+    let provider = config.providers.get(name.as_str());
+    let provider = provider.with_context(|| {
+        format!("provider {name} is not in the configuration, so its cloud cannot be asked")
+    })?;
+    let owner = Owner {
+        system: SystemId::new(registry.system_id().await?),
+        provider: name.clone(),
+    };
+    let tools = Tools::of_process()?;
+    tools
+        .drivers
+        .of_cloud(provider, owner)
+        .with_context(|| format!("the driver of {name} does not start"))
+}
+
+/// What the cloud calls the images of a provider's uploads that are ready.
+async fn ready_images(
+    registry: &Registry,
+    provider: &ProviderName,
+) -> anyhow::Result<BTreeSet<String>> {
+    let images = registry.images();
+    let mut ids = BTreeSet::new();
+    for image in images.names().await? {
+        for (build, _) in images.builds(&image).await? {
+            let uploads = images.uploads(&build, provider).await?.into_iter();
+            let ready = uploads.filter(|(_, upload)| upload.value.state == UploadState::Ready);
+            ids.extend(
+                ready.filter_map(|(_, upload)| {
+                    upload.value.external_id.as_deref().map(str::to_owned)
+                }),
+            );
+        }
+    }
+    Ok(ids)
+}

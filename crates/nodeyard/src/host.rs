@@ -1,0 +1,71 @@
+//! What this host is called.
+
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// For the program that asks the resolver.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Without the domain, as components are registered.
+pub(crate) fn name() -> String {
+    let name = node_name();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// The host's name as the kernel has it.
+fn node_name() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
+/// With the domain where one is known, as Python's `getfqdn` finds it: from the hosts file, and then from the
+/// resolver, which may take a while and is not waited for longer than a moment.
+pub(crate) async fn full_name() -> String {
+    let name = node_name();
+    if name.contains('.') {
+        return name;
+    }
+    let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    if let Some(full) = in_hosts(&hosts, &name) {
+        return full.to_owned();
+    }
+    match timeout(PATIENCE, ask_resolver()).await {
+        Ok(Some(full)) => full,
+        _ => name,
+    }
+}
+
+/// The first name with a dot among those that the hosts file gives to the same address.
+fn in_hosts<'a>(hosts: &'a str, name: &str) -> Option<&'a str> {
+    let lines = hosts.lines().filter_map(|line| line.split('#').next());
+    let names = lines.map(|line| line.split_whitespace().skip(1));
+    let mut ours = names.filter(|names| names.clone().any(|other| other == name));
+    ours.find_map(|mut names| names.find(|other| other.contains('.')))
+}
+
+/// The standard library cannot ask for canonical names; this program does nothing else.
+async fn ask_resolver() -> Option<String> {
+    let asked = Command::new("hostname")
+        .arg("-f")
+        .kill_on_drop(true)
+        .output();
+    let answer = asked.await.ok().filter(|answer| answer.status.success())?;
+    let full = String::from_utf8(answer.stdout).ok()?.trim().to_owned();
+    full.contains('.').then_some(full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_file_knows_the_domain() {
+        let hosts =
+            "127.0.0.1 localhost # np01.wrong\n10.0.0.1 np01.example.com np01\n10.0.0.2 np02\n";
+        assert_eq!(in_hosts(hosts, "np01"), Some("np01.example.com"));
+        assert_eq!(in_hosts(hosts, "np02"), None);
+        assert_eq!(in_hosts(hosts, "np03"), None);
+    }
+}

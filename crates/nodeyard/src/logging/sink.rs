@@ -1,0 +1,89 @@
+//! Where lines end up.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+
+#[derive(Debug, Clone)]
+pub(super) enum Sink {
+    Stdout,
+    Stderr,
+    File(Arc<LogFile>),
+}
+
+impl Sink {
+    pub(super) fn file(path: &Path) -> anyhow::Result<Self> {
+        let opened = open(path).with_context(|| {
+            format!(
+                "cannot write the log {}; make its directory, or name another with -l",
+                path.display()
+            )
+        })?;
+        Ok(Self::File(Arc::new(LogFile {
+            path: path.to_owned(),
+            file: Mutex::new(opened),
+        })))
+    }
+
+    /// Whoever reads the log may be gone, and there is nobody left to tell.
+    pub(super) fn write(&self, text: &str) {
+        let _ = match self {
+            Self::Stdout => io::stdout().write_all(text.as_bytes()),
+            Self::Stderr => io::stderr().write_all(text.as_bytes()),
+            Self::File(file) => file.write(text),
+        };
+    }
+}
+
+/// A file that is opened again when another one has its name.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl LogFile {
+    fn write(&self, text: &str) -> io::Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = file.metadata()?;
+        let moved = std::fs::metadata(&self.path).map_or(true, |named| {
+            (named.dev(), named.ino()) != (current.dev(), current.ino())
+        });
+        if moved {
+            // Until the name can be used again, the file that was moved away is good enough.
+            if let Ok(opened) = open(&self.path) {
+                *file = opened;
+            }
+        }
+        file.write_all(text.as_bytes())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_moved_away_is_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let (log, old) = (directory.path().join("log"), directory.path().join("log.1"));
+        let sink = Sink::file(&log).unwrap();
+        sink.write("one\n");
+        fs::rename(&log, &old).unwrap();
+        sink.write("two\n");
+        fs::remove_file(&log).unwrap();
+        sink.write("three\n");
+        assert_eq!(fs::read_to_string(&old).unwrap(), "one\n");
+        assert_eq!(fs::read_to_string(&log).unwrap(), "three\n");
+    }
+}

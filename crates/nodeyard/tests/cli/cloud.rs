@@ -1,0 +1,181 @@
+//! Commands that ask a cloud themselves, and what is measured of it. The cloud is a process of its own, as it would be
+//! in reality.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Daemon, Ran, wait_until};
+
+const CONFIG: &str = "
+state-dir: state
+webapp: {port: PORT, listen_address: 127.0.0.1}
+labels: [{name: small}]
+tenant-resource-limits: [{tenant-name: acme, max-servers: 3}]
+providers:
+  - name: cloud
+    driver: fake
+    cloud: fake
+    cloud-images: [{name: image, image-name: Fake Precise}]
+    pools:
+      - name: main
+        max-servers: 5
+        labels: [{name: small, cloud-image: image, min-ram: 1}]
+";
+
+struct Cloud {
+    bed: Bed,
+    address: String,
+    port: u16,
+    _simulation: Daemon,
+}
+
+impl Cloud {
+    fn start() -> Self {
+        let mut bed = Bed::new();
+        let port = bed.free_port();
+        bed.write("nodepool.yaml", CONFIG.replace("PORT", &port.to_string()));
+        let simulation = bed.start("simulation", ["simulate", "--listen", "127.0.0.1:0"]);
+        let name = "NODEPOOL_FAKE_CLOUD_URL";
+        simulation.wait_for_log(name);
+        let log = simulation.log();
+        let (_, url) = log.split_once(&format!("{name}=")).unwrap();
+        let url = url.lines().next().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap().to_owned();
+        bed.set(name, url);
+        Self {
+            bed,
+            address,
+            port,
+            _simulation: simulation,
+        }
+    }
+
+    /// A call of the cloud's own protocol.
+    fn call(&self, method: &str, arguments: &Value) -> Value {
+        let body = arguments.to_string();
+        let head = format!("POST /cloud/{method} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n");
+        let size = format!("Content-Length: {}\r\n\r\n", body.len());
+        let answer = http(&self.address, &format!("{head}{size}{body}"));
+        serde_json::from_str::<Value>(&answer).unwrap()["result"].take()
+    }
+
+    fn nodepool(&self, args: &[&str]) -> Ran {
+        let mut command = self.bed.called("nodepool");
+        command.args(["-c", "nodepool.yaml", "--format", "json"]);
+        Ran::from(command.args(args).output().unwrap())
+    }
+
+    fn has_ready_node(&self) -> bool {
+        let nodes = self.nodepool(&["list"]).succeeded().json();
+        nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|node| node["state"] == "ready")
+    }
+}
+
+/// The body of the answer.
+fn http(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn a_node_is_deleted_now_without_any_launcher() {
+    let cloud = Cloud::start();
+    let mut daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
+    daemon.wait_for_log("provider runs");
+    cloud.bed.submit(0, "small");
+    wait_until("a node is ready", || cloud.has_ready_node());
+    assert_eq!(daemon.terminate(), 0);
+    let servers = || {
+        cloud
+            .call("list_servers", &json!({}))
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(servers(), 1);
+    let left = cloud
+        .nodepool(&["delete", "--now", "0000000000"])
+        .succeeded();
+    assert_eq!(left.json(), json!([]));
+    assert_eq!(servers(), 0);
+    let again = cloud
+        .nodepool(&["delete", "--now", "0000000000"])
+        .succeeded();
+    assert_eq!(again.out, "Node id 0000000000 not found\n");
+}
+
+#[test]
+fn images_that_no_record_knows_are_listed() {
+    let cloud = Cloud::start();
+    let _daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
+    let image = cloud.call(
+        "create_image",
+        &json!({"name": "left-over", "filename": "x", "nodepool_build_id": "0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b"}),
+    );
+    let foreign = json!({"name": "somebody's", "filename": "x"});
+    cloud.call("create_image", &foreign);
+    let expected = json!([{"provider": "cloud", "name": "left-over", "image_id": image["id"]}]);
+    for args in [&["alien-image-list"][..], &["alien-image-list", "cloud"]] {
+        assert_eq!(cloud.nodepool(args).succeeded().json(), expected);
+    }
+    cloud
+        .nodepool(&["alien-image-list", "other"])
+        .failed("no provider other");
+}
+
+#[test]
+fn what_happens_is_measured() {
+    let ear = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ear.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut cloud = Cloud::start();
+    cloud.bed.set("STATSD_HOST", "127.0.0.1");
+    let port = ear.local_addr().unwrap().port();
+    cloud.bed.set("STATSD_PORT", port.to_string());
+    let daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
+    daemon.wait_for_log("provider runs");
+    cloud.bed.submit(0, "small");
+    cloud.bed.submit(1, "nobody-has-this");
+
+    let mut missing = vec![
+        "nodepool.provider.cloud.max_servers:5|g",
+        "nodepool.tenant_limits.acme.instances:3|g",
+        "nodepool.launch.ready:1|c",
+        "nodepool.launch.requestor.test.ready:1|c",
+        ".zk.client.connection_queue:0|g",
+        ".zk.node_cache.event_queue:0|g",
+        ".zk.request_cache.playback_queue:0|g",
+    ];
+    let mut datagram = vec![0; 65_536];
+    while !missing.is_empty() {
+        let length = ear
+            .recv(&mut datagram)
+            .unwrap_or_else(|_| panic!("{missing:?} was not sent"));
+        let text = String::from_utf8_lossy(&datagram[..length]).into_owned();
+        missing.retain(|line| !text.lines().any(|sent| sent.ends_with(line)));
+    }
+    let page = || {
+        let request = "GET /metrics HTTP/1.1\r\nHost: launcher\r\nConnection: close\r\n\r\n";
+        http(&format!("127.0.0.1:{}", cloud.port), request)
+    };
+    for line in [
+        "nodeyard_request_wait_seconds_count{provider=\"cloud\"} 1",
+        "nodeyard_request_fulfil_seconds_count{provider=\"cloud\"} 1",
+        "nodeyard_requests_failed_total 1",
+        "nodeyard_pool_limit{provider=\"cloud\",pool=\"main\",resource=\"instances\"} 5",
+        "nodeyard_tenant_limit{tenant=\"acme\",resource=\"instances\"} 3",
+    ] {
+        wait_until(line, || page().contains(line));
+    }
+    // Nothing is counted by request or node.
+    assert!(!page().contains("200-0000000000"));
+}

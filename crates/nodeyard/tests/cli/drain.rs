@@ -1,0 +1,93 @@
+//! Drains on the embedded store, whose owner is another process.
+
+use crate::bed::{Bed, Ran, wait_until};
+
+const CONFIG: &str = "
+state-dir: state
+webapp: {port: PORT, listen_address: 127.0.0.1}
+labels: [{name: small}]
+providers:
+  - name: cloud
+    driver: fake
+    cloud: fake
+    simulate: {boot-time: 0}
+    cloud-images: [{name: image, image-name: Fake Precise}]
+    pools:
+      - name: main
+        labels: [{name: small, cloud-image: image, min-ram: 1}]
+";
+
+fn run(bed: &Bed, args: &[&str]) -> Ran {
+    bed.run(["-c", "nodepool.yaml"].iter().chain(args))
+}
+
+fn nodes(bed: &Bed) -> Vec<serde_json::Value> {
+    let mut command = bed.called("nodepool");
+    let ran = command.args(["-c", "nodepool.yaml", "--format", "json", "list"]);
+    let ran = Ran::from(ran.output().unwrap()).succeeded();
+    serde_json::from_str(&ran.out).unwrap()
+}
+
+#[test]
+fn a_drain_tells_what_is_left_until_nothing_is() {
+    let bed = Bed::new();
+    bed.write(
+        "nodepool.yaml",
+        CONFIG.replace("PORT", &bed.free_port().to_string()),
+    );
+    let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
+    daemon.wait_for_log("provider runs");
+    bed.submit(0, "small");
+    wait_until("the request is served", || {
+        nodes(&bed).iter().any(|node| node["state"] == "ready")
+    });
+
+    let ran = run(&bed, &["--format", "json", "drain", "provider", "cloud"]);
+    assert_eq!(ran.code, 3, "{ran:#?}");
+    let left = ran.json();
+    assert_eq!(left["drained"], false);
+    assert_eq!(left["accepting"], serde_json::json!([]));
+    assert_eq!(left["requests"][0]["id"], "200-0000000000");
+    assert_eq!(left["nodes"][0]["pool"], "cloud/main");
+    assert_eq!(left["nodes"][0]["allocated_to"], "200-0000000000");
+    let ran = run(&bed, &["drain", "provider", "cloud", "--wait=0.1"]);
+    assert_eq!(ran.code, 3, "{ran:#?}");
+    assert!(ran.err.contains("1 request, 1 node left"), "{ran:#?}");
+
+    // What is asked for now waits, also after a restart.
+    bed.submit(1, "small");
+    assert_eq!(daemon.terminate(), 0);
+    let _daemon = bed.up(&["-c", "nodepool.yaml"]);
+    let id = nodes(&bed)[0]["id"].as_str().unwrap().to_owned();
+    let mut command = bed.called("nodepool");
+    let deleted = command
+        .args(["-c", "nodepool.yaml", "delete", &id])
+        .output();
+    Ran::from(deleted.unwrap()).succeeded();
+    let ran = run(&bed, &["drain", "status", "--wait"]).succeeded();
+    assert!(ran.out.contains("provider cloud  drained"), "{ran:#?}");
+    assert_eq!(nodes(&bed).len(), 0);
+
+    run(&bed, &["undrain", "provider", "cloud"]).succeeded();
+    run(&bed, &["undrain", "provider", "cloud"]).failed("is not drained");
+    wait_until("the request that waited is served", || {
+        nodes(&bed).iter().any(|node| node["state"] == "ready")
+    });
+}
+
+#[test]
+fn a_drain_of_what_nobody_has_is_kept_and_remarked() {
+    let bed = Bed::new();
+    let _daemon = bed.up(&[]);
+    let drain = |args: &[&str]| {
+        let target = ["--state-dir", "state"];
+        bed.run(["drain"].iter().chain(&target).chain(args))
+    };
+    let ran = drain(&["pool", "cloud/main"]).succeeded();
+    assert!(ran.err.contains("no running launcher"), "{ran:#?}");
+    let status = drain(&["--format", "json", "status"]).succeeded().json();
+    assert_eq!(status[0]["scope"], "pool cloud/main");
+    let ran = drain(&["pool", "main"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("expected <provider>/<pool>"), "{ran:#?}");
+}
