@@ -57,14 +57,16 @@ impl BuilderMetrics {
     /// `state` in the numbers of Nodepool: 0 idle, 1 building, 3 paused.
     pub fn building(&self, image: &ImageName, state: u8) {
         let (host, image) = (&self.host, name(image.as_str()));
-        self.gauge(&format!("nodepool.builder.{host}.image.{image}.build.state"), state);
+        self.gauge(
+            &format!("nodepool.builder.{host}.image.{image}.build.state"),
+            state,
+        );
     }
 
     /// `state` in the numbers of Nodepool: 0 idle, 2 uploading, 3 paused.
     pub fn uploading(&self, image: &ImageName, provider: &ProviderName, state: u8) {
         let (host, image, provider) = (&self.host, name(image.as_str()), name(provider.as_str()));
-        let key =
-            format!("nodepool.builder.{host}.image.{image}.provider.{provider}.upload.state");
+        let key = format!("nodepool.builder.{host}.image.{image}.provider.{provider}.upload.state");
         self.gauge(&key, state);
     }
 

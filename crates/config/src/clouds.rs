@@ -14,7 +14,9 @@ pub(crate) struct Clouds {
 impl Clouds {
     /// From the place that openstacksdk would find.
     pub(crate) fn find() -> Self {
-        let found = places().into_iter().find_map(|path| std::fs::read(path).ok());
+        let found = places()
+            .into_iter()
+            .find_map(|path| std::fs::read(path).ok());
         found.map_or_else(Self::default, |bytes| Self::parse(&bytes))
     }
 

@@ -19,7 +19,7 @@ pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: Cancellati
     let work = async {
         loop {
             match provider.driver.attend(ctx.clock.now()).await {
-                Ok(Some(wait)) => launch::pause(&*provider.driver, wait).await,
+                Ok(Some(wait)) => launch::pause(&*provider.driver, wait, ctx.timing).await,
                 Ok(None) => return,
                 Err(error) => {
                     warn!(

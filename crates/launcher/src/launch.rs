@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes, State,
-    Step, Target, Wait,
+    BootImage, Clock, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes,
+    State, Step, Target, Wait,
 };
 use nodeyard_model::{
     ConnectionPort, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId, layout,
@@ -20,7 +20,6 @@ use nodeyard_store::registry::Held;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
-use crate::clock::Clock;
 use crate::commit::steadily;
 use crate::context::Context;
 use crate::error::chain;

@@ -31,11 +31,7 @@ pub(crate) enum Work {
     Build(Hands),
 }
 
-pub(crate) fn run(
-    program: Program,
-    mut flags: DaemonFlags,
-    work: Work,
-) -> anyhow::Result<Outcome> {
+pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyhow::Result<Outcome> {
     if flags.version {
         return program::print_nodepool_version();
     }

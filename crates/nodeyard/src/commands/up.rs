@@ -102,8 +102,14 @@ async fn services(
             let launching = async {
                 let pages = Pages::Offered;
                 let tools = tools.clone();
-                let result =
-                    launcher::run(Arc::clone(&tree), config.clone(), tools, pages, begun, stop.clone());
+                let result = launcher::run(
+                    Arc::clone(&tree),
+                    config.clone(),
+                    tools,
+                    pages,
+                    begun,
+                    stop.clone(),
+                );
                 let result = result.await;
                 stop.cancel();
                 result

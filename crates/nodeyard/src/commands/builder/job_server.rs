@@ -172,7 +172,9 @@ fn rights(granted: &[GearmanRight], patterns: &[String]) -> anyhow::Result<Right
 fn network_of(text: &str) -> anyhow::Result<ipnet::IpNet> {
     text.parse()
         .or_else(|_| text.parse::<IpAddr>().map(ipnet::IpNet::from))
-        .with_context(|| format!("gearman-listen: allow-from: {text} is not a network such as 10.0.0.0/8"))
+        .with_context(|| {
+            format!("gearman-listen: allow-from: {text} is not a network such as 10.0.0.0/8")
+        })
 }
 
 /// Where to reach a server that listens on every address.

@@ -28,7 +28,8 @@ impl Events for Recorder {
         let sizes = build.formats.unwrap_or_default().iter();
         let sizes = sizes.map(|(format, info)| (*format, info.allocated));
         let succeeded = build.formats.is_some();
-        self.metrics.built(build.image, build.took, succeeded, sizes);
+        self.metrics
+            .built(build.image, build.took, succeeded, sizes);
     }
 
     fn uploaded(&self, image: &ImageName, provider: &ProviderName, took: Duration) {
@@ -45,7 +46,10 @@ impl Events for Recorder {
 
     fn requested(&self, image: &ImageName, waits: bool) {
         self.metrics.requested(image, waits);
-        let mut requested = self.requested.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requested = self
+            .requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if waits {
             requested.insert(image.clone());
         } else {

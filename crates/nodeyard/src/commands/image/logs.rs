@@ -26,9 +26,9 @@ pub(super) async fn print(
     build: &str,
     follow: bool,
 ) -> anyhow::Result<()> {
-    let config = context
-        .load()?
-        .context("without a configuration it is not known where logs are; name one with --config")?;
+    let config = context.load()?.context(
+        "without a configuration it is not known where logs are; name one with --config",
+    )?;
     let key = find(registry, build).await?;
     if from_worker(&config, &key, follow).await? || from_file(&config, &key)? {
         return Ok(());
@@ -49,9 +49,12 @@ async fn find(registry: &Registry, text: &str) -> anyhow::Result<BuildKey> {
     }
     let image: ImageName = text.parse()?;
     let builds = images.builds(&image).await?;
-    let newest = builds
-        .into_iter()
-        .max_by(|(_, a), (_, b)| a.value.state_time.as_secs().total_cmp(&b.value.state_time.as_secs()));
+    let newest = builds.into_iter().max_by(|(_, a), (_, b)| {
+        a.value
+            .state_time
+            .as_secs()
+            .total_cmp(&b.value.state_time.as_secs())
+    });
     let (key, _) = newest.with_context(|| {
         format!("there is no build of {image}; `nodeyard image builds` lists those there are")
     })?;

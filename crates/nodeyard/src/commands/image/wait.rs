@@ -89,7 +89,9 @@ pub(super) async fn for_build(
 async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result<String> {
     let jobs = progress::list(&**registry.tree(), &key.image).await?;
     let jobs = jobs.iter().filter(|job| job.build == key.build);
-    let bars = jobs.filter_map(|job| job.done).map(|(done, all)| bar(done, all));
+    let bars = jobs
+        .filter_map(|job| job.done)
+        .map(|(done, all)| bar(done, all));
     let mut text = format!("{}-{} {what}", key.image, key.build);
     for bar in bars {
         text.push_str("  ");
@@ -101,9 +103,15 @@ async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result
 fn bar(done: u64, all: u64) -> String {
     let all = all.max(1);
     let done = done.min(all);
-    let part = |of: usize| usize::try_from(u128::from(done) * of as u128 / u128::from(all)).unwrap_or(of);
+    let part =
+        |of: usize| usize::try_from(u128::from(done) * of as u128 / u128::from(all)).unwrap_or(of);
     let full = part(BAR);
-    format!("[{}{}] {:3} %", "#".repeat(full), "-".repeat(BAR - full), part(100))
+    format!(
+        "[{}{}] {:3} %",
+        "#".repeat(full),
+        "-".repeat(BAR - full),
+        part(100)
+    )
 }
 
 /// One line that is written over on a terminal, and a line for each change elsewhere.
