@@ -337,7 +337,8 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
         eventually(
             "the other image is gone, and nobody answers for it",
             || async {
-                let functions = Functions::ask(&[server.endpoint.clone()], PATIENCE).await;
+                let functions =
+                    Functions::ask(std::slice::from_ref(&server.endpoint), PATIENCE).await;
                 let gone = !functions.answers(&Function::Info(builds[1].clone()))
                     && functions.answers(&Function::Upload(builds[0].clone()));
                 let images = records.0.images();

@@ -402,7 +402,7 @@ impl Inner {
             state,
         };
         self.disk.change(id, |info| {
-            info.uploads.push(known(UploadProgress::Uploading))
+            info.uploads.push(known(UploadProgress::Uploading));
         });
         self.until_let_go().await;
         let forget = |info: &mut ImageInfo| {
