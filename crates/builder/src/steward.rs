@@ -46,6 +46,7 @@ mod upload;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_config::Config;
 use nodeyard_model::{Component, ComponentKind, ComponentState};
@@ -64,6 +65,9 @@ pub use picture::{draw, known_images};
 use context::Context;
 use desk::Desk;
 use functions::Directory;
+
+/// How long a steward that ends may take to say so to the store.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// What a steward works with.
 #[derive(Clone)]
@@ -120,8 +124,12 @@ impl Steward {
         let directory = Directory::start(options.servers.clone(), options.timing);
         let ctx = Context::new(registry.clone(), system, directory, options, &parts);
         let result = Desk::new(ctx, parts.config, ready).run(&shutdown).await;
-        registration.end().await;
-        registry.locks().settled().await;
+        let farewell = async {
+            registration.end().await;
+            registry.locks().settled().await;
+        };
+        // Without a connection both go with the session.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
         result
     }
 }

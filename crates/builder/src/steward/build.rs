@@ -57,7 +57,7 @@ impl Context {
         let running = Running::new(self, key, stored.stat.czxid, asked);
         let tree = &**self.registry.tree();
         let reporter = Reporter::begin(tree, image, build, None).await;
-        let found = self.inquire_build(build).await;
+        let found = self.inquire_build(&running.key).await;
         reporter.end().await;
         running.end(claim, found).await
     }
@@ -126,12 +126,12 @@ impl<'c> Running<'c> {
             Answer::Done(data) => match from_payload::<BuildResult>(&function, &data) {
                 Ok(result) if result.image_id.build() == Some(build) => Found::Done(result),
                 // A worker that knows only the old answer, or garbles the new one.
-                _ => ctx.inquire_build(build).await,
+                _ => ctx.inquire_build(&self.key).await,
             },
             Answer::Failed(failure) => Found::Failed(failure.reason),
             Answer::Lost(reason) => {
                 tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
-                ctx.inquire_build(build).await
+                ctx.inquire_build(&self.key).await
             }
             Answer::Unsent(reason) => Found::Failed(reason),
         };

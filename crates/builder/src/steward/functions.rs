@@ -24,8 +24,17 @@ use crate::jobs::Function;
 /// What the job servers say at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Functions {
-    /// In the order of the servers: what workers answer there, or why the server does not say.
-    servers: Vec<Result<HashSet<Function>, String>>,
+    /// In the order of the servers: what there is, or why the server does not say.
+    servers: Vec<Result<Listed, String>>,
+}
+
+/// What one server says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Listed {
+    /// Workers answer these.
+    answered: HashSet<Function>,
+    /// There are jobs of these, waiting or running.
+    called: HashSet<Function>,
 }
 
 impl Functions {
@@ -42,9 +51,15 @@ impl Functions {
     /// The place of a server on which somebody answers.
     pub(super) fn server_of(&self, function: &Function) -> Option<usize> {
         self.servers.iter().position(|server| {
-            let answered = server.as_ref();
-            answered.is_ok_and(|answered| answered.contains(function))
+            let listed = server.as_ref();
+            listed.is_ok_and(|listed| listed.answered.contains(function))
         })
+    }
+
+    /// Whether somebody waits for an answer.
+    pub(super) fn is_called(&self, function: &Function) -> bool {
+        let mut servers = self.servers.iter().flatten();
+        servers.any(|listed| listed.called.contains(function))
     }
 
     /// Why nobody can be asked for anything; none if somebody can.
@@ -67,7 +82,8 @@ impl Functions {
 
     /// The ids of all images that some worker holds or makes.
     pub(super) fn images(&self) -> HashSet<&ImageId> {
-        let all = self.servers.iter().flatten().flatten();
+        let servers = self.servers.iter().flatten();
+        let all = servers.flat_map(|listed| &listed.answered);
         all.filter_map(|function| match function {
             Function::Info(id) => Some(id),
             _ => None,
@@ -120,26 +136,34 @@ impl Line {
         Self { endpoint, client }
     }
 
-    async fn ask(&mut self, limit: Duration) -> Result<HashSet<Function>, AdminError> {
+    async fn ask(&mut self, limit: Duration) -> Result<Listed, AdminError> {
         if let Some(mut client) = self.client.take()
-            && let Ok(functions) = list(&mut client).await
+            && let Ok(listed) = list(&mut client).await
         {
             self.client = Some(client);
-            return Ok(functions);
+            return Ok(listed);
         }
         let mut client = AdminClient::connect(&self.endpoint, limit).await?;
-        let functions = list(&mut client).await?;
+        let listed = list(&mut client).await?;
         self.client = Some(client);
-        Ok(functions)
+        Ok(listed)
     }
 }
 
-async fn list(client: &mut AdminClient) -> Result<HashSet<Function>, AdminError> {
-    let lines = client.status().await?;
-    let answered = lines.iter().filter(|line| line.workers > 0);
-    Ok(answered
-        .filter_map(|line| Function::parse(&line.function))
-        .collect())
+async fn list(client: &mut AdminClient) -> Result<Listed, AdminError> {
+    let mut listed = Listed::default();
+    for line in client.status().await? {
+        let Some(function) = Function::parse(&line.function) else {
+            continue;
+        };
+        if line.total > 0 {
+            listed.called.insert(function.clone());
+        }
+        if line.workers > 0 {
+            listed.answered.insert(function);
+        }
+    }
+    Ok(listed)
 }
 
 async fn poll(lines: &mut [Line], limit: Duration) -> Functions {

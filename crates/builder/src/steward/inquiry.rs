@@ -1,7 +1,7 @@
 //! Finding out what became of a job whose answer did not come.
 
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, UploadId};
+use nodeyard_model::{BuildId, BuildKey, ProviderName, UploadId};
 use tokio::time::Instant;
 
 use super::calls::Answer;
@@ -46,8 +46,11 @@ impl Context {
     }
 
     /// Waits for the end of a build that we have no job of.
-    pub(super) async fn inquire_build(&self, build: BuildId) -> Found<BuildResult> {
-        self.inquire(build, |info| match info.state {
+    ///
+    /// Its job may still wait for a worker: that of a steward whose session was lost, which has its job yet.
+    pub(super) async fn inquire_build(&self, key: &BuildKey) -> Found<BuildResult> {
+        let job = Function::Build(key.image.clone());
+        self.inquire(key.build, Some(&job), |info| match info.state {
             LocalState::Building => Stand::UnderWay,
             LocalState::Ready => Stand::Ended(Found::Done(BuildResult {
                 image_id: info.image_id,
@@ -69,9 +72,9 @@ impl Context {
         &self,
         build: BuildId,
         upload: UploadId,
-        provider: &nodeyard_model::ProviderName,
+        provider: &ProviderName,
     ) -> Found<UploadResult> {
-        self.inquire(build, |info| {
+        self.inquire(build, None, |info| {
             let mut uploads = info.uploads.into_iter();
             let ours = uploads
                 .find(|known| known.upload_id == Some(upload) && known.provider == *provider);
@@ -87,7 +90,12 @@ impl Context {
         .await
     }
 
-    async fn inquire<T>(&self, build: BuildId, stand: impl Fn(ImageInfo) -> Stand<T>) -> Found<T> {
+    async fn inquire<T>(
+        &self,
+        build: BuildId,
+        job: Option<&Function>,
+        stand: impl Fn(ImageInfo) -> Stand<T>,
+    ) -> Found<T> {
         let function = Function::Info(ImageId::from(build));
         let mut heard = Instant::now();
         loop {
@@ -98,8 +106,10 @@ impl Context {
                     Some(Stand::UnderWay) => heard = Instant::now(),
                     Some(Stand::Unknown) | None => {}
                 }
-            } else if functions.silence().is_some() {
-                // The workers may be well; only we cannot hear them.
+            } else if functions.silence().is_some()
+                || job.is_some_and(|job| functions.is_called(job))
+            {
+                // The workers may be well and only we cannot hear them, or nobody has begun yet.
                 heard = Instant::now();
             }
             if heard.elapsed() >= self.timing.patience {

@@ -136,6 +136,7 @@ async fn uploads(
         let upload = Upload {
             state: value.state,
             since: value.state_time,
+            format: value.format,
             locked,
         };
         build.uploads.insert((provider.clone(), id), upload);

@@ -20,7 +20,7 @@ use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
 use nodeyard_store::{Tree, TreePath, ext};
-use nodeyard_testbeds::{Proxy, ZooKeeperServer};
+use nodeyard_testbeds::{Proxy, ZooKeeperServer, gearman};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -113,11 +113,20 @@ fn connect(port: u16, chroot: TreePath, session_timeout: Duration) -> Arc<dyn Tr
     ZooKeeper::connect(options)
 }
 
-/// Our job server, which can be restarted on its port.
+/// A job server: ours, which can be restarted on its port, or somebody else's.
 pub(crate) struct JobServer {
     pub(crate) endpoint: Endpoint,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
+    running: Between,
+}
+
+enum Between {
+    Ours {
+        stop: CancellationToken,
+        task: JoinHandle<()>,
+    },
+    Foreign {
+        _server: gearman::JobServer,
+    },
 }
 
 impl JobServer {
@@ -136,17 +145,26 @@ impl JobServer {
         let task = tokio::spawn(server.run(stop.clone()));
         Self {
             endpoint,
-            stop,
-            task,
+            running: Between::Ours { stop, task },
+        }
+    }
+
+    pub(crate) fn foreign(kind: gearman::Kind) -> Self {
+        let server = gearman::JobServer::start(kind, None).unwrap();
+        Self {
+            endpoint: Endpoint::new("127.0.0.1", server.port()),
+            running: Between::Foreign { _server: server },
         }
     }
 
     /// Forgets all jobs and connections.
     pub(crate) async fn restart(self) -> Self {
-        let port = self.endpoint.port;
-        self.stop.cancel();
-        self.task.await.unwrap();
-        Self::start_on(port).await
+        let Between::Ours { stop, task } = self.running else {
+            panic!("only ours is restarted");
+        };
+        stop.cancel();
+        task.await.unwrap();
+        Self::start_on(self.endpoint.port).await
     }
 }
 

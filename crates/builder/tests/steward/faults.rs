@@ -136,6 +136,32 @@ async fn a_worker_dies_during_a_build_and_another_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_is_given_up_and_cleaned_up_after() {
+    let bed = Bed::new().await;
+    bed.worker.hold(true);
+    let steward = bed.steward().await;
+    eventually("the build is under way", || async {
+        (bed.worker.calls("image-build:") == 1).then_some(())
+    })
+    .await;
+    bed.worker.hang(true);
+    eventually("nobody knows of the build", || async {
+        let notes = bed.notes().await;
+        let setback = notes.setbacks.get(&Subject::Build)?;
+        setback.reason.contains("no worker knows").then_some(())
+    })
+    .await;
+    bed.worker.hang(false);
+    bed.worker.hold(false);
+    bed.records.settled(1, &bed.cloud).await;
+    eventually("nothing is left of what was given up", || async {
+        (bed.worker.disk.ids().len() == 1).then_some(())
+    })
+    .await;
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_during_uploads_and_comes_back() {
     let Bed {
         store,

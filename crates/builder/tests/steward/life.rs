@@ -1,8 +1,11 @@
 //! The life of images when nothing goes wrong.
 
-use nodeyard_builder::steward::{Functions, draw, progress};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nodeyard_builder::steward::{BuildEnded, Events, Functions, WorkState, draw, progress};
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildState, UploadState};
+use nodeyard_model::{BuildState, ImageName, ProviderName, UploadState};
 use nodeyard_plan::images::{self, BuildVerdict, Pace, Wait};
 
 use crate::bed::{
@@ -215,6 +218,73 @@ async fn what_people_delete_goes_and_is_made_again() {
     })
     .await;
     records.settled(1, &cloud).await;
+    steward.stop().await;
+    worker.stop().await;
+}
+
+/// Writes down what it is told.
+#[derive(Debug, Default)]
+struct Diary(Mutex<Vec<String>>);
+
+impl Diary {
+    fn note(&self, text: String) {
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+impl Events for Diary {
+    fn built(&self, build: &BuildEnded<'_>) {
+        let formats = build.formats.map(<[_]>::len);
+        self.note(format!("built {} {formats:?}", build.image));
+    }
+
+    fn uploaded(&self, image: &ImageName, provider: &ProviderName, _: Duration) {
+        self.note(format!("uploaded {image} {provider}"));
+    }
+
+    fn building(&self, image: &ImageName, state: WorkState) {
+        self.note(format!("building {image} {}", state as u8));
+    }
+
+    fn uploading(&self, image: &ImageName, provider: &ProviderName, state: WorkState) {
+        self.note(format!("uploading {image} {provider} {}", state as u8));
+    }
+
+    fn requested(&self, image: &ImageName, waits: bool) {
+        self.note(format!("requested {image} {waits}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_is_told() {
+    let store = Store::embedded();
+    let server = JobServer::start().await;
+    let cloud = Cloud::default();
+    let records = Records::of(&store).await;
+    records.request().await;
+    let diary = Arc::new(Diary::default());
+    let events = Arc::clone(&diary) as Arc<dyn Events>;
+    let steward = Running::start_on(store.session().await, &server, TWO_PROVIDERS, events);
+    let told = async |text: &str| {
+        eventually(text, || async {
+            let diary = diary.0.lock().unwrap();
+            diary.iter().any(|line| line == text).then_some(())
+        })
+        .await;
+    };
+    told("requested ubuntu true").await;
+    let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
+    worker.hold(true);
+    told("building ubuntu 1").await;
+    told("requested ubuntu false").await;
+    worker.hold(false);
+    told("built ubuntu Some(1)").await;
+    told("uploaded ubuntu one").await;
+    told("uploaded ubuntu two").await;
+    records.settled(1, &cloud).await;
+    let paused = TWO_PROVIDERS.replace("[vm]", "[vm], pause: true");
+    steward.config.send_replace(parse(&paused));
+    told("building ubuntu 3").await;
     steward.stop().await;
     worker.stop().await;
 }

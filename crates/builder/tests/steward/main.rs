@@ -13,6 +13,7 @@ mod faults;
 mod fuse;
 mod kill;
 mod life;
+mod python;
 mod session;
 mod together;
 mod worker;

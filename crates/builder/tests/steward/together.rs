@@ -6,11 +6,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nodeyard_builder::jobs::Function;
+use nodeyard_builder::steward::Functions;
 use nodeyard_builder::worker::{DriverFactory, Options, Parts, Worker};
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
-use nodeyard_model::{BuildState, ProviderName, UploadState};
+use nodeyard_image::ImageId;
+use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, UploadState};
+use nodeyard_store::registry::Registry;
+use nodeyard_testbeds::gearman::Kind;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -127,7 +132,16 @@ struct RunningWorker {
 
 impl RunningWorker {
     async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
-        let options = Options::new("builder01.example.com", vec![server.endpoint.clone()]);
+        Self::start_at("builder01.example.com", server, clouds, text).await
+    }
+
+    async fn start_at(
+        hostname: &str,
+        server: &JobServer,
+        clouds: &Arc<TwoClouds>,
+        text: &str,
+    ) -> Self {
+        let options = Options::new(hostname, vec![server.endpoint.clone()]);
         let (sender, config) = watch::channel(parse(text));
         let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
         let (worker, mut handle) = Worker::new(options, Parts { config, drivers });
@@ -258,4 +272,85 @@ async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     records.settled(1, &clouds).await;
     steward.stop().await;
     worker.stop().await;
+}
+
+/// What `hostname` has built of an image is ready, and in both clouds.
+async fn is_everywhere(registry: &Registry, image: &ImageName, hostname: &str) -> Option<BuildId> {
+    let images = registry.images();
+    let ready = images
+        .newest_builds(image, BuildState::Ready)
+        .await
+        .unwrap();
+    let [(key, build)] = &ready[..] else {
+        return None;
+    };
+    for name in ["one", "two"] {
+        images
+            .newest_ready_upload(image, &provider(name))
+            .await
+            .unwrap()?;
+    }
+    (build.value.builder.as_deref() == Some(hostname)).then_some(key.build)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn builders_make_what_only_they_can_with_real_job_servers_between() {
+    for kind in [Kind::Gearmand, Kind::Geard] {
+        let store = Store::zookeeper().await;
+        let server = JobServer::foreign(kind);
+        let clouds = TwoClouds::new();
+        let names = ["ubuntu", "debian"];
+        let hosts = names.map(|_| Host::new());
+        let hostnames = names.map(|name| format!("{name}.example.com"));
+        let providers = |image: &str| BOTH.replace("ubuntu", image);
+        let image_of = |index: usize| hosts[index].image("").replace("ubuntu", names[index]);
+        let own = |index: usize| hosts[index].config(&image_of(index), &providers(names[index]));
+        let mut workers = Vec::new();
+        for (index, hostname) in hostnames.iter().enumerate() {
+            let text = own(index);
+            let worker = RunningWorker::start_at(hostname, &server, &clouds, &text).await;
+            workers.push(worker);
+        }
+        let both = "[{name: ubuntu}, {name: debian}]";
+        let everything = hosts[0].config(
+            &format!("{}, {}", image_of(0), image_of(1)),
+            &BOTH.replace("[{name: ubuntu}]", both),
+        );
+        let steward = Running::start(&store, &server, &everything).await;
+        let records = Records::of(&store).await;
+        let mut builds = Vec::new();
+        for (name, hostname) in names.iter().zip(&hostnames) {
+            let image = name.parse().unwrap();
+            let ready = eventually("each has built and uploaded its own", || {
+                is_everywhere(&records.0, &image, hostname)
+            });
+            builds.push(ImageId::from(ready.await));
+        }
+        // A restarted builder answers for what it made before: the next deletion reaches its files.
+        let debian = workers.pop().unwrap();
+        debian.stop().await;
+        let text = own(1);
+        let debian = RunningWorker::start_at(&hostnames[1], &server, &clouds, &text).await;
+        let only_ubuntu = hosts[0].config(&image_of(0), BOTH);
+        steward.config.send_replace(parse(&only_ubuntu));
+        eventually(
+            "the other image is gone, and nobody answers for it",
+            || async {
+                let functions =
+                    Functions::ask(std::slice::from_ref(&server.endpoint), PATIENCE).await;
+                let gone = !functions.answers(&Function::Info(builds[1].clone()))
+                    && functions.answers(&Function::Upload(builds[0].clone()));
+                let images = records.0.images();
+                let debian = images.builds(&names[1].parse().unwrap()).await.unwrap();
+                let left = hosts[1].files() + debian.len();
+                (gone && left == 0 && clouds.ids().await.len() == 2).then_some(())
+            },
+        )
+        .await;
+        steward.stop().await;
+        debian.stop().await;
+        for worker in workers {
+            worker.stop().await;
+        }
+    }
 }

@@ -157,6 +157,8 @@ struct Inner {
     script: Arc<Mutex<Script>>,
     /// Builds and uploads do not end while this is true.
     held: Arc<watch::Sender<bool>>,
+    /// Nothing at all is answered while this is true.
+    mute: Arc<watch::Sender<bool>>,
     handle: WorkerHandle,
 }
 
@@ -210,6 +212,7 @@ impl ScriptedWorker {
             cloud: cloud.clone(),
             script: Arc::default(),
             held: Arc::new(watch::Sender::new(false)),
+            mute: Arc::new(watch::Sender::new(false)),
             handle: worker.handle(),
         };
         for name in images {
@@ -246,6 +249,11 @@ impl ScriptedWorker {
 
     pub(crate) fn hold(&self, held: bool) {
         self.inner.held.send_replace(held);
+    }
+
+    /// It is connected and takes jobs, and that is all.
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.inner.mute.send_replace(hangs);
     }
 
     /// How often a function whose name begins so was called.
@@ -306,31 +314,37 @@ impl Inner {
             .calls
             .entry(function.to_string())
             .or_default() += 1;
+        let answer = self.answer(&function, &job).await;
+        let _ = self.mute.subscribe().wait_for(|mute| !mute).await;
+        answer
+    }
+
+    async fn answer(&self, function: &Function, job: &Job) -> Result<Bytes, JobError> {
         let payload = job.payload();
-        match &function {
+        match function {
             Function::Build(image) => {
-                let order: BuildJob = from_payload(&function, payload).unwrap();
-                self.build(image, &order, &job).await
+                let order: BuildJob = from_payload(function, payload).unwrap();
+                self.build(image, &order, job).await
             }
             Function::Upload(id) => {
-                let order: UploadJob = from_payload(&function, payload).unwrap();
-                self.upload(id, &order, &job).await
+                let order: UploadJob = from_payload(function, payload).unwrap();
+                self.upload(id, &order, job).await
             }
             Function::Delete(id) => {
-                let order: DeleteJob = from_payload(&function, payload).unwrap();
-                self.delete(id, &order, &job).await
+                let order: DeleteJob = from_payload(function, payload).unwrap();
+                self.delete(id, &order, job).await
             }
             Function::Info(id) => {
                 let known = self.disk.0.lock().unwrap().get(id).cloned();
                 Ok(to_payload(&known.unwrap()).into())
             }
             Function::UploadDelete(provider) => {
-                let order: UploadDeleteJob = from_payload(&function, payload).unwrap();
+                let order: UploadDeleteJob = from_payload(function, payload).unwrap();
                 let fault = self.fault(Call::UploadDelete);
                 if fault != Some(Fault::Fails) {
                     self.cloud.remove(provider, &order);
                 }
-                answer(&job, fault, Bytes::new()).await
+                answer(job, fault, Bytes::new()).await
             }
         }
     }
@@ -402,7 +416,7 @@ impl Inner {
             state,
         };
         self.disk.change(id, |info| {
-            info.uploads.push(known(UploadProgress::Uploading))
+            info.uploads.push(known(UploadProgress::Uploading));
         });
         self.until_let_go().await;
         let forget = |info: &mut ImageInfo| {

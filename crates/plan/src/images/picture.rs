@@ -90,6 +90,8 @@ pub struct Build {
 pub struct Upload {
     pub state: UploadState,
     pub since: Timestamp,
+    /// What was uploaded, as soon as that is known.
+    pub format: Option<Box<str>>,
     /// Somebody changes it.
     pub locked: bool,
 }

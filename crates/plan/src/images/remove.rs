@@ -311,9 +311,11 @@ fn unneeded(
         policy.keep_formats.contains(format)
             || waiting.any(|takes| takes.format.as_deref() == Some(format))
     };
-    build
-        .formats
-        .iter()
+    let built = build.formats.iter();
+    let converted = build.uploads.values();
+    let converted = converted.filter_map(|upload| upload.format.as_deref());
+    built
+        .chain(converted)
         .filter(|format| !build.dropped.contains(*format) && !is_needed(format))
         .map(Box::from)
         .collect()

@@ -452,11 +452,15 @@ fn files_go_after_the_upload_by_format() {
         formats: formats(names),
     };
     assert_eq!(yard.actions(), [drop(&["qcow2", "raw"])]);
-    yard.carry_out(&drop(&["qcow2", "raw"]), true);
+    // What was converted for an upload goes, too.
+    let upload = yard.build(build).uploads.values_mut().next();
+    upload.unwrap().format = Some("vmdk".into());
+    assert_eq!(yard.actions(), [drop(&["qcow2", "raw", "vmdk"])]);
+    yard.carry_out(&drop(&["qcow2", "raw", "vmdk"]), true);
     assert_eq!(yard.actions(), []);
 
     // A provider that has no upload yet keeps the file of its format.
-    yard.build(build).dropped.clear();
+    yard.build(build).dropped = formats(&["vmdk"]);
     yard.picture.providers.insert(
         provider("three"),
         takes(Some("raw")).map(|mut takes| {

@@ -156,6 +156,7 @@ impl Yard {
         let record = Upload {
             state,
             since: time(self.now - age),
+            format: None,
             locked: false,
         };
         let key = (provider(to), upload);
