@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use nodeyard_model::{Label, Node, NodeId, RequestId, RequestState};
+use nodeyard_model::{Label, Node, NodeId, RequestId, RequestState, Timestamp};
 use tokio::sync::watch;
 
 pub use note::{Note, Placement};
@@ -75,6 +75,9 @@ pub struct HeldNode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnNode {
     pub label: Option<Label>,
+    /// Whom it is for.
+    pub request: Option<RequestId>,
+    pub since: Option<Timestamp>,
     /// It is being launched.
     pub launching: bool,
     /// Where its record says that it is.

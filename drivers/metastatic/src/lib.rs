@@ -14,8 +14,9 @@
 //! waits for is an event, not a time. All decisions are in `plan`, which looks at everything anew each time: nothing
 //! that matters is in memory, so it does not matter which launcher decides, or whether it is a new one.
 //!
-//! One thing is remembered: which launches count on which request, so that each of them learns that it has failed
-//! before the request is removed. Whoever forgets it asks again.
+//! Two things are remembered. Which launches count on which request, so that each of them learns that it has failed
+//! before the request is removed; whoever forgets it asks again. And how many slots a request needs, before all its
+//! nodes have a record.
 
 mod instance;
 mod options;
@@ -38,7 +39,7 @@ use nodeyard_model::{
 use tracing::info;
 
 use options::Labels;
-use plan::{Chore, Move, Picture};
+use plan::{Begun, Chore, Move, Picture};
 
 /// A look in case an event was missed.
 const SAFETY_NET: Duration = Duration::from_secs(60);
@@ -60,6 +61,7 @@ pub struct MetastaticDriver {
     /// One decision at a time, so that launches of one process do not get in each other's way.
     turn: tokio::sync::Mutex<()>,
     counting: Mutex<Counting>,
+    begun: Mutex<Begun>,
 }
 
 impl MetastaticDriver {
@@ -72,6 +74,7 @@ impl MetastaticDriver {
             backing,
             turn: tokio::sync::Mutex::default(),
             counting: Mutex::default(),
+            begun: Mutex::default(),
         }
     }
 
@@ -79,8 +82,25 @@ impl MetastaticDriver {
         self.counting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn picture<'a>(&'a self, survey: &'a Survey, now: Timestamp) -> Picture<'a> {
-        Picture::new(survey, &self.labels, now)
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how many slots a request is for, until all its nodes have been seen.
+    fn note_size(&self, order: &CreateOrder, survey: &Survey) {
+        let Some(request) = order.request.id else {
+            return;
+        };
+        let labels = order.request.labels.iter();
+        let size = labels.filter(|label| **label == order.label).count();
+        if size < 2 {
+            return;
+        }
+        let mut begun = self.begun();
+        let sighted = begun.entry((request, order.label.clone())).or_default();
+        sighted.size = size;
+        sighted.seen.insert(order.node);
+        see(&mut begun, survey);
     }
 
     async fn take(&self, request: RequestId, label: Label, now: Timestamp) -> Result<(), Error> {
@@ -229,8 +249,10 @@ impl Driver for MetastaticDriver {
             let (next, edition) = {
                 let survey = survey.borrow_and_update();
                 let counts_on: Option<RequestId> = state.read()?;
-                let mut picture = self.picture(&survey, now);
-                let next = picture.place(node, label, options, counts_on);
+                self.note_size(order, &survey);
+                let begun = self.begun();
+                let mut picture = Picture::new(&survey, &self.labels, &begun, now);
+                let next = picture.place(node, label, options, order.request.id, counts_on);
                 (next, survey.edition)
             };
             match next {
@@ -317,7 +339,12 @@ impl Driver for MetastaticDriver {
             let survey = survey.borrow();
             let counting = self.counting();
             let counted_on = |request| counting.values().any(|(other, _)| *other == request);
-            let (chores, next) = self.picture(&survey, now).chores(counted_on);
+            let mut begun = self.begun();
+            see(&mut begun, &survey);
+            let is_known = |request| survey.own.values().any(|own| own.request == Some(request));
+            begun.retain(|(request, _), sighted| sighted.unseen() > 0 && is_known(*request));
+            let picture = Picture::new(&survey, &self.labels, &begun, now);
+            let (chores, next) = picture.chores(counted_on);
             (chores, next, survey.edition)
         };
         for chore in chores {
@@ -352,6 +379,20 @@ impl Driver for MetastaticDriver {
         if changed.await.is_none() {
             // The store is closed: nothing will happen any more.
             std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Adds the nodes that have a record by now.
+fn see(begun: &mut Begun, survey: &Survey) {
+    if begun.is_empty() {
+        return;
+    }
+    for (id, own) in &survey.own {
+        if let (Some(request), Some(label)) = (own.request, &own.label)
+            && let Some(sighted) = begun.get_mut(&(request, label.clone()))
+        {
+            sighted.seen.insert(*id);
         }
     }
 }

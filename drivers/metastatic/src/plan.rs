@@ -3,6 +3,13 @@
 //! A slot is taken if the note of its node says so, or if the record of one of our own nodes does. The note is the
 //! claim; records alone are what Python Nodepool leaves behind. A slot comes free only when both are gone: a Python
 //! launcher that starts on these records stumbles over two nodes in one slot.
+//!
+//! # Requests for several slots
+//!
+//! Two requests that hold one slot each and wait for another would wait for ever. So the first slot of a request is
+//! claimed only when there is room for all that it still needs, beyond what is promised to requests that have begun.
+//! A small request may pass a large one, but not for ever: after a minute the large one's need is kept from those
+//! behind it, if the machines that are there can meet it at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,6 +18,33 @@ use nodeyard_driver::backing::{HeldNode, Note, Placement, Survey};
 use nodeyard_model::{Label, NodeId, NodeState, RequestId, RequestState, Timestamp};
 
 use crate::options::{LabelOptions, Labels};
+
+/// How long others may pass a request.
+const PASSED_FOR: Duration = Duration::from_secs(60);
+
+/// Requests for several slots of a label of which this process has not seen all nodes yet.
+pub(crate) type Begun = BTreeMap<(RequestId, Label), Sighted>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Sighted {
+    /// How many slots it is for.
+    pub(crate) size: usize,
+    pub(crate) seen: BTreeSet<NodeId>,
+}
+
+impl Sighted {
+    pub(crate) fn unseen(&self) -> usize {
+        self.size.saturating_sub(self.seen.len())
+    }
+}
+
+/// A request, as far as it is about slots of one label.
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    placed: usize,
+    waiting: usize,
+    since: Option<Timestamp>,
+}
 
 /// What a node that is being launched does next.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,10 +93,17 @@ pub(crate) struct Picture<'a> {
     taken: BTreeMap<NodeId, BTreeSet<u32>>,
     /// Nodes without a slot, by label.
     waiting: BTreeMap<&'a Label, BTreeSet<NodeId>>,
+    groups: BTreeMap<(&'a Label, RequestId), Group>,
+    begun: &'a Begun,
 }
 
 impl<'a> Picture<'a> {
-    pub(crate) fn new(survey: &'a Survey, labels: &'a Labels, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        survey: &'a Survey,
+        labels: &'a Labels,
+        begun: &'a Begun,
+        now: Timestamp,
+    ) -> Self {
         let mut taken: BTreeMap<NodeId, BTreeSet<u32>> = BTreeMap::new();
         let mut placed: BTreeSet<NodeId> = BTreeSet::new();
         for (id, held) in &survey.held {
@@ -73,15 +114,24 @@ impl<'a> Picture<'a> {
             }
         }
         let mut waiting: BTreeMap<&Label, BTreeSet<NodeId>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&Label, RequestId), Group> = BTreeMap::new();
         for (id, own) in &survey.own {
             if let Some(placement) = own.placement {
                 let slots = taken.entry(placement.backing_node).or_default();
                 slots.insert(placement.slot);
-            } else if own.launching
-                && !placed.contains(id)
-                && let Some(label) = &own.label
-            {
+            }
+            let is_placed = own.placement.is_some() || placed.contains(id);
+            let Some(label) = own.label.as_ref().filter(|_| is_placed || own.launching) else {
+                continue;
+            };
+            if !is_placed {
                 waiting.entry(label).or_default().insert(*id);
+            }
+            if let Some(request) = own.request {
+                let group = groups.entry((label, request)).or_default();
+                group.placed += usize::from(is_placed);
+                group.waiting += usize::from(!is_placed);
+                group.since = group.since.or(own.since);
             }
         }
         Self {
@@ -90,6 +140,8 @@ impl<'a> Picture<'a> {
             now,
             taken,
             waiting,
+            groups,
+            begun,
         }
     }
 
@@ -99,6 +151,7 @@ impl<'a> Picture<'a> {
         node: NodeId,
         label: &'a Label,
         options: &LabelOptions,
+        request: Option<RequestId>,
         counts_on: Option<RequestId>,
     ) -> Move {
         if let Some(placement) = self.survey.claim_of(node) {
@@ -106,7 +159,12 @@ impl<'a> Picture<'a> {
         }
         // Its own record may not be in the survey yet.
         self.waiting.entry(label).or_default().insert(node);
-        if let Some((on, held, slot)) = self.vacancies(label).next()
+        if let Some(request) = request.filter(|_| !self.survey.own.contains_key(&node)) {
+            self.groups.entry((label, request)).or_default().waiting += 1;
+        }
+        let room = self.room_for(label, request);
+        if self.vacancies(label).take(room).count() == room
+            && let Some((on, held, slot)) = self.vacancies(label).next()
             && let Some(note) = &held.note
         {
             let mut note = note.clone();
@@ -168,6 +226,43 @@ impl<'a> Picture<'a> {
             }
         }
         (chores, next)
+    }
+
+    /// How many slots must be free before a node of this request may have one.
+    fn room_for(&self, label: &Label, request: Option<RequestId>) -> usize {
+        let Some(request) = request else { return 1 };
+        let own = self.groups.get(&(label, request));
+        let own = own.copied().unwrap_or_default();
+        if own.placed > 0 {
+            return 1;
+        }
+        let slots: u64 = self.slots(label);
+        let others = self.groups.iter().filter(|((of, id), group)| {
+            let fits = u64::try_from(group.waiting).is_ok_and(|waiting| waiting <= slots);
+            let passed = group
+                .since
+                .is_some_and(|since| self.now.since(since) > PASSED_FOR);
+            let first = group.placed > 0 || *id < request && passed && fits;
+            *of == label && *id != request && first
+        });
+        let before: usize = others
+            .map(|((_, id), group)| self.lack(label, *id, *group))
+            .sum();
+        before + self.lack(label, request, own).max(1)
+    }
+
+    /// The slots that a request still needs.
+    fn lack(&self, label: &Label, request: RequestId, group: Group) -> usize {
+        let begun = self.begun.get(&(request, label.clone()));
+        group.waiting + begun.map_or(0, Sighted::unseen)
+    }
+
+    /// All slots for a label that may come free.
+    fn slots(&self, label: &Label) -> u64 {
+        let held = self.survey.held.values();
+        let held = held.filter(|held| self.takes_nodes(held, label));
+        let notes = held.filter_map(|held| held.note.as_ref());
+        notes.map(|note| u64::from(note.slots)).sum()
     }
 
     /// Free slots for nodes of a label, of the oldest node first.

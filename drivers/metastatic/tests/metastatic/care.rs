@@ -43,6 +43,8 @@ impl Bed {
         let id = node(number);
         let own = OwnNode {
             label: Some(Label::new(label)),
+            request: None,
+            since: None,
             launching: true,
             placement: None,
         };
@@ -124,6 +126,89 @@ async fn as_many_machines_are_asked_for_as_the_slots_need() {
         assert_eq!(instance.host_keys, ["ssh-rsa KEY".into()]);
     }
     assert_eq!(slots, [0, 1, 0, 1, 0]);
+}
+
+/// A node of a request for two slots.
+async fn half_of(bed: &Bed, number: u64, request: u64) -> Option<Instance> {
+    let request = format!("200-{request:010}").parse().unwrap();
+    let id = node(number);
+    let own = OwnNode {
+        label: Some("slot".into()),
+        request: Some(request),
+        since: Some(bed.yard.now()),
+        launching: true,
+        placement: None,
+    };
+    bed.yard.change(|survey| {
+        survey.own.entry(id).or_insert(own);
+    });
+    let mut order = order(id, "slot");
+    order.request.id = Some(request);
+    order.request.labels = vec!["slot".into(); 2];
+    let mut state = State::default();
+    match bed
+        .driver
+        .create(&order, &mut state, bed.yard.now())
+        .await
+        .unwrap()
+    {
+        Step::Done(instance) => Some(instance),
+        Step::Wait(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn requests_for_several_slots_do_not_block_each_other() {
+    let bed = Bed::new("max-parallel-jobs: 2");
+    let (busy, mut state, _) = bed.launch(1, "slot").await;
+    bed.yard.fulfil();
+    bed.step(busy, "slot", &mut state).await.unwrap();
+
+    // One slot is free. Nobody takes it who then had to wait for the other.
+    assert_eq!(half_of(&bed, 2, 1).await, None);
+    assert_eq!(half_of(&bed, 3, 2).await, None);
+    bed.delete(busy).await;
+    // The other node of the first request has no record yet; its slot is kept for it.
+    assert!(half_of(&bed, 2, 1).await.is_some());
+    assert_eq!(half_of(&bed, 3, 2).await, None);
+    assert!(half_of(&bed, 4, 1).await.is_some());
+    for number in [2, 4] {
+        bed.delete(node(number)).await;
+        bed.pass(0).await;
+    }
+    assert!(half_of(&bed, 3, 2).await.is_some());
+    assert!(half_of(&bed, 5, 2).await.is_some());
+}
+
+#[tokio::test]
+async fn a_large_request_is_not_passed_for_ever() {
+    let bed = Bed::new("max-parallel-jobs: 2");
+    let (busy, mut state, _) = bed.launch(1, "slot").await;
+    bed.yard.fulfil();
+    bed.step(busy, "slot", &mut state).await.unwrap();
+    assert_eq!(half_of(&bed, 2, 1).await, None);
+    let small = |number: u64, request: &str| {
+        let mut order = order(node(number), "slot");
+        order.request.id = Some(request.parse().unwrap());
+        order.request.labels = vec!["slot".into()];
+        let bed = &bed;
+        async move {
+            let mut state = State::default();
+            let step = bed.driver.create(&order, &mut state, bed.yard.now()).await;
+            matches!(step.unwrap(), Step::Done(_))
+        }
+    };
+    assert!(small(3, "200-0000000002").await);
+    bed.delete(node(3)).await;
+    bed.yard.advance(Duration::from_secs(61));
+    assert!(
+        !small(4, "200-0000000003").await,
+        "the large one has waited long enough"
+    );
+    assert!(
+        small(5, "200-0000000000").await,
+        "it does not stand behind the large one"
+    );
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ impl SlotBed {
         };
         let python = OwnNode {
             label: Some("slot".into()),
+            request: None,
+            since: None,
             launching: false,
             placement: Some(placement),
         };

@@ -71,6 +71,8 @@ impl Run {
                 let (id, label) = (node(self.next), if other { "other" } else { "slot" });
                 let own = OwnNode {
                     label: Some(Label::new(label)),
+                    request: None,
+                    since: None,
                     launching: true,
                     placement: None,
                 };
