@@ -222,6 +222,7 @@ class Program:
         for name, provider in config.providers.items():
             if name not in self.clouds.managers and provider.driver.name == "fake":
                 self.clouds.managers[name] = Manager(provider)
+        config.provider_managers = self.clouds.managers
         self.config = config
         return config
 
@@ -348,6 +349,25 @@ class Launcher(Program):
         return []
 
 
+class Worker:
+    """What the tests ask of a thread that a program does not have: its configuration."""
+
+    name = "worker"
+
+    def __init__(self, program):
+        self.program = program
+
+    @property
+    def _config(self):
+        return self.program.config
+
+    def shutdown(self):
+        pass
+
+    def join(self):
+        pass
+
+
 class Builder(Program):
     kind = "builder"
 
@@ -358,8 +378,8 @@ class Builder(Program):
         self.cleanup_interval = 60
         self.build_interval = 10
         self.upload_interval = 10
-        self._upload_workers = []
-        self._build_workers = []
+        self._upload_workers = [Worker(self)]
+        self._build_workers = [Worker(self)]
         self._janitor = None
 
     def arguments(self):
