@@ -28,7 +28,7 @@ section! {
         /// What `images-dir` may hold at most; as much as there is room for when absent.
         "images-dir-limit" [ours] images_dir_limit: Option<Size> = optional;
         /// What the first build of an image is taken to need; later ones are judged by those before.
-        "image-size-estimate" [ours] image_size_estimate: Size = default(Size::gib(4));
+        "image-size-estimate" [ours] image_size_estimate: Size = default(Size::gib(1));
         /// Where logs of builds are kept.
         "build-log-dir" build_log_dir: String = default("/var/log/nodepool/builds".to_owned());
         /// Logs kept per image; below 0 all.

@@ -34,7 +34,7 @@ impl Default for Limits {
         Self {
             keep_free: GIB,
             most_used: None,
-            first_build: 4 * GIB,
+            first_build: GIB,
         }
     }
 }

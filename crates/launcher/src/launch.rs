@@ -450,8 +450,9 @@ fn describe(node: &mut Node, instance: Instance) {
         &instance.public_ipv6,
         &instance.private_ipv4,
     ];
-    let known = |address: &&Box<str>| !address.is_empty();
-    node.interface_ip = addresses.into_iter().flatten().find(known).cloned();
+    let mut addresses = addresses.into_iter().flatten();
+    let known = addresses.find(|address| !address.is_empty()).cloned();
+    node.interface_ip = known;
     node.public_ipv4 = instance.public_ipv4;
     node.public_ipv6 = instance.public_ipv6;
     node.private_ipv4 = instance.private_ipv4;
