@@ -436,6 +436,18 @@ pub(crate) async fn pause(driver: &dyn Driver, wait: Wait, timing: Timing) {
     }
 }
 
+/// Where to reach the machine: where the cloud says, or at the first address it has.
+fn any_address(instance: &Instance) -> Option<Box<str>> {
+    let addresses = [
+        &instance.interface_ip,
+        &instance.public_ipv4,
+        &instance.public_ipv6,
+        &instance.private_ipv4,
+    ];
+    let mut addresses = addresses.into_iter().flatten();
+    addresses.find(|address| !address.is_empty()).cloned()
+}
+
 /// Copies what the cloud knows of the machine.
 fn describe(node: &mut Node, instance: Instance) {
     fn put<T: From<Box<str>>>(field: &mut Option<T>, value: Option<Box<str>>) {
@@ -444,15 +456,7 @@ fn describe(node: &mut Node, instance: Instance) {
         }
     }
     node.external_id = instance.external_id.to_record();
-    let addresses = [
-        &instance.interface_ip,
-        &instance.public_ipv4,
-        &instance.public_ipv6,
-        &instance.private_ipv4,
-    ];
-    let mut addresses = addresses.into_iter().flatten();
-    let known = addresses.find(|address| !address.is_empty()).cloned();
-    node.interface_ip = known;
+    node.interface_ip = any_address(&instance);
     node.public_ipv4 = instance.public_ipv4;
     node.public_ipv6 = instance.public_ipv6;
     node.private_ipv4 = instance.private_ipv4;
