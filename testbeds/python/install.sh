@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a Python environment with the real counterpart of a test, and prints its path.
 #
-#   install.sh [--find] nodepool|zuul|kazoo
+#   install.sh [--find] nodepool|zuul|kazoo|dib
 #
 # With --find it makes nothing, and fails if the environment is not there.
 #
@@ -19,8 +19,9 @@ fi
 case "${1-}" in
     nodepool | kazoo) packages=nodepool ;;
     zuul) packages=zuul ;;
+    dib) packages=dib ;;
     *)
-        echo "usage: $0 [--find] nodepool|zuul|kazoo" >&2
+        echo "usage: $0 [--find] nodepool|zuul|kazoo|dib" >&2
         exit 2
         ;;
 esac

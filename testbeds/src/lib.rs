@@ -5,6 +5,7 @@
 //! latest with the process that started it. The programs come from Debian packages
 //! (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
 
+pub mod dib;
 pub mod gearman;
 
 mod certificates;

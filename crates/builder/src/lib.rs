@@ -5,3 +5,6 @@
 //! is what lets a worker sit on any host, without the store.
 
 pub mod jobs;
+pub mod source;
+pub mod steward;
+pub mod worker;

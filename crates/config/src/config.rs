@@ -9,6 +9,7 @@ use crate::file::{File, Label, SecureFile, TenantLimits, Webapp, ZooKeeperServer
 use crate::images::{self, Image, Secure};
 use crate::provider::Provider;
 use crate::service::{Api, GearmanListen, GearmanServer};
+use crate::size::Size;
 use crate::values::{Name, Seconds};
 
 /// A checked configuration. Serialises to JSON with secrets masked.
@@ -18,6 +19,11 @@ pub struct Config {
     pub webapp: Webapp,
     pub elements_dir: Option<String>,
     pub images_dir: Option<String>,
+    /// Stays free on the file system of `images_dir`.
+    pub images_dir_reserve: Size,
+    pub images_dir_limit: Option<Size>,
+    /// What the first build of an image is taken to need.
+    pub image_size_estimate: Size,
     pub build_log_dir: String,
     /// Logs kept per image; `None` keeps all.
     pub build_log_retention: Option<u64>,
@@ -120,6 +126,9 @@ impl Config {
             webapp: file.webapp,
             elements_dir: file.elements_dir,
             images_dir: file.images_dir,
+            images_dir_reserve: file.images_dir_reserve,
+            images_dir_limit: file.images_dir_limit,
+            image_size_estimate: file.image_size_estimate,
             build_log_dir: file.build_log_dir,
             // Nodepool prunes before it writes the next log, so keeping none keeps one.
             build_log_retention: u64::try_from(file.build_log_retention)

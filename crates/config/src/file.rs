@@ -10,6 +10,7 @@ use crate::images::{Auth, DiskImageEntry, ZuulImageEntry};
 use crate::provider::Provider;
 use crate::section::{Describe, Description, Section, Shape, section};
 use crate::service::{Api, GearmanListen, GearmanServer};
+use crate::size::Size;
 use crate::values::{EnvValue, Limit, MaybeSeconds, Name, OneOrMany, Port, Seconds, Table};
 use crate::yaml::Node;
 
@@ -22,6 +23,12 @@ section! {
         "elements-dir" elements_dir: Option<String> = optional;
         /// Where built images are kept; builders need it.
         "images-dir" images_dir: Option<String> = optional;
+        /// Disk space that stays free on the file system of `images-dir`; work that would need it is refused.
+        "images-dir-reserve" [ours] images_dir_reserve: Size = default(Size::gib(1));
+        /// What `images-dir` may hold at most; as much as there is room for when absent.
+        "images-dir-limit" [ours] images_dir_limit: Option<Size> = optional;
+        /// What the first build of an image is taken to need; later ones are judged by those before.
+        "image-size-estimate" [ours] image_size_estimate: Size = default(Size::gib(4));
         /// Where logs of builds are kept.
         "build-log-dir" build_log_dir: String = default("/var/log/nodepool/builds".to_owned());
         /// Logs kept per image; below 0 all.

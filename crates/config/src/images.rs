@@ -6,6 +6,7 @@
 mod inherit;
 mod zuul;
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use indexmap::{IndexMap, IndexSet};
@@ -24,6 +25,7 @@ pub use zuul::{
 
 const DEFAULT_BUILD_TIMEOUT: Seconds = Seconds::new(8 * 60 * 60);
 const DEFAULT_REBUILD_AGE: Seconds = Seconds::new(24 * 60 * 60);
+const DEFAULT_RETENTION: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
 choice! {
     /// What builds an image.
@@ -60,6 +62,8 @@ section! {
         "pause" pause: bool = default(false);
         /// Age from which an image is built again (default 86400).
         "rebuild-age" rebuild_age: Option<Seconds> = optional;
+        /// How many ready builds are kept, and for each provider how many uploads (default 2).
+        "retention" [ours] retention: Option<u64> = optional;
         /// How long a build may take (default 28800).
         "build-timeout" build_timeout: Option<Seconds> = optional;
         /// Release, handed to the build as `DIB_RELEASE`.
@@ -136,6 +140,8 @@ pub struct Image {
     pub formats: IndexSet<String>,
     pub keep_formats: IndexSet<String>,
     pub delete_after_upload: bool,
+    /// How many ready builds are kept, and for each provider how many uploads.
+    pub retention: NonZeroUsize,
     pub pause: bool,
     pub username: String,
     pub python_path: String,

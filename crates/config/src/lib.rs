@@ -26,6 +26,7 @@ mod render;
 mod schema;
 mod section;
 mod service;
+mod size;
 mod source;
 mod values;
 mod yaml;
@@ -49,6 +50,7 @@ pub use service::{
     AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, GearmanClient, GearmanListen, GearmanRight,
     GearmanServer,
 };
+pub use size::Size;
 pub use source::{ENVIRONMENT_PREFIX, Environment};
 pub use values::{
     Concurrency, EnvValue, Limit, MaybeSeconds, Name, Object, OneOrMany, PathName, Port, Seconds,

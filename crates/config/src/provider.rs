@@ -151,6 +151,11 @@ impl Provider {
         each_driver!(&self.driver, section => section.diskimages())
     }
 
+    /// Those of them whose uploads are suspended.
+    pub fn paused_diskimages(&self) -> Vec<&Name> {
+        each_driver!(&self.driver, section => section.paused_diskimages())
+    }
+
     /// Names of the images that exist in the cloud already.
     pub fn cloud_images(&self) -> Vec<&Name> {
         each_driver!(&self.driver, section => section.cloud_images())
@@ -185,6 +190,10 @@ pub(crate) trait DriverSection {
     fn pools(&self) -> Vec<PoolRef<'_>>;
 
     fn diskimages(&self) -> Vec<&Name> {
+        Vec::new()
+    }
+
+    fn paused_diskimages(&self) -> Vec<&Name> {
         Vec::new()
     }
 

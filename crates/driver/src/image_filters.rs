@@ -51,7 +51,7 @@ fn age_key(image: &CloudImage) -> (Option<Timestamp>, &crate::ids::ExternalId) {
 }
 
 /// Takes time in proportion to the product of the lengths at worst.
-fn glob(pattern: &str, text: &str) -> bool {
+pub fn glob(pattern: &str, text: &str) -> bool {
     enum Part {
         Star,
         Any,

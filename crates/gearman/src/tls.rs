@@ -45,6 +45,12 @@ impl TlsFiles {
             key: read(key)?,
         })
     }
+
+    /// Who the certificate says its holder is.
+    pub fn common_name(&self) -> Option<String> {
+        let certificate = CertificateDer::pem_slice_iter(&self.cert).next()?.ok()?;
+        common_name(&certificate)
+    }
 }
 
 impl fmt::Debug for TlsFiles {
@@ -75,16 +81,10 @@ impl ClientTls {
             provider.clone(),
         )
         .build()
-        .map_err(|source| TlsError::Unusable {
-            part: "CA",
-            source: source.into(),
-        })?;
+        .map_err(unusable("CA"))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|source| TlsError::Unusable {
-                part: "protocol",
-                source: source.into(),
-            })?;
+            .map_err(unusable("protocol"))?;
         let builder = match check {
             HostCheck::Name => builder.with_webpki_verifier(chain),
             HostCheck::ChainOnly => builder
@@ -96,10 +96,7 @@ impl ClientTls {
                 certificates(&files.cert, "certificate")?,
                 private_key(&files.key)?,
             )
-            .map_err(|source| TlsError::Unusable {
-                part: "certificate or key",
-                source: source.into(),
-            })?;
+            .map_err(unusable("certificate or key"))?;
         Ok(Self(Arc::new(config)))
     }
 }
@@ -122,25 +119,16 @@ impl ServerTls {
             provider.clone(),
         )
         .build()
-        .map_err(|source| TlsError::Unusable {
-            part: "CA",
-            source: source.into(),
-        })?;
+        .map_err(unusable("CA"))?;
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|source| TlsError::Unusable {
-                part: "protocol",
-                source: source.into(),
-            })?
+            .map_err(unusable("protocol"))?
             .with_client_cert_verifier(clients)
             .with_single_cert(
                 certificates(&files.cert, "certificate")?,
                 private_key(&files.key)?,
             )
-            .map_err(|source| TlsError::Unusable {
-                part: "certificate or key",
-                source: source.into(),
-            })?;
+            .map_err(unusable("certificate or key"))?;
         Ok(Self(Arc::new(config)))
     }
 }
@@ -171,6 +159,16 @@ pub enum TlsError {
     },
 }
 
+fn unusable<E>(part: &'static str) -> impl FnOnce(E) -> TlsError
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    move |source| TlsError::Unusable {
+        part,
+        source: source.into(),
+    }
+}
+
 /// The Common Name of a certificate's subject, if it has one.
 pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -186,12 +184,7 @@ fn provider() -> Arc<CryptoProvider> {
 fn roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, "CA")? {
-        roots
-            .add(certificate)
-            .map_err(|source| TlsError::Unusable {
-                part: "CA",
-                source: source.into(),
-            })?;
+        roots.add(certificate).map_err(unusable("CA"))?;
     }
     Ok(roots)
 }

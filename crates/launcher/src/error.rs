@@ -9,10 +9,6 @@ pub enum Error {
     StoreClosed,
     #[error("the launcher cannot prepare the store")]
     Store(#[from] nodeyard_store::Error),
-    #[error(
-        "{path} is not a system id; delete the record if nothing in any cloud belongs to this installation"
-    )]
-    BadSystemId { path: String },
 }
 
 /// Why a provider does not start.

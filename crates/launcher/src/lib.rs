@@ -35,7 +35,6 @@ mod roster;
 mod serve;
 mod settings;
 mod settle;
-mod system_id;
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +56,6 @@ pub use handle::{DrainStatus, Handle, PoolStatus, Status};
 pub use launch::delete_in_cloud;
 pub use options::{Options, Timing};
 pub use provider::DriverFactory;
-pub use system_id::obtain as system_id;
 
 use context::{Context, Views};
 use dispatcher::{Dispatcher, Inputs};
@@ -171,5 +169,6 @@ async fn prepare(registry: &Registry) -> Result<nodeyard_driver::SystemId, Error
     let tree = &**registry.tree();
     let components = registry.components();
     ext::persist(tree, || components.prepare()).await?;
-    system_id::obtain(tree).await
+    let system = ext::persist(tree, || registry.system_id()).await?;
+    Ok(nodeyard_driver::SystemId::new(&*system))
 }

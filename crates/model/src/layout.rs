@@ -22,6 +22,8 @@ pub const STATS_ELECTION: &str = "/nodepool/elections/stats";
 pub const NODEYARD: &str = "/nodeyard";
 /// The id that marks everything this installation makes in a cloud.
 pub const SYSTEM_ID: &str = "/nodeyard/system-id";
+/// What stewards remember of images beside Nodepool's records.
+pub const IMAGE_NOTES: &str = "/nodeyard/images";
 
 /// The child of a node, build or directory of builds or uploads that holds its lock.
 /// Lists of builds and uploads contain it, too.
@@ -65,6 +67,16 @@ pub fn image_pause(image: &ImageName) -> String {
 /// Exists while somebody waits for a build that was asked for.
 pub fn build_request(image: &ImageName) -> String {
     format!("{IMAGES}/{image}/request-build")
+}
+
+/// What stewards remember of the image.
+pub fn image_notes(image: &ImageName) -> String {
+    format!("{IMAGE_NOTES}/{image}")
+}
+
+/// How far the jobs of the image are, while there are any.
+pub fn image_jobs(image: &ImageName) -> String {
+    format!("{IMAGE_NOTES}/{image}/jobs")
 }
 
 pub fn builds(image: &ImageName) -> String {

@@ -1,4 +1,4 @@
-//! What a launcher decides, and why.
+//! What a launcher and a steward decide, and why.
 //!
 //! Everything here is a function of a picture of the store and of values that are passed in: no clock, no
 //! random numbers, no input or output. The launcher feeds a [`World`] with what it sees, asks it for decisions,
@@ -8,6 +8,7 @@
 //! - [`explain`]: why a request waits
 //! - [`min_ready`], [`expiry`], [`orphans`], [`locks`], [`leaks`]: nodes to prepare, and what to clean up
 //! - [`protocol`]: what may be written next, given a record that was read under its lock
+//! - [`images`]: when an image is built, uploaded and deleted; apart from all the others
 //!
 //! # How a launcher uses it
 //!
@@ -31,6 +32,7 @@
 pub mod assign;
 pub mod expiry;
 pub mod explain;
+pub mod images;
 pub mod leaks;
 pub mod locks;
 pub mod min_ready;

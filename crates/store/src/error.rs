@@ -41,6 +41,10 @@ pub enum Error {
         #[source]
         source: nodeyard_model::RecordError,
     },
+    #[error(
+        "{path} is not a system id; delete the record if nothing in any cloud belongs to this installation"
+    )]
+    BadSystemId { path: TreePath },
     #[error("{path}: not permitted by the server's access rules")]
     NoAuth { path: TreePath },
     #[error(

@@ -13,6 +13,7 @@ mod images;
 mod nodes;
 mod requests;
 mod shapes;
+mod system_id;
 
 use std::sync::Arc;
 use std::time::Duration;

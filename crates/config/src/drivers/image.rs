@@ -62,6 +62,11 @@ macro_rules! image_driver {
                 self.diskimages.iter().map(|image| &image.name).collect()
             }
 
+            fn paused_diskimages(&self) -> Vec<&$crate::values::Name> {
+                let paused = self.diskimages.iter().filter(|image| image.pause);
+                paused.map(|image| &image.name).collect()
+            }
+
             fn cloud_images(&self) -> Vec<&$crate::values::Name> {
                 self.cloud_images.iter().map(|image| &image.name).collect()
             }

@@ -191,6 +191,10 @@ macro_rules! delegate_to_settings {
                 self.settings.diskimages()
             }
 
+            fn paused_diskimages(&self) -> Vec<&Name> {
+                self.settings.paused_diskimages()
+            }
+
             fn cloud_images(&self) -> Vec<&Name> {
                 self.settings.cloud_images()
             }

@@ -5,12 +5,14 @@
 //! `pause` can only be switched on, an empty or zero value does not count as a value.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 
 use indexmap::{IndexMap, IndexSet};
 
 use super::zuul::{Auth, AuthKind, Checksum, DownloadAuth, ZuulImage, ZuulImageEntry};
 use super::{
-    Build, Builder, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE, DiskImageEntry, Image, ImageSource,
+    Build, Builder, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE, DEFAULT_RETENTION, DiskImageEntry,
+    Image, ImageSource,
 };
 use crate::decode::{Decoder, similar};
 use crate::file::{SecureDiskImage, SecureZuulImage};
@@ -205,6 +207,10 @@ fn time(value: Option<Seconds>) -> Option<Seconds> {
     value.filter(|value| !value.is_zero())
 }
 
+fn count(value: Option<u64>) -> Option<NonZeroUsize> {
+    NonZeroUsize::new(usize::try_from(value?).unwrap_or(usize::MAX))
+}
+
 fn formats(value: Option<&Vec<String>>) -> Option<IndexSet<String>> {
     value
         .filter(|value| !value.is_empty())
@@ -264,6 +270,7 @@ fn disk_image(
         formats: last(chain, |entry| formats(entry.formats.as_ref())).unwrap_or_default(),
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
         delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
+        retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
         pause: chain.iter().any(|entry| entry.pause),
         username: last(chain, |entry| text(entry.username.as_ref()))
             .unwrap_or_else(|| "zuul".into()),
@@ -366,6 +373,7 @@ fn zuul_image(
         formats: wanted.into_iter().map(|format| format.value).collect(),
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
         delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
+        retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
         pause: chain.iter().any(|entry| entry.pause),
         username: last(chain, |entry| text(entry.username.as_ref()))
             .unwrap_or_else(|| "zuul".into()),

@@ -94,6 +94,8 @@ section! {
         "delete-after-upload" [ours] delete_after_upload: Option<bool> = optional;
         /// Formats that stay after `delete-after-upload`.
         "keep-formats" [ours] keep_formats: Option<Vec<String>> = optional;
+        /// How many ready builds are kept, and for each provider how many uploads (default 2).
+        "retention" [ours] retention: Option<u64> = optional;
     }
 }
 

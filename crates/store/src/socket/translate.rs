@@ -217,6 +217,7 @@ pub(super) fn code(error: &Error) -> ErrorCode {
         Error::Multi { source, .. } => code(source),
         Error::LockTimeout(_)
         | Error::Malformed { .. }
+        | Error::BadSystemId { .. }
         | Error::InUse { .. }
         | Error::Backend { .. } => SYSTEM_ERROR,
     }

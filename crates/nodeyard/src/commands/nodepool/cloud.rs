@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use nodeyard_config::Config;
-use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, Target};
+use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
 use nodeyard_launcher::Clock;
 use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState};
 use nodeyard_status::{Cell, Table};
@@ -125,7 +125,7 @@ async fn driver(
         format!("provider {name} is not in the configuration, so its cloud cannot be asked")
     })?;
     let owner = Owner {
-        system: nodeyard_launcher::system_id(&**registry.tree()).await?,
+        system: SystemId::new(&*registry.system_id().await?),
         provider: name.clone(),
     };
     let (drivers, _) = launcher::drivers()?;

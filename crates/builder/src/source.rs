@@ -1,0 +1,102 @@
+//! The ways an image is made.
+//!
+//! A [`Source`] makes files; everything else is the worker's business: which image, where, whether there is room,
+//! how long it may take, what becomes of the files. docs/image-sources.md shows how to write one.
+//!
+//! * `dib`: diskimage-builder, called as Nodepool calls it.
+//! * `command`: any program that keeps a small contract.
+//!
+//! Both are programs, and `process` runs them: with their output in the [`Console`], and with nothing of them left
+//! when they end or are ended.
+
+mod command;
+mod console;
+mod dib;
+mod leftovers;
+pub(crate) mod process;
+mod progress;
+mod redact;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use nodeyard_config as config;
+use nodeyard_image::ImageId;
+use nodeyard_model::ImageName;
+use tokio_util::sync::CancellationToken;
+
+pub use command::Command;
+pub use console::{Console, LogLimits, LogState, prune};
+pub use dib::Dib;
+pub use leftovers::end_leftovers;
+pub use redact::Redactor;
+
+/// One way an image is made.
+#[async_trait]
+pub trait Source: fmt::Debug + Send + Sync {
+    /// Makes the files of an order, [`BuildOrder::file`] for each of its formats.
+    ///
+    /// `stop` is cancelled when the time is up or the worker stops. Then, and also when the call is dropped, whatever
+    /// was started must end soon. Files that are left after an error are removed by the caller.
+    async fn make(
+        &self,
+        order: &BuildOrder,
+        console: &mut Console,
+        stop: &CancellationToken,
+    ) -> Result<(), SourceError>;
+}
+
+/// What is to be made.
+#[derive(Debug, Clone)]
+pub struct BuildOrder {
+    pub image: ImageName,
+    pub id: ImageId,
+    /// Path of the files without their extension. Nothing has this name yet, and nothing else begins with it.
+    pub base: PathBuf,
+    /// Sorted, never empty.
+    pub formats: Vec<Box<str>>,
+    /// Where elements are looked for, from the configuration.
+    pub elements_path: Option<Box<str>>,
+}
+
+impl BuildOrder {
+    /// Where the file of a format is expected.
+    pub fn file(&self, format: &str) -> PathBuf {
+        let mut path = self.base.clone().into_os_string();
+        path.push(".");
+        path.push(format);
+        path.into()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("the image's command is not one: it is empty, or a quote is not closed")]
+    NotACommand,
+    #[error("{program} cannot be started; it must be installed and executable on this worker")]
+    Start {
+        program: Box<str>,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{program} ended with exit code {code}")]
+    Exit { program: Box<str>, code: i32 },
+    #[error("{program} was ended by signal {signal}")]
+    Signal { program: Box<str>, signal: i32 },
+    /// Because the caller said so.
+    #[error("the build was stopped")]
+    Stopped,
+    /// Of sources that are no programs.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The source that an image's configuration names.
+pub fn from_config(build: &config::Build) -> Box<dyn Source> {
+    match build.builder {
+        config::Builder::Dib => Box::new(Dib::new(build)),
+        config::Builder::Command => Box::new(Command::new(build)),
+    }
+}

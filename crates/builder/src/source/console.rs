@@ -1,0 +1,284 @@
+//! Where a build says what it does: its log file, and how far it is.
+//!
+//! Readers follow the file, not the build: a slow reader slows nobody down, and one that comes late misses nothing.
+//! A build that prints without end must not fill the disk, so the file keeps the beginning and the end of what was
+//! printed, with a note between them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nodeyard_image::ImageId;
+use nodeyard_model::ImageName;
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+
+use super::Redactor;
+
+const EXTENSION: &str = "log";
+
+/// How much of a build's output is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLimits {
+    /// Bytes from the beginning, written as they come.
+    pub head: u64,
+    /// Bytes from the end, written when the build has ended.
+    pub tail: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self {
+            head: 256 << 20,
+            tail: 1 << 20,
+        }
+    }
+}
+
+/// How far a build and its log are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogState {
+    /// Bytes in the file.
+    pub length: u64,
+    /// Steps that are done and their number, if the build tells.
+    pub progress: Option<(u64, u64)>,
+    /// Nothing follows.
+    pub ended: bool,
+}
+
+/// Takes what a build has to say.
+#[derive(Debug)]
+pub struct Console {
+    file: Option<File>,
+    path: PathBuf,
+    limits: LogLimits,
+    redactor: Redactor,
+    /// The end of what came after the head, with some more before it.
+    tail: Vec<u8>,
+    /// Bytes that came after the head.
+    beyond: u64,
+    state: watch::Sender<LogState>,
+}
+
+impl Console {
+    /// The file of a build's log.
+    pub fn path(directory: &Path, image: &ImageName, id: &ImageId) -> PathBuf {
+        directory.join(format!("{image}-{id}.{EXTENSION}"))
+    }
+
+    /// Starts a log; one that is there is emptied.
+    pub async fn open(path: PathBuf, limits: LogLimits, redactor: Redactor) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            tokio::fs::create_dir_all(directory).await?;
+        }
+        let file = File::create(&path).await?;
+        Ok(Self {
+            file: Some(file),
+            path,
+            limits,
+            redactor,
+            tail: Vec::new(),
+            beyond: 0,
+            state: watch::Sender::default(),
+        })
+    }
+
+    /// One without a file, which only keeps the end of what comes.
+    pub(crate) fn in_memory(tail: usize, redactor: Redactor) -> Self {
+        Self {
+            file: None,
+            path: PathBuf::new(),
+            limits: LogLimits { head: 0, tail },
+            redactor,
+            tail: Vec::new(),
+            beyond: 0,
+            state: watch::Sender::default(),
+        }
+    }
+
+    /// What one without a file has kept.
+    pub(crate) fn kept(mut self) -> String {
+        let rest = self.redactor.rest();
+        self.tail.extend(rest);
+        self.trim();
+        String::from_utf8_lossy(&self.tail).into_owned()
+    }
+
+    pub fn state(&self) -> watch::Receiver<LogState> {
+        self.state.subscribe()
+    }
+
+    /// Appends what a build has printed.
+    pub async fn write(&mut self, output: &[u8]) {
+        let shown = self.redactor.pass(output);
+        self.keep(&shown).await;
+    }
+
+    /// Appends a line of our own.
+    pub async fn say(&mut self, line: &str) {
+        self.write(format!("{line}\n").as_bytes()).await;
+    }
+
+    /// Tells how far the build is.
+    pub fn progress(&self, done: u64, all: u64) {
+        self.state
+            .send_modify(|state| state.progress = Some((done, all)));
+    }
+
+    /// Completes the file.
+    pub async fn end(&mut self) {
+        let rest = self.redactor.rest();
+        self.keep(&rest).await;
+        self.trim();
+        let tail = std::mem::take(&mut self.tail);
+        let left_out = self.beyond - tail.len() as u64;
+        if left_out > 0 {
+            let note = format!("\n[nodeyard: {left_out} bytes are left out here]\n");
+            self.append(note.as_bytes()).await;
+        }
+        self.append(&tail).await;
+        self.state.send_modify(|state| state.ended = true);
+    }
+
+    async fn keep(&mut self, output: &[u8]) {
+        let length = self.state.borrow().length;
+        let room = usize::try_from(self.limits.head.saturating_sub(length)).unwrap_or(usize::MAX);
+        // Once the end is being kept apart, everything goes there.
+        let room = if self.beyond == 0 { room } else { 0 };
+        let (head, rest) = output.split_at(room.min(output.len()));
+        self.append(head).await;
+        self.beyond += rest.len() as u64;
+        self.tail.extend_from_slice(rest);
+        if self.tail.len() > 2 * self.limits.tail {
+            self.trim();
+        }
+    }
+
+    fn trim(&mut self) {
+        let excess = self.tail.len().saturating_sub(self.limits.tail);
+        self.tail.drain(..excess);
+    }
+
+    async fn append(&mut self, output: &[u8]) {
+        let Some(file) = self.file.as_mut().filter(|_| !output.is_empty()) else {
+            return;
+        };
+        let written = async {
+            file.write_all(output).await?;
+            file.flush().await
+        };
+        match written.await {
+            Ok(()) => self
+                .state
+                .send_modify(|state| state.length += output.len() as u64),
+            // A build is worth more than its log.
+            Err(error) => {
+                let (error, path) = (&error as &dyn std::error::Error, self.path.display());
+                tracing::warn!(error, %path, "a build log cannot be written any more");
+                self.file = None;
+            }
+        }
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.state.send_modify(|state| state.ended = true);
+    }
+}
+
+/// Removes the oldest logs of an image, so that `keep` stay. A log that cannot be removed is left for the next time.
+pub fn prune(directory: &Path, image: &ImageName, keep: u64) -> io::Result<()> {
+    let mut logs: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| is_log_of(image, name)) {
+            let changed = entry.metadata().and_then(|metadata| metadata.modified());
+            logs.push((changed.unwrap_or(SystemTime::UNIX_EPOCH), entry.path()));
+        }
+    }
+    logs.sort();
+    let excess = logs.len() as u64 - keep.min(logs.len() as u64);
+    for (_, path) in logs.iter().take(usize::try_from(excess).unwrap_or(0)) {
+        if let Err(error) = std::fs::remove_file(path) {
+            let (error, path) = (&error as &dyn std::error::Error, path.display());
+            tracing::warn!(error, %path, "an old build log cannot be removed");
+        }
+    }
+    Ok(())
+}
+
+/// Ids may have dashes as names may. What could be the log of an image with a longer name is left to that one.
+fn is_log_of(image: &ImageName, name: &str) -> bool {
+    let id = name
+        .strip_prefix(image.as_str())
+        .and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".log"));
+    id.is_some_and(|id| {
+        id.parse::<ImageId>().is_ok() && (!id.contains('-') || uuid::Uuid::try_parse(id).is_ok())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn log(limits: LogLimits, pieces: &[&str]) -> (String, LogState) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep/down/a-1.log");
+        let mut console = Console::open(path.clone(), limits, Redactor::new(["geheim"]))
+            .await
+            .unwrap();
+        let state = console.state();
+        for piece in pieces {
+            console.write(piece.as_bytes()).await;
+        }
+        console.end().await;
+        let state = *state.borrow();
+        (std::fs::read_to_string(path).unwrap(), state)
+    }
+
+    #[tokio::test]
+    async fn a_log_keeps_its_beginning_and_its_end() {
+        let limits = LogLimits { head: 10, tail: 5 };
+        let (text, state) = log(limits, &["0123456789", "abcdef", "ghi", "jklmn"]).await;
+        assert_eq!(
+            text,
+            "0123456789\n[nodeyard: 9 bytes are left out here]\njklmn"
+        );
+        assert_eq!(state.length, text.len() as u64);
+        assert!(state.ended);
+        let (text, _) = log(limits, &["0123456789abc"]).await;
+        assert_eq!(text, "0123456789abc");
+        let (text, _) = log(LogLimits::default(), &["x geh", "eim"]).await;
+        assert_eq!(text, "x ********");
+    }
+
+    #[test]
+    fn only_the_logs_of_this_image_go_and_the_oldest_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let id = "0123456789abcdef0123456789abcde";
+        let names = [
+            format!("ubuntu-{id}1.log"),
+            format!("ubuntu-{id}2.log"),
+            "ubuntu-42.log".to_owned(),
+            format!("ubuntu-jammy-{id}1.log"),
+            "ubuntu-jammy-42.log".to_owned(),
+            "ubuntu-.log".to_owned(),
+            format!("ubuntu-{id}1.log.gz"),
+            "other.log".to_owned(),
+        ];
+        for (age, name) in names.iter().enumerate() {
+            let file = std::fs::File::create(directory.path().join(name)).unwrap();
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age as u64);
+            file.set_modified(time).unwrap();
+        }
+        prune(directory.path(), &"ubuntu".parse().unwrap(), 1).unwrap();
+        let left: Vec<&String> = names
+            .iter()
+            .filter(|name| directory.path().join(name).exists())
+            .collect();
+        assert_eq!(left, names.iter().skip(2).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,293 @@
+//! Runs the program of a build.
+//!
+//! Its output, both streams in the order they come, goes to the console. It has a process group of its own, which is
+//! killed when the build has ended or nobody waits for it any more; what has left the group is looked for. So neither a
+//! program that ignores signals, nor one that leaves something behind which holds its output open, can keep a build
+//! from ending.
+//!
+//! A build that is stopped is told so first. The program alone is told at the beginning: diskimage-builder needs its
+//! helpers to take down its mounts. A shell that waits for a command does not hear it, so the whole group is told next.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::process::Child;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::leftovers::{OUTPUT, end_leftovers};
+use super::progress::{Meter, Scale, Unknown};
+use super::{BuildOrder, Console, SourceError};
+
+#[cfg(test)]
+mod tests;
+
+/// How long a program may take to end when it is told to, before everything it started is told too.
+const GRACE_ALONE: Duration = Duration::from_secs(30);
+
+/// How long all of it may take then, before it is killed.
+const GRACE_TOGETHER: Duration = Duration::from_secs(10);
+
+/// How long output is read for after the program has ended.
+const DRAIN: Duration = Duration::from_secs(3);
+
+const CHUNK: usize = 64 << 10;
+
+/// A program and its words, and what is added to the environment.
+#[derive(Debug)]
+pub(crate) struct Program {
+    name: Box<str>,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    grace: (Duration, Duration),
+    /// Where the files of the build are; by it everything that the program started is found.
+    mark: Option<PathBuf>,
+}
+
+impl Program {
+    /// From a line that is split as a shell does.
+    pub(super) fn new(line: &str) -> Result<Self, SourceError> {
+        let mut words = shlex::split(line).unwrap_or_default().into_iter();
+        let name = words.next().ok_or(SourceError::NotACommand)?;
+        let mut program = Self::named(&name);
+        program.arguments = words.map(OsString::from).collect();
+        Ok(program)
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            grace: (GRACE_ALONE, GRACE_TOGETHER),
+            mark: None,
+        }
+    }
+
+    pub(crate) fn arg(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
+        self.arguments.push(word.as_ref().to_owned());
+        self
+    }
+
+    /// Marks the program and what it starts as those of a build.
+    pub(super) fn mark(&mut self, order: &BuildOrder) {
+        self.env(OUTPUT, &order.base);
+        self.mark = Some(order.base.clone());
+    }
+
+    /// The later of two values counts.
+    pub(super) fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
+        self.environment
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+    }
+
+    fn spawn(&self, output: io::PipeWriter) -> io::Result<Child> {
+        let mut command = tokio::process::Command::new(&*self.name);
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0);
+        command.spawn()
+    }
+
+    #[cfg(test)]
+    pub(super) fn words(&self) -> impl Iterator<Item = &str> {
+        let arguments = self.arguments.iter().map(|word| word.to_str().unwrap());
+        std::iter::once(&*self.name).chain(arguments)
+    }
+
+    #[cfg(test)]
+    pub(super) fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.environment
+            .iter()
+            .map(|(name, value)| (name.to_str().unwrap(), value.to_str().unwrap()))
+    }
+}
+
+/// Runs a program to its end, without a scale of its progress.
+pub(crate) async fn run_plain(
+    program: Program,
+    console: &mut Console,
+    stop: &CancellationToken,
+) -> Result<(), SourceError> {
+    run(program, console, Meter::new(Unknown), stop).await
+}
+
+/// Runs a program to its end.
+pub(super) async fn run<S: Scale>(
+    program: Program,
+    console: &mut Console,
+    mut meter: Meter<S>,
+    stop: &CancellationToken,
+) -> Result<(), SourceError> {
+    let start = |source| SourceError::Start {
+        program: program.name.clone(),
+        source,
+    };
+    let (reader, writer) = io::pipe().map_err(start)?;
+    let child = program.spawn(writer).map_err(start)?;
+    let mut group = Group::of(child, program.mark.clone());
+    let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(start)?;
+    let mut buffer = vec![0; CHUNK];
+    let mut open = true;
+    let mut patience: Option<Patience> = None;
+    let status = loop {
+        let out_of_patience = async {
+            match &patience {
+                Some(patience) => sleep_until(patience.until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            status = group.child.wait() => break status,
+            read = reader.read(&mut buffer), if open => {
+                open = show(read, &buffer, console, &mut meter).await;
+            }
+            () = stop.cancelled(), if patience.is_none() => {
+                patience = Some(Patience::new(&program, false));
+                group.tell_program();
+            }
+            () = out_of_patience => {
+                if patience.is_some_and(|patience| patience.all_told) {
+                    group.signal(Signal::KILL);
+                    break group.child.wait().await;
+                }
+                patience = Some(Patience::new(&program, true));
+                group.signal(Signal::TERM);
+            }
+        }
+    };
+    group.end().await;
+    if open {
+        let drain = async {
+            while show(reader.read(&mut buffer).await, &buffer, console, &mut meter).await {}
+        };
+        // Whoever still holds the pipe has escaped us; its output is not waited for.
+        let _ = timeout(DRAIN, drain).await;
+    }
+    if patience.is_some() {
+        return Err(SourceError::Stopped);
+    }
+    let status = status.map_err(start)?;
+    console
+        .say(&format!("Exit code: {}", exit_code(status)))
+        .await;
+    verdict(&program.name, status)
+}
+
+/// How long a stopped program is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    until: Instant,
+    /// Not only the program was told to end.
+    all_told: bool,
+}
+
+impl Patience {
+    fn new(program: &Program, all_told: bool) -> Self {
+        let (alone, together) = program.grace;
+        Self {
+            until: Instant::now() + if all_told { together } else { alone },
+            all_told,
+        }
+    }
+}
+
+/// False when nothing follows.
+async fn show<S: Scale>(
+    read: io::Result<usize>,
+    buffer: &[u8],
+    console: &mut Console,
+    meter: &mut Meter<S>,
+) -> bool {
+    let output = match read {
+        Ok(length) => buffer.get(..length).unwrap_or_default(),
+        Err(_) => &[],
+    };
+    if let Some((done, all)) = meter.read(output) {
+        console.progress(done, all);
+    }
+    console.write(output).await;
+    !output.is_empty()
+}
+
+/// As Python writes it: negative for a signal.
+fn exit_code(status: ExitStatus) -> i32 {
+    let signal = status.signal().map(|signal| -signal);
+    status.code().or(signal).unwrap_or_default()
+}
+
+fn verdict(program: &str, status: ExitStatus) -> Result<(), SourceError> {
+    let program = program.into();
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Ok(()),
+        (Some(code), _) => Err(SourceError::Exit { program, code }),
+        (None, signal) => Err(SourceError::Signal {
+            program,
+            signal: signal.unwrap_or_default(),
+        }),
+    }
+}
+
+/// A program and everything it started. Ends with this value.
+#[derive(Debug)]
+struct Group {
+    child: Child,
+    id: Option<Pid>,
+    mark: Option<PathBuf>,
+    ended: bool,
+}
+
+impl Group {
+    fn of(child: Child, mark: Option<PathBuf>) -> Self {
+        let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        Self {
+            child,
+            id,
+            mark,
+            ended: false,
+        }
+    }
+
+    fn tell_program(&self) {
+        // It has not been waited for, so its number is still its own.
+        if let Some(id) = self.id {
+            let _ = kill_process(id, Signal::TERM);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(id) = self.id {
+            // It may have ended by itself.
+            let _ = kill_process_group(id, signal);
+        }
+    }
+
+    /// After the program: ends what it has left.
+    async fn end(&mut self) {
+        self.ended = true;
+        self.signal(Signal::KILL);
+        if let Some(mark) = self.mark.clone() {
+            let _ = tokio::task::spawn_blocking(move || end_leftovers(&mark)).await;
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.signal(Signal::KILL);
+            self.mark.as_deref().map(end_leftovers);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The steward: looks after images from the wish for one to the deletion of the last trace of it.
+//!
+//! ```text
+//!      store ──events──►  desk ──► plan (pure)
+//!                          │
+//!               per action │
+//!                          ▼
+//!        build · upload · settle · remove          each under the lock that belongs to it
+//!            │                 │
+//!          store            gearman ─────► workers
+//! ```
+//!
+//! Every builder process that has a store has one, and any number may run beside each other and beside Python
+//! builders: there is no election. What keeps them apart are the locks of the records. The desk looks at an image
+//! when something about it has changed and starts what the plan asks for; whoever carries it out takes the lock,
+//! draws the picture of the image again, and asks the plan again. So nothing is decided on an old picture.
+//!
+//! # Nothing is kept in memory that a restart would miss
+//!
+//! A record is written before its job is submitted. A job whose answer does not come (its worker, its job server or
+//! its steward is gone, the answer is garbled) is asked after: from the start of a job its worker answers
+//! `image-info:<id>`. Only when nobody has answered for a while is the work given up as lost. What a steward
+//! leaves behind, in whatever state, another one finds as a record whose lock is free.
+//!
+//! What Nodepool's records have no room for (why something failed and how often, which files are gone) is in
+//! [`notes`], and how far a job is in [`progress`], both below `/nodeyard`.
+
+mod build;
+mod calls;
+mod claim;
+mod context;
+mod desk;
+mod error;
+mod events;
+mod functions;
+mod handle;
+mod inquiry;
+pub mod notes;
+mod options;
+mod orphans;
+mod picture;
+mod policy;
+pub mod progress;
+mod remove;
+mod upload;
+
+use std::fmt;
+use std::sync::Arc;
+
+use nodeyard_config::Config;
+use nodeyard_model::{Component, ComponentKind, ComponentState};
+use nodeyard_store::registry::Registry;
+use nodeyard_store::{Tree, ext};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use error::Error;
+pub use events::{BuildEnded, Events, NoEvents, WorkState};
+pub use functions::Functions;
+pub use handle::Handle;
+pub use options::{Options, Timing};
+pub use picture::{draw, known_images};
+
+use context::Context;
+use desk::Desk;
+use functions::Directory;
+
+/// What a steward works with.
+#[derive(Clone)]
+pub struct Parts {
+    pub tree: Arc<dyn Tree>,
+    /// The configuration in force, and those that follow it.
+    pub config: watch::Receiver<Arc<Config>>,
+    pub events: Arc<dyn Events>,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("tree", &self.tree)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+pub struct Steward {
+    options: Options,
+    parts: Parts,
+    ready: watch::Sender<bool>,
+}
+
+impl Steward {
+    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+        let (ready, is_ready) = watch::channel(false);
+        let steward = Self {
+            options,
+            parts,
+            ready,
+        };
+        (steward, Handle { ready: is_ready })
+    }
+
+    /// Works until `shutdown`, or until the store is closed. The store stays open. Jobs under way are left to
+    /// their workers and records; whoever comes next finds them.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let Self {
+            options,
+            parts,
+            ready,
+        } = self;
+        let registry = Registry::new(Arc::clone(&parts.tree));
+        let system = tokio::select! {
+            system = prepare(&registry) => system?,
+            () = shutdown.cancelled() => return Ok(()),
+        };
+        let mut component = Component::new(options.hostname.clone(), ComponentKind::Builder);
+        component.state = ComponentState::Running;
+        component.version = Some(options.version.clone());
+        let registration = registry.components().register(&component)?;
+        let directory = Directory::start(options.servers.clone(), options.timing);
+        let ctx = Context::new(registry.clone(), system, directory, options, &parts);
+        let result = Desk::new(ctx, parts.config, ready).run(&shutdown).await;
+        registration.end().await;
+        registry.locks().settled().await;
+        result
+    }
+}
+
+async fn prepare(registry: &Registry) -> nodeyard_store::Result<Box<str>> {
+    let tree = &**registry.tree();
+    let components = registry.components();
+    ext::persist(tree, || components.prepare()).await?;
+    ext::persist(tree, || registry.system_id()).await
+}

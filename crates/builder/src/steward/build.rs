@@ -1,0 +1,230 @@
+//! Having an image built.
+
+use std::collections::BTreeSet;
+
+use nodeyard_image::ImageId;
+use nodeyard_model::{BuildId, BuildKey, BuildState, Formats, ImageBuild, ImageName};
+use nodeyard_plan::images::{Action, Subject};
+use nodeyard_store::Result;
+use nodeyard_store::lock::LockGuard;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::calls::Answer;
+use super::claim::Claim;
+use super::context::{Came, Context, Trouble, key, now};
+use super::events::BuildEnded;
+use super::inquiry::Found;
+use super::notes::Notes;
+use super::progress::Reporter;
+use crate::jobs::{BuildJob, BuildResult, Function, from_payload};
+
+impl Context {
+    pub(super) async fn build(
+        &self,
+        image: &ImageName,
+        formats: &BTreeSet<Box<str>>,
+    ) -> Result<Came> {
+        let action = Action::Build {
+            formats: formats.clone(),
+        };
+        let Some(claim) = self.claim_image(image, &action).await? else {
+            return Ok(Came::ToNothing);
+        };
+        let key = key(image, BuildId::from_u128(Uuid::new_v4().as_u128()));
+        let mut record = ImageBuild::new(BuildState::Building, now());
+        record.builder = Some((&*self.hostname).into());
+        record.formats = formats.iter().collect();
+        let stat = self.registry.images().create_build(&key, &record).await?;
+        tracing::info!(%image, build = %key.build, "build begins");
+        let build = Running::new(self, key, stat.czxid, formats.clone());
+        build.begin(claim).await
+    }
+
+    /// Takes over a build that lost its steward.
+    pub(super) async fn resume_build(&self, image: &ImageName, build: BuildId) -> Result<Came> {
+        let action = Action::ResumeBuild { build };
+        let Some(claim) = self.claim_image(image, &action).await? else {
+            return Ok(Came::ToNothing);
+        };
+        let key = key(image, build);
+        let Some(stored) = self.registry.images().build(&key).await? else {
+            claim.release().await?;
+            return Ok(Came::ToNothing);
+        };
+        tracing::info!(%image, %build, "a build without a steward is taken over");
+        let asked = stored.value.formats.iter().map(Box::from).collect();
+        let running = Running::new(self, key, stored.stat.czxid, asked);
+        let tree = &**self.registry.tree();
+        let reporter = Reporter::begin(tree, image, build, None).await;
+        let found = self.inquire_build(build).await;
+        reporter.end().await;
+        running.end(claim, found).await
+    }
+
+    /// Takes away the request that this image was built for.
+    pub(super) async fn clear_request(&self, image: &ImageName, order: i64) -> Result<Came> {
+        let images = self.registry.images();
+        let request = images.build_request(image).await?;
+        if request.is_none_or(|request| request.czxid != order) {
+            return Ok(Came::ToNothing);
+        }
+        images.delete_build_request(image).await?;
+        Ok(Came::Through)
+    }
+
+    async fn claim_image(&self, image: &ImageName, action: &Action) -> Result<Option<Claim>> {
+        let lock = self.registry.images().building_lock(image)?;
+        let Some(claim) = Claim::attempt(lock).await? else {
+            return Ok(None);
+        };
+        let unlock = |picture: &mut nodeyard_plan::images::Picture| picture.building = false;
+        if self.confirm(image, action, unlock).await?.is_some() {
+            return Ok(Some(claim));
+        }
+        claim.release().await?;
+        Ok(None)
+    }
+}
+
+/// A build that has a record.
+struct Running<'c> {
+    ctx: &'c Context,
+    key: BuildKey,
+    order: i64,
+    asked: BTreeSet<Box<str>>,
+    begun: Instant,
+}
+
+impl<'c> Running<'c> {
+    fn new(ctx: &'c Context, key: BuildKey, order: i64, asked: BTreeSet<Box<str>>) -> Self {
+        Self {
+            ctx,
+            key,
+            order,
+            asked,
+            begun: Instant::now(),
+        }
+    }
+
+    async fn begin(self, claim: Claim) -> Result<Came> {
+        let (ctx, build) = (self.ctx, self.key.build);
+        let function = Function::Build(self.key.image.clone());
+        let job = BuildJob {
+            image_id: ImageId::from(build),
+            managed: Some((&*ctx.system).into()),
+            formats: self.asked.iter().cloned().collect(),
+            stream: false,
+        };
+        let tree = &**ctx.registry.tree();
+        let mut reporter = Reporter::begin(tree, &self.key.image, build, None).await;
+        let answer = match ctx.submit(&function, &job).await {
+            Ok(job) => ctx.follow(&function, build, job, &mut reporter).await,
+            Err(answer) => answer,
+        };
+        let found = match answer {
+            Answer::Done(data) => match from_payload::<BuildResult>(&function, &data) {
+                Ok(result) if result.image_id.build() == Some(build) => Found::Done(result),
+                // A worker that knows only the old answer, or garbles the new one.
+                _ => ctx.inquire_build(build).await,
+            },
+            Answer::Failed(failure) => Found::Failed(failure.reason),
+            Answer::Lost(reason) => {
+                tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
+                ctx.inquire_build(build).await
+            }
+            Answer::Unsent(reason) => Found::Failed(reason),
+        };
+        reporter.end().await;
+        self.end(claim, found).await
+    }
+
+    async fn end(self, mut claim: Claim, found: Found<BuildResult>) -> Result<Came> {
+        let result = match found {
+            Found::Done(result) => Ok(result),
+            Found::Failed(reason) => Err(reason),
+            Found::Nothing => Err("no worker knows of the build any more".to_owned()),
+        };
+        let stored = loop {
+            match self.store(claim.guard(), result.as_ref().ok()).await {
+                Err(error) if error.is_connection() => claim.renew().await?,
+                stored => break stored?,
+            }
+        };
+        if stored {
+            self.note(result).await?;
+        }
+        claim.release().await?;
+        Ok(Came::Through)
+    }
+
+    /// False if somebody else has ended the build, or it is gone.
+    async fn store(&self, guard: &LockGuard, result: Option<&BuildResult>) -> Result<bool> {
+        let images = self.ctx.registry.images();
+        guard.tree().sync().await?;
+        let stored = images.build(&self.key).await?;
+        let building = stored.filter(|stored| stored.value.state == BuildState::Building);
+        let Some(stored) = building else {
+            return Ok(false);
+        };
+        let record = self.record(stored.value, result);
+        images.store_build(guard, &self.key, &record).await?;
+        Ok(true)
+    }
+
+    fn record(&self, mut record: ImageBuild, result: Option<&BuildResult>) -> ImageBuild {
+        if let Some(image) = self.ctx.image(&self.key.image) {
+            record.username = Some(image.username.into());
+            record.python_path = Some(image.python_path.into());
+            record.shell_type = image.shell_type.map(Into::into);
+        }
+        match result {
+            Some(result) => {
+                record.builder = Some(result.builder.clone());
+                record.builder_id = Some(result.builder_id.clone());
+                record.formats = result.formats.keys().collect::<Formats>();
+                record.set_state(BuildState::Ready, now());
+            }
+            None => record.set_state(BuildState::Failed, now()),
+        }
+        record
+    }
+
+    async fn note(&self, result: Result<BuildResult, String>) -> Result<()> {
+        let (ctx, image, build) = (self.ctx, &self.key.image, self.key.build);
+        let took = self.begun.elapsed();
+        let result = match result {
+            Ok(result) => result,
+            Err(reason) => {
+                let formats = None;
+                ctx.events.built(&BuildEnded {
+                    image,
+                    took,
+                    formats,
+                });
+                let trouble = Trouble {
+                    subject: Subject::Build,
+                    build,
+                    order: self.order,
+                    reason,
+                };
+                return ctx.failed(image, trouble).await;
+            }
+        };
+        tracing::info!(%image, %build, builder = %result.builder, "build is ready");
+        let formats: Vec<_> = result.formats.iter().map(|(f, i)| (&**f, i)).collect();
+        ctx.events.built(&BuildEnded {
+            image,
+            took,
+            formats: Some(&formats),
+        });
+        let made_less = self.asked.iter().any(|f| !result.formats.contains_key(f));
+        Notes::change(&**ctx.registry.tree(), image, |notes| {
+            notes.setbacks.remove(&Subject::Build);
+            if made_less {
+                notes.builds.entry(build).or_default().asked = self.asked.clone();
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,65 @@
+//! Tells changes of what is being done, for metrics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nodeyard_model::{ImageName, ProviderName};
+use nodeyard_plan::images::{BuildVerdict, Explanation, UploadVerdict, WhyBuild};
+
+use crate::steward::events::{Events, WorkState};
+
+/// What was told last.
+#[derive(Debug)]
+pub(super) struct States {
+    events: Arc<dyn Events>,
+    builds: HashMap<ImageName, WorkState>,
+    uploads: HashMap<(ImageName, ProviderName), WorkState>,
+    requests: HashMap<ImageName, bool>,
+}
+
+impl States {
+    pub(super) fn new(events: Arc<dyn Events>) -> Self {
+        Self {
+            events,
+            builds: HashMap::new(),
+            uploads: HashMap::new(),
+            requests: HashMap::new(),
+        }
+    }
+
+    pub(super) fn tell(&mut self, explanation: &Explanation) {
+        let image = &explanation.image;
+        let state = match explanation.build {
+            BuildVerdict::Paused { .. } => WorkState::Paused,
+            BuildVerdict::UnderWay { .. } => WorkState::Building,
+            _ => WorkState::Idle,
+        };
+        if self.builds.insert(image.clone(), state) != Some(state) {
+            self.events.building(image, state);
+        }
+        let waits = matches!(
+            explanation.build,
+            BuildVerdict::Waits {
+                why: WhyBuild::Requested { .. },
+                ..
+            } | BuildVerdict::Begins {
+                why: WhyBuild::Requested { .. }
+            }
+        );
+        if self.requests.insert(image.clone(), waits).unwrap_or(false) != waits {
+            self.events.requested(image, waits);
+        }
+        for report in &explanation.providers {
+            let state = match report.verdict {
+                UploadVerdict::Paused => WorkState::Paused,
+                UploadVerdict::UnderWay { .. } => WorkState::Uploading,
+                _ => WorkState::Idle,
+            };
+            let provider = &report.provider;
+            let place = (image.clone(), provider.clone());
+            if self.uploads.insert(place, state) != Some(state) {
+                self.events.uploading(image, provider, state);
+            }
+        }
+    }
+}

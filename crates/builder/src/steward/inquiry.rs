@@ -1,0 +1,111 @@
+//! Finding out what became of a job whose answer did not come.
+
+use nodeyard_image::ImageId;
+use nodeyard_model::{BuildId, UploadId};
+use tokio::time::Instant;
+
+use super::calls::Answer;
+use super::context::Context;
+use crate::jobs::{
+    BuildResult, Function, ImageInfo, InfoJob, LocalState, UploadProgress, UploadResult,
+    from_payload,
+};
+
+/// What there is to know of a job.
+#[derive(Debug)]
+pub(super) enum Found<T> {
+    Done(T),
+    Failed(String),
+    /// Nobody knows of it, and nobody will.
+    Nothing,
+}
+
+/// What a worker says of a job at one moment.
+enum Stand<T> {
+    UnderWay,
+    Ended(Found<T>),
+    /// It does not know.
+    Unknown,
+}
+
+impl Context {
+    /// What a worker says of an image; none if nobody says anything that makes sense.
+    pub(super) async fn info(&self, build: BuildId) -> Option<ImageInfo> {
+        let function = Function::Info(ImageId::from(build));
+        let question = InfoJob::default();
+        match self.call(&function, &question, self.timing.call).await {
+            Answer::Done(data) => from_payload(&function, &data)
+                .inspect_err(|error| {
+                    let error = error as &dyn std::error::Error;
+                    tracing::warn!(%build, error, "a worker's answer makes no sense");
+                })
+                .ok()
+                .filter(|info: &ImageInfo| info.image_id.build() == Some(build)),
+            Answer::Failed(_) | Answer::Lost(_) | Answer::Unsent(_) => None,
+        }
+    }
+
+    /// Waits for the end of a build that we have no job of.
+    pub(super) async fn inquire_build(&self, build: BuildId) -> Found<BuildResult> {
+        self.inquire(build, |info| match info.state {
+            LocalState::Building => Stand::UnderWay,
+            LocalState::Ready => Stand::Ended(Found::Done(BuildResult {
+                image_id: info.image_id,
+                builder: info.builder,
+                builder_id: info.builder_id,
+                formats: info.formats,
+            })),
+            LocalState::Failed => {
+                let failure = info.failure.map(|failure| failure.reason);
+                let reason = failure.unwrap_or_else(|| "the worker does not say why".to_owned());
+                Stand::Ended(Found::Failed(reason))
+            }
+        })
+        .await
+    }
+
+    /// Waits for the end of an upload that we have no job of.
+    pub(super) async fn inquire_upload(
+        &self,
+        build: BuildId,
+        upload: UploadId,
+        provider: &nodeyard_model::ProviderName,
+    ) -> Found<UploadResult> {
+        self.inquire(build, |info| {
+            let mut uploads = info.uploads.into_iter();
+            let ours = uploads
+                .find(|known| known.upload_id == Some(upload) && known.provider == *provider);
+            match ours.map(|known| known.state) {
+                Some(UploadProgress::Uploading) => Stand::UnderWay,
+                Some(UploadProgress::Ready(result)) => Stand::Ended(Found::Done(result)),
+                Some(UploadProgress::Failed(failure)) => {
+                    Stand::Ended(Found::Failed(failure.reason))
+                }
+                None => Stand::Unknown,
+            }
+        })
+        .await
+    }
+
+    async fn inquire<T>(&self, build: BuildId, stand: impl Fn(ImageInfo) -> Stand<T>) -> Found<T> {
+        let function = Function::Info(ImageId::from(build));
+        let mut heard = Instant::now();
+        loop {
+            let functions = self.directory.fresh().await;
+            if functions.answers(&function) {
+                match self.info(build).await.map(&stand) {
+                    Some(Stand::Ended(found)) => return found,
+                    Some(Stand::UnderWay) => heard = Instant::now(),
+                    Some(Stand::Unknown) | None => {}
+                }
+            } else if functions.silence().is_some() {
+                // The workers may be well; only we cannot hear them.
+                heard = Instant::now();
+            }
+            if heard.elapsed() >= self.timing.patience {
+                return Found::Nothing;
+            }
+            tokio::time::sleep(self.timing.inquiry).await;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What stewards remember of an image, beside Nodepool's records.
+//!
+//! One JSON record for each image, below `/nodeyard/images`. Several stewards may write it at once, each about its
+//! own piece of work, so it is changed by compare and swap. Nothing depends on it for safety: without it failures
+//! are retried sooner and files are deleted twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use nodeyard_model::{BuildId, ImageName, layout};
+use nodeyard_plan::images::{Setback, Subject};
+use nodeyard_store::{CreateMode, Error, Record, Result, Tree, TreePath, Version, ext};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Notes {
+    /// What failed lately, how often and why.
+    pub setbacks: BTreeMap<Subject, Setback>,
+    pub builds: BTreeMap<BuildId, BuildNotes>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildNotes {
+    /// Formats that its worker was asked for, if it made fewer.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub asked: BTreeSet<Box<str>>,
+    /// Files that went by `delete-after-upload`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub dropped: BTreeSet<Box<str>>,
+}
+
+/// As it is stored: keys of a JSON object are texts, and a subject is more than that.
+#[derive(Default, Serialize, Deserialize)]
+struct Stored {
+    #[serde(default)]
+    setbacks: Vec<(Subject, Setback)>,
+    #[serde(default)]
+    builds: BTreeMap<BuildId, BuildNotes>,
+}
+
+impl Notes {
+    pub async fn read(tree: &dyn Tree, image: &ImageName) -> Result<Self> {
+        let path = TreePath::new(layout::image_notes(image))?;
+        let record = ext::get_opt(tree, &path).await?;
+        Ok(record.map_or_else(Self::default, |record| Self::parse(&path, &record)))
+    }
+
+    /// Changes the notes, whoever else does so at the same time. The change may be made several times.
+    pub(super) async fn change(
+        tree: &dyn Tree,
+        image: &ImageName,
+        change: impl Fn(&mut Self),
+    ) -> Result<()> {
+        let path = TreePath::new(layout::image_notes(image))?;
+        loop {
+            let record = ext::get_opt(tree, &path).await?;
+            let before = record.as_ref().map(|record| Self::parse(&path, record));
+            let mut notes = before.clone().unwrap_or_default();
+            change(&mut notes);
+            if before.unwrap_or_default() == notes {
+                return Ok(());
+            }
+            let written = match record {
+                Some(record) => {
+                    let version = Version::Exactly(record.stat.version);
+                    tree.set(&path, notes.to_json(), version).await.map(drop)
+                }
+                None => {
+                    let mode = CreateMode::Persistent;
+                    tree.create(&path, notes.to_json(), mode).await.map(drop)
+                }
+            };
+            match written {
+                Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
+                Err(Error::NoNode { .. }) => {
+                    let parent = TreePath::new(layout::IMAGE_NOTES)?;
+                    ext::ensure_path(tree, &parent).await?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Forgets an image that there is nothing left of.
+    pub(super) async fn remove(tree: &dyn Tree, image: &ImageName) -> Result<()> {
+        let path = TreePath::new(layout::image_notes(image))?;
+        ext::delete_recursive(tree, &path).await
+    }
+
+    /// One more failure in a row.
+    pub(super) fn fail(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
+        let earlier = self.setbacks.get(&subject).map_or(0, |last| last.failures);
+        let failures = if counts_anew { 0 } else { earlier } + 1;
+        self.setbacks
+            .insert(subject, Setback { failures, ..latest });
+    }
+
+    /// What is known of a build that is gone.
+    pub(super) fn forget_build(&mut self, build: BuildId) {
+        self.builds.remove(&build);
+        self.setbacks.retain(|subject, _| match subject {
+            Subject::Build | Subject::Upload { .. } => true,
+            Subject::RemoveUpload(upload) => upload.build != build,
+            Subject::RemoveBuild { build: other } | Subject::DropFiles { build: other } => {
+                *other != build
+            }
+        });
+    }
+
+    /// Notes that make no sense are as good as none.
+    fn parse(path: &TreePath, record: &Record) -> Self {
+        if record.data.is_empty() {
+            return Self::default();
+        }
+        let stored: Stored = serde_json::from_slice(&record.data).unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(%path, error, "malformed notes are passed over");
+            Stored::default()
+        });
+        Self {
+            setbacks: stored.setbacks.into_iter().collect(),
+            builds: stored.builds,
+        }
+    }
+
+    fn to_json(&self) -> Bytes {
+        let setbacks = self.setbacks.iter();
+        let stored = Stored {
+            setbacks: setbacks.map(|(s, b)| (s.clone(), b.clone())).collect(),
+            builds: self.builds.clone(),
+        };
+        crate::jobs::to_payload(&stored).into()
+    }
+}

@@ -1,0 +1,66 @@
+//! What a steward is told when it is made.
+
+use std::time::Duration;
+
+use nodeyard_gearman::Endpoint;
+use nodeyard_plan::images::Pace;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The full host name, which the steward is registered under and builds are recorded with until their worker
+    /// has told its own.
+    pub hostname: Box<str>,
+    /// What the component says about itself.
+    pub version: Box<str>,
+    /// The job servers; each worker registers with all of them.
+    pub servers: Vec<Endpoint>,
+    /// Most uploads that are waited for at once; how many run at once is the workers' business.
+    pub uploads: usize,
+    pub timing: Timing,
+    pub pace: Pace,
+}
+
+/// How long to wait where no event can be waited for, and how often to look without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Between two looks at all images, and for images on workers that have no record.
+    pub pass: Duration,
+    /// Between two questions of who answers what.
+    pub poll: Duration,
+    /// The same while something waits for a worker.
+    pub eager_poll: Duration,
+    /// How long a job server may take to answer.
+    pub answer: Duration,
+    /// How long a worker may take for `image-info` and for deleting files.
+    pub call: Duration,
+    /// How long a worker may take to delete an image from a cloud.
+    pub cloud_call: Duration,
+    /// Between two questions of what became of a job whose answer was lost.
+    pub inquiry: Duration,
+    /// How long nobody may know of such a job, while job servers answer, before it is given up.
+    pub patience: Duration,
+    /// How long a job may say nothing before its worker is asked whether it still works on it.
+    pub quiet: Duration,
+    /// How long a worker may not answer that before the job is asked after as if its answer was lost.
+    pub silence: Duration,
+    /// Before something that met an unexpected error of the store is tried again.
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            pass: Duration::from_secs(60),
+            poll: Duration::from_secs(30),
+            eager_poll: Duration::from_secs(2),
+            answer: Duration::from_secs(10),
+            call: Duration::from_secs(60),
+            cloud_call: Duration::from_secs(600),
+            inquiry: Duration::from_secs(5),
+            patience: Duration::from_secs(120),
+            quiet: Duration::from_secs(300),
+            silence: Duration::from_secs(3600),
+            retry: Duration::from_secs(5),
+        }
+    }
+}

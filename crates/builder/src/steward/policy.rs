@@ -1,0 +1,70 @@
+//! What the configuration says of an image, in the words of the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodeyard_config::{Config, Image, ImageSource, Provider};
+use nodeyard_model::{ImageName, ProviderName};
+use nodeyard_plan::images::{ImagePolicy, Origin, Takes};
+
+/// What OpenStack clouds take unless clouds.yaml, which only workers have, says otherwise. A worker converts.
+const USUAL_FORMAT: &str = "qcow2";
+
+pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
+    let image = config.images.get(name.as_str())?;
+    let origin = match &image.source {
+        ImageSource::Build(build) => Origin::Built {
+            rebuild_age: build.rebuild_age.0,
+        },
+        ImageSource::Zuul(_) => Origin::Imported,
+    };
+    Some(ImagePolicy {
+        origin,
+        pause: image.pause,
+        formats: formats(config, image),
+        keep_formats: set(&image.keep_formats),
+        delete_after_upload: image.delete_after_upload,
+        retention: image.retention,
+    })
+}
+
+/// The image's own and those of all providers that take it.
+fn formats(config: &Config, image: &Image) -> BTreeSet<Box<str>> {
+    let mut formats = set(&image.formats);
+    let takers = config.providers_of_image(&image.name);
+    for provider in takers.filter(|provider| provider.manages_images()) {
+        formats.insert(provider.image_format().unwrap_or(USUAL_FORMAT).into());
+    }
+    formats
+}
+
+/// Every provider that images are uploaded to, and how it takes this one.
+pub(super) fn providers(
+    config: &Config,
+    image: &ImageName,
+) -> BTreeMap<ProviderName, Option<Takes>> {
+    let managers = config.providers.values();
+    managers
+        .filter(|provider| provider.manages_images())
+        .filter_map(|provider| {
+            // The loader has refused names that cannot be in a path.
+            let name = provider.name().parse().ok()?;
+            Some((name, takes(provider, image)))
+        })
+        .collect()
+}
+
+fn takes(provider: &Provider, image: &ImageName) -> Option<Takes> {
+    let is_named = |names: Vec<&nodeyard_config::Name>| {
+        let mut names = names.into_iter();
+        names.any(|name| name.as_str() == image.as_str())
+    };
+    is_named(provider.diskimages()).then(|| Takes {
+        pause: is_named(provider.paused_diskimages()),
+        format: provider.image_format().map(Box::from),
+    })
+}
+
+fn set<'a>(texts: impl IntoIterator<Item = &'a String>) -> BTreeSet<Box<str>> {
+    let texts = texts.into_iter();
+    texts.map(|text| Box::from(text.as_str())).collect()
+}

@@ -1,0 +1,118 @@
+//! How far the jobs of an image are, for those who wait.
+//!
+//! An ephemeral record below `/nodeyard` for each job, written at most once a second. It goes with the job, or with the
+//! steward that follows it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, layout};
+use nodeyard_store::{CreateMode, Error, Result, Tree, TreePath, Version, ext};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::context::now;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a write may hold up the job it is about.
+const LIMIT: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    pub build: BuildId,
+    /// None for the build itself, otherwise where it is uploaded to.
+    pub provider: Option<ProviderName>,
+    pub since: Timestamp,
+    /// Of how much; none as long as the worker has said nothing.
+    pub done: Option<(u64, u64)>,
+}
+
+/// The jobs of an image that somebody follows now.
+pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
+    let dir = TreePath::new(layout::image_jobs(image))?;
+    let records = match tree.list(&dir).await {
+        Ok(records) => records,
+        Err(Error::NoNode { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let records = records.iter();
+    Ok(records
+        .filter_map(|(_, record)| serde_json::from_slice(&record.data).ok())
+        .collect())
+}
+
+/// Writes the progress of one job. What cannot be written is not: nothing depends on it.
+pub(super) struct Reporter<'t> {
+    tree: &'t dyn Tree,
+    path: Option<TreePath>,
+    progress: Progress,
+    written: Option<Instant>,
+}
+
+impl<'t> Reporter<'t> {
+    pub(super) async fn begin(
+        tree: &'t dyn Tree,
+        image: &ImageName,
+        build: BuildId,
+        provider: Option<&ProviderName>,
+    ) -> Self {
+        let name = match provider {
+            Some(provider) => format!("{}/{build}.{provider}", layout::image_jobs(image)),
+            None => format!("{}/{build}", layout::image_jobs(image)),
+        };
+        let mut reporter = Self {
+            tree,
+            path: TreePath::new(name).ok(),
+            progress: Progress {
+                build,
+                provider: provider.cloned(),
+                since: now(),
+                done: None,
+            },
+            written: None,
+        };
+        reporter.write().await;
+        reporter
+    }
+
+    pub(super) async fn report(&mut self, numerator: u64, denominator: u64) {
+        self.progress.done = Some((numerator, denominator));
+        let due = self
+            .written
+            .is_none_or(|written| written.elapsed() >= INTERVAL);
+        if due {
+            self.write().await;
+        }
+    }
+
+    pub(super) async fn end(self) {
+        if let Some(path) = &self.path {
+            let _ = tokio::time::timeout(LIMIT, ext::delete_opt(self.tree, path)).await;
+        }
+    }
+
+    async fn write(&mut self) {
+        self.written = Some(Instant::now());
+        let Some(path) = &self.path else { return };
+        let data = Bytes::from(crate::jobs::to_payload(&self.progress));
+        let written = tokio::time::timeout(LIMIT, put(self.tree, path, data)).await;
+        if let Ok(Err(error)) = written {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(%path, error, "progress is not recorded");
+        }
+    }
+}
+
+async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
+    match tree.set(path, data.clone(), Version::Any).await {
+        Err(Error::NoNode { .. }) => {}
+        result => return result.map(drop),
+    }
+    if let Some(dir) = path.parent() {
+        ext::ensure_path(tree, &dir).await?;
+    }
+    tree.create(path, data, CreateMode::Ephemeral)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,321 @@
+//! The worker: does image work for whoever asks by gearman, and holds the files.
+//!
+//! ```text
+//!                     gearman servers
+//!        image-build │ image-upload, image-delete, │ image-info
+//!                    │ upload-delete               │
+//!        ┌───────────▼────────── answer ───────────▼──────────┐
+//!        │  build      upload   delete   upload_delete   info │
+//!        └───┬────────────┬───────┬──────────┬─────────────┬──┘
+//!         source       drivers    │       drivers          │
+//!            └───────────────► repository ◄────────────────┘
+//! ```
+//!
+//! Builds and uploads are [works](works): they go on when the caller or the job server is lost, and whoever asks for
+//! the same again joins. What came of them is in the repository's manifests, so that a later question, also after a
+//! restart, finds the answer. The worker needs no store, and uses no credentials but its own.
+
+mod answer;
+mod build;
+mod delete;
+mod drivers;
+mod follow;
+mod functions;
+mod hook;
+mod info;
+mod machine;
+mod problem;
+mod provider;
+mod upload;
+mod upload_delete;
+mod works;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use nodeyard_config::Config;
+use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
+use nodeyard_gearman::{Backoff, Endpoint};
+use nodeyard_image::{ImageId, Limits, OpenError, Repository};
+use nodeyard_model::{ProviderName, Timestamp};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::source::{self, LogLimits, Redactor};
+
+pub use drivers::DriverFactory;
+
+use build::Builds;
+use drivers::Drivers;
+use functions::Functions;
+use upload::Uploads;
+
+/// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
+const STOP_GRACE: Duration = Duration::from_secs(50);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The name of this host, as records hold it.
+    pub hostname: Box<str>,
+    /// Builds at once.
+    pub build_workers: usize,
+    /// Uploads and deletions at once.
+    pub upload_workers: usize,
+    /// Questions at once. They are answered during builds, and some of them last as long as one.
+    pub info_workers: usize,
+    pub gearman: Vec<Endpoint>,
+    pub backoff: Backoff,
+    /// Space for images.
+    pub space: Limits,
+    pub logs: LogLimits,
+}
+
+impl Options {
+    pub fn new(hostname: impl Into<Box<str>>, gearman: Vec<Endpoint>) -> Self {
+        Self {
+            hostname: hostname.into(),
+            build_workers: 1,
+            upload_workers: 4,
+            info_workers: 6,
+            gearman,
+            backoff: Backoff::default(),
+            space: Limits::default(),
+            logs: LogLimits::default(),
+        }
+    }
+}
+
+/// What a worker works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// The configuration in force, and those that follow it.
+    pub config: watch::Receiver<Arc<Config>>,
+    pub drivers: Arc<dyn DriverFactory>,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
+    }
+}
+
+/// Why a worker cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("`images-dir` is not set, and a builder has to keep its images somewhere")]
+    NoImagesDir,
+    #[error("the images cannot be used")]
+    Repository(#[source] OpenError),
+    #[error("the task that opens the images has failed")]
+    Task(#[source] tokio::task::JoinError),
+}
+
+#[derive(Debug)]
+pub struct Worker {
+    options: Options,
+    parts: Parts,
+    context: watch::Sender<Option<Weak<Context>>>,
+}
+
+/// How others see a running worker. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    context: watch::Receiver<Option<Weak<Context>>>,
+}
+
+/// What a worker is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    pub builder_id: Box<str>,
+    /// Connections to job servers, all of them together.
+    pub connections: usize,
+    pub building: Vec<ImageId>,
+    pub uploading: Vec<(ImageId, ProviderName)>,
+    /// Functions that are offered.
+    pub functions: Vec<String>,
+}
+
+/// What all jobs share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    options: Options,
+    config: watch::Receiver<Arc<Config>>,
+    repository: Repository,
+    drivers: Drivers,
+    functions: Functions,
+    builds: Builds,
+    uploads: Uploads,
+    /// Those who follow a log leave room for short questions.
+    followers: Semaphore,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+}
+
+impl Worker {
+    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+        let context = watch::Sender::new(None);
+        let handle = Handle {
+            context: context.subscribe(),
+        };
+        let worker = Self {
+            options,
+            parts,
+            context,
+        };
+        (worker, handle)
+    }
+
+    /// Works until `shutdown`. Builds that run then are ended and have failed; uploads can be asked for again.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let Self {
+            options,
+            parts,
+            context: publish,
+        } = self;
+        let Parts {
+            mut config,
+            drivers,
+        } = parts;
+        let first = config.borrow_and_update().clone();
+        let repository = open(&options, &first).await?;
+        let workers = [
+            ("Build Worker", options.build_workers),
+            ("Upload Worker", options.upload_workers),
+            ("Info Worker", options.info_workers),
+        ];
+        let workers = workers.map(|(name, slots)| {
+            let name = format!("Nodepool Builder {name}");
+            let mut gearman = WorkerOptions::new(name, options.gearman.clone(), slots);
+            gearman.backoff = options.backoff;
+            gearman.stop_grace = STOP_GRACE;
+            Gearman::new(gearman)
+        });
+        let stopping = shutdown.child_token();
+        let context = Arc::new(Context {
+            functions: Functions::new(workers.each_ref().map(Gearman::handle)),
+            followers: Semaphore::new(options.info_workers.saturating_sub(2).max(1)),
+            options,
+            config: config.clone(),
+            repository,
+            drivers: Drivers::new(drivers),
+            builds: Builds::default(),
+            uploads: Uploads::default(),
+            tasks: TaskTracker::new(),
+            stopping: stopping.clone(),
+        });
+        // However this ends, builds do not go on unnoticed.
+        let _stop = stopping.clone().drop_guard();
+        context.offer_everything();
+        upload::abandon_foreign(&context);
+        publish.send_replace(Some(Arc::downgrade(&context)));
+
+        let follow_config = async {
+            while config.changed().await.is_ok() {
+                context.offer_configured();
+            }
+            std::future::pending::<()>().await;
+        };
+        let work = async {
+            let [build, upload, info] = workers;
+            tokio::join!(
+                build.run(stopping.clone()),
+                upload.run(stopping.clone()),
+                info.run(stopping.clone()),
+            );
+        };
+        tokio::select! {
+            () = work => {}
+            () = follow_config => {}
+        }
+        // Works outlive the jobs that asked for them.
+        stopping.cancel();
+        context.tasks.close();
+        if tokio::time::timeout(STOP_GRACE, context.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("image work did not stop in time and is dropped");
+        }
+        Ok(())
+    }
+}
+
+async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
+    let open = nodeyard_image::Options {
+        dir: PathBuf::from(config.images_dir.as_ref().ok_or(Error::NoImagesDir)?),
+        builder: options.hostname.clone(),
+        limits: options.space,
+    };
+    let open = tokio::task::spawn_blocking(|| {
+        let repository = Repository::open(open)?;
+        // A killed worker's builds may still be running.
+        for image in repository
+            .images()
+            .iter()
+            .filter(|image| image.failure.is_some())
+        {
+            let base = repository
+                .dir()
+                .join(format!("{}-{}", image.image, image.id));
+            let ended = source::end_leftovers(&base);
+            if ended > 0 {
+                tracing::warn!(image = %image.image, id = %image.id, ended, "processes of a lost build are ended");
+            }
+        }
+        Ok(repository)
+    });
+    open.await.map_err(Error::Task)?.map_err(Error::Repository)
+}
+
+impl Context {
+    fn config(&self) -> Arc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// Of all that is secret in the configuration and that work could repeat.
+    fn redactor(&self) -> Redactor {
+        let config = self.config();
+        let builds = config
+            .images
+            .values()
+            .filter_map(|image| match &image.source {
+                nodeyard_config::ImageSource::Build(build) => Some(build),
+                nodeyard_config::ImageSource::Zuul(_) => None,
+            });
+        let secrets = builds
+            .flat_map(|build| build.env_vars.values())
+            .filter(|value| value.secret)
+            .map(|value| value.value.as_str());
+        Redactor::new(secrets)
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            builder_id: self.repository.builder_id().into(),
+            connections: self.functions.connections(),
+            building: self.builds.running(),
+            uploading: self.uploads.running(),
+            functions: self.functions.names(),
+        }
+    }
+}
+
+impl Handle {
+    /// None before the worker has begun, and after it has ended.
+    pub fn status(&self) -> Option<Status> {
+        let context = self.context.borrow().as_ref().and_then(Weak::upgrade)?;
+        Some(context.status())
+    }
+
+    /// Returns when functions are offered; false if the worker has ended before.
+    pub async fn until_ready(&mut self) -> bool {
+        self.context.wait_for(Option::is_some).await.is_ok()
+    }
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}

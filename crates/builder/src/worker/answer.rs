@@ -1,0 +1,52 @@
+//! From a job to its answer.
+
+use std::sync::Weak;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nodeyard_gearman::worker::{Handler, Job, JobError};
+
+use super::problem::Problem;
+use super::{Context, build, delete, info, upload, upload_delete};
+use crate::jobs::{Failure, Function};
+
+/// Answers the jobs of one function.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The functions are the context's own, so this must not keep it.
+    pub(super) context: Weak<Context>,
+    pub(super) function: Function,
+}
+
+#[async_trait]
+impl Handler for Answer {
+    async fn run(&self, job: Job) -> Result<Bytes, JobError> {
+        let Some(context) = self.context.upgrade() else {
+            return Err(JobError::Fail);
+        };
+        let answer = match &self.function {
+            Function::Build(image) => build::serve(&context, image, &job).await,
+            Function::Upload(id) => upload::serve(&context, id, &job).await,
+            Function::Delete(id) => delete::serve(&context, id, &job).await,
+            Function::Info(id) => info::serve(&context, id, &job).await,
+            Function::UploadDelete(provider) => {
+                upload_delete::serve(&context, provider, &job).await
+            }
+        };
+        match answer {
+            Ok(data) => Ok(data.into()),
+            Err(Problem::Expected(failure)) => {
+                let Failure { reason, kind } = failure;
+                let reason = context.redactor().mask(&reason);
+                tracing::info!(function = %self.function, ?kind, reason, "a job failed");
+                job.data(Failure { reason, kind }.to_line()).await;
+                Err(JobError::Fail)
+            }
+            Err(Problem::Surprise(text)) => {
+                let text = context.redactor().mask(&text);
+                tracing::error!(function = %self.function, text, "a job met a surprise");
+                Err(JobError::Exception(text))
+            }
+        }
+    }
+}

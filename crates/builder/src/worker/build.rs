@@ -1,0 +1,266 @@
+//! `image-build:<image>`: makes an image.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_config::{self as config, Config, ImageSource};
+use nodeyard_gearman::worker::Job;
+use nodeyard_image::{Begin, Draft, Format, ImageId, Manifest, State};
+use nodeyard_model::ImageName;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use super::follow::BuildLog;
+use super::functions::works_on;
+use super::info::{file_infos, to_manifest};
+use super::problem::{Problem, blocking, with_causes};
+use super::provider;
+use super::works::{Work, Works};
+use crate::jobs::{BuildJob, BuildResult, from_payload, to_payload};
+use crate::source::{self, BuildOrder, Console, SourceError};
+
+/// How long a source may take to stop before it is dropped; programs are killed long before.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// The builds that run.
+#[derive(Debug, Default)]
+pub(super) struct Builds(Works<ImageId, Log, BuildResult>);
+
+/// The log, once there is one.
+type Log = watch::Receiver<Option<BuildLog>>;
+
+impl Builds {
+    pub(super) fn running(&self) -> Vec<ImageId> {
+        self.0.keys()
+    }
+
+    /// The log of a build that runs.
+    pub(super) fn log(&self, id: &ImageId) -> Option<BuildLog> {
+        self.0.get(id)?.view.borrow().clone()
+    }
+}
+
+/// What is asked for turns out to be there.
+enum Early {
+    Done(BuildResult),
+    Problem(Problem),
+}
+
+pub(super) async fn serve(
+    context: &Arc<Context>,
+    image: &ImageName,
+    job: &Job,
+) -> Result<Vec<u8>, Problem> {
+    let order: BuildJob = from_payload(job.function(), job.payload())?;
+    let work = match start(context, image, &order) {
+        Ok(work) => work,
+        Err(Early::Done(result)) => return Ok(to_payload(&result)),
+        Err(Early::Problem(problem)) => return Err(problem),
+    };
+    let mut log = work.view.clone();
+    let report = async {
+        job.progress(0, 1).await;
+        let log = match log.wait_for(Option::is_some).await {
+            Ok(log) => log.clone(),
+            Err(_) => None,
+        };
+        if let Some(log) = log {
+            let stream = async {
+                if order.stream {
+                    log.send(job).await;
+                }
+            };
+            tokio::join!(log.send_progress(job), stream);
+        }
+    };
+    let ((), result) = tokio::join!(report, work.outcome());
+    Ok(to_payload(&result?))
+}
+
+fn start(
+    context: &Arc<Context>,
+    image: &ImageName,
+    order: &BuildJob,
+) -> Result<Work<Log, BuildResult>, Early> {
+    let id = &order.image_id;
+    context.builds.0.join(id.clone(), &context.tasks, || {
+        if let Some(known) = context.repository.get(id) {
+            if known.image != *image {
+                let reason = format!(
+                    "id {id} belongs to an image of {}; use another id",
+                    known.image
+                );
+                return Err(Early::Problem(Problem::refused(reason)));
+            }
+            if known.state == State::Ready {
+                return Err(Early::Done(result(&known)));
+            }
+        }
+        let build = Build::of(context, image, order).map_err(Early::Problem)?;
+        let (publish, log) = watch::channel(None);
+        Ok((log, build.run(publish)))
+    })
+}
+
+/// One build.
+struct Build {
+    context: Arc<Context>,
+    config: Arc<Config>,
+    how: config::Build,
+    begin: Begin,
+    formats: Vec<Format>,
+}
+
+impl Build {
+    fn of(context: &Arc<Context>, image: &ImageName, order: &BuildJob) -> Result<Self, Problem> {
+        let config = context.config();
+        let entry = config.images.get(image.as_str());
+        let how = match entry.map(|entry| &entry.source) {
+            Some(ImageSource::Build(build)) if works_on(&config, image.as_str()) => build.clone(),
+            _ => return Err(Problem::refused(format!("image {image} is not built here"))),
+        };
+        let formats = if order.formats.is_empty() {
+            provider::formats(&config, image.as_str())
+        } else {
+            order.formats.iter().map(ToString::to_string).collect()
+        };
+        let formats: Result<Vec<Format>, _> = formats.iter().map(|format| format.parse()).collect();
+        let mut formats = formats.map_err(|error| Problem::refused(error.to_string()))?;
+        formats.sort_unstable();
+        formats.dedup();
+        if formats.is_empty() {
+            return Err(Problem::refused(format!(
+                "image {image} has no formats: list some, or let a provider use it"
+            )));
+        }
+        let begin = Begin {
+            image: image.clone(),
+            id: order.image_id.clone(),
+            managed: provider::managed(order.managed.as_deref())?,
+            need: None,
+        };
+        Ok(Self {
+            context: Arc::clone(context),
+            how,
+            begin,
+            formats,
+            config,
+        })
+    }
+
+    async fn run(self, publish: watch::Sender<Option<BuildLog>>) -> Result<BuildResult, Problem> {
+        let (context, id) = (Arc::clone(&self.context), self.begin.id.clone());
+        let repository = context.repository.clone();
+        let begin = self.begin.clone();
+        let draft = blocking(move || repository.begin(begin)).await?;
+        context.offer_image(&id, State::Building);
+        tracing::info!(image = %self.begin.image, %id, "a build begins");
+        let made = self.make(&draft, &publish).await;
+        let formats = self.formats;
+        let ended: Result<Arc<Manifest>, Problem> = match made {
+            Ok(()) => blocking(move || draft.commit(&formats)).await,
+            Err(problem) => {
+                let failure = to_manifest(&problem.clone().into_failure());
+                let ended = tokio::task::spawn_blocking(move || draft.fail(failure)).await;
+                ended.map_err(Problem::from).and(Err(problem))
+            }
+        };
+        match ended {
+            Ok(manifest) => {
+                tracing::info!(image = %self.begin.image, %id, "a build has made an image");
+                context.announce_image(&id, State::Ready).await;
+                Ok(result(&manifest))
+            }
+            Err(problem) => {
+                context.announce_image(&id, State::Failed).await;
+                Err(problem)
+            }
+        }
+    }
+
+    /// Lets the source make the files.
+    async fn make(
+        &self,
+        draft: &Draft,
+        publish: &watch::Sender<Option<BuildLog>>,
+    ) -> Result<(), Problem> {
+        let (image, id) = (&self.begin.image, &self.begin.id);
+        let directory = PathBuf::from(&self.config.build_log_dir);
+        let path = Console::path(&directory, image, id);
+        let mut console = Console::open(
+            path.clone(),
+            self.context.options.logs,
+            self.context.redactor(),
+        )
+        .await
+        .map_err(|error| {
+            let log = path.display();
+            Problem::unable(format!("the log {log} cannot be written: {error}"))
+        })?;
+        self.prune_logs(directory).await;
+        publish.send_replace(Some(BuildLog {
+            path,
+            state: console.state(),
+        }));
+        let order = BuildOrder {
+            image: image.clone(),
+            id: id.clone(),
+            base: draft.output(),
+            formats: self.formats.iter().map(|f| f.as_str().into()).collect(),
+            elements_path: self.config.elements_dir.as_deref().map(Into::into),
+        };
+        let stop = self.context.stopping.child_token();
+        let source = source::from_config(&self.how);
+        let made = tokio::select! {
+            made = source.make(&order, &mut console, &stop) => made,
+            () = limit(*self.how.build_timeout, &stop) => Err(SourceError::Stopped),
+        };
+        console.end().await;
+        made.map_err(|error| match error {
+            SourceError::Stopped if self.context.stopping.is_cancelled() => {
+                Problem::unable("the worker stopped during the build")
+            }
+            SourceError::Stopped => Problem::failed(format!(
+                "the build took longer than its build-timeout, {} seconds",
+                self.how.build_timeout.as_secs()
+            )),
+            // Another worker may have the program.
+            SourceError::Start { .. } => Problem::unable(with_causes(&error)),
+            error => Problem::failed(with_causes(&error)),
+        })
+    }
+
+    async fn prune_logs(&self, directory: PathBuf) {
+        let Some(keep) = self.config.build_log_retention else {
+            return;
+        };
+        let image = self.begin.image.clone();
+        let pruned = tokio::task::spawn_blocking(move || source::prune(&directory, &image, keep));
+        if let Ok(Err(error)) = pruned.await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "old build logs stay"
+            );
+        }
+    }
+}
+
+/// Stops a build when its time is up. Returns if it does not stop then, whoever said it must.
+async fn limit(time: Duration, stop: &CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep(time) => stop.cancel(),
+        () = stop.cancelled() => {}
+    }
+    tokio::time::sleep(STOP_LIMIT).await;
+}
+
+fn result(manifest: &Manifest) -> BuildResult {
+    BuildResult {
+        image_id: manifest.id.clone(),
+        builder: manifest.builder.clone(),
+        builder_id: manifest.builder_id.clone(),
+        formats: file_infos(manifest),
+    }
+}

@@ -1,0 +1,71 @@
+//! The drivers of providers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_model::ProviderName;
+
+/// Callers say for whom they ask, so there is no natural end to the number of drivers.
+const MOST: usize = 64;
+
+/// Makes drivers. The binary implements it: only there is known which drivers exist.
+pub trait DriverFactory: Send + Sync {
+    /// `owner` is what everything that the driver makes has to carry.
+    fn make(
+        &self,
+        provider: &config::Provider,
+        owner: Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error>;
+}
+
+/// Drivers that were made, for as long as the configuration of their provider stays.
+pub(super) struct Drivers {
+    factory: Arc<dyn DriverFactory>,
+    made: Mutex<HashMap<(driver::SystemId, ProviderName), Made>>,
+}
+
+struct Made {
+    config: config::Provider,
+    driver: Arc<dyn Driver>,
+}
+
+impl fmt::Debug for Drivers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Drivers")
+    }
+}
+
+impl Drivers {
+    pub(super) fn new(factory: Arc<dyn DriverFactory>) -> Self {
+        Self {
+            factory,
+            made: Mutex::default(),
+        }
+    }
+
+    pub(super) fn get(
+        &self,
+        provider: &config::Provider,
+        owner: &Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error> {
+        let key = (owner.system.clone(), owner.provider.clone());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = made.get(&key).filter(|known| known.config == *provider) {
+            return Ok(Arc::clone(&known.driver));
+        }
+        let driver = self.factory.make(provider, owner.clone())?;
+        if made.len() >= MOST {
+            made.clear();
+        }
+        let config = provider.clone();
+        let entry = Made {
+            config,
+            driver: Arc::clone(&driver),
+        };
+        made.insert(key, entry);
+        Ok(driver)
+    }
+}

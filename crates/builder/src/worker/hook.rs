@@ -1,0 +1,44 @@
+//! `post-upload-hook`: a program that looks at an upload and has a veto.
+
+use std::path::Path;
+
+use nodeyard_model::ProviderName;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use super::problem::{Problem, with_causes};
+use crate::source::process::{Program, run_plain};
+use crate::source::{Console, SourceError};
+
+/// How much of its output is logged.
+const OUTPUT: usize = 4 << 10;
+
+/// Runs until the hook agrees or does not, or `stop`.
+pub(super) async fn run(
+    context: &Context,
+    hook: &str,
+    provider: &ProviderName,
+    external_id: &str,
+    file: &Path,
+    stop: &CancellationToken,
+) -> Result<(), Problem> {
+    let mut program = Program::named(hook);
+    program.arg(provider.as_str()).arg(external_id).arg(file);
+    let mut console = Console::in_memory(OUTPUT, context.redactor());
+    let ended = run_plain(program, &mut console, stop).await;
+    let output = console.kept();
+    match ended {
+        Ok(()) => {
+            tracing::info!(%provider, external_id, output, "the post-upload hook agrees");
+            Ok(())
+        }
+        Err(SourceError::Stopped) => Err(Problem::unable("the post-upload hook was stopped")),
+        Err(error) => {
+            tracing::warn!(%provider, external_id, output, "the post-upload hook does not agree");
+            let error = with_causes(&error);
+            Err(Problem::failed(format!(
+                "the post-upload hook does not agree: {error}"
+            )))
+        }
+    }
+}

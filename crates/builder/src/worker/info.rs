@@ -1,0 +1,147 @@
+//! `image-info:<id>`: what this worker knows of an image.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use nodeyard_gearman::worker::Job;
+use nodeyard_image::{self as image, ImageId, Manifest, Outcome, State, Upload};
+
+use super::Context;
+use super::follow::send_log;
+use super::problem::Problem;
+use crate::jobs::{
+    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, UploadInfo, UploadProgress,
+    UploadResult, from_payload, to_payload,
+};
+use crate::source::Console;
+
+/// The words for what can be done about a failure, as manifests hold them.
+const KINDS: [(FailureKind, &str); 4] = [
+    (FailureKind::Refused, "refused"),
+    (FailureKind::Unable, "unable"),
+    (FailureKind::Failed, "failed"),
+    (FailureKind::Missing, "missing"),
+];
+
+pub(super) async fn serve(
+    context: &Arc<Context>,
+    id: &ImageId,
+    job: &Job,
+) -> Result<Vec<u8>, Problem> {
+    let order: InfoJob = from_payload(job.function(), job.payload())?;
+    let known = || {
+        let known = context.repository.get(id);
+        known.ok_or_else(|| Problem::missing(format!("image {id} is not here")))
+    };
+    let manifest = known()?;
+    if let Some(from) = order.log_from {
+        let directory = context.config().build_log_dir.clone();
+        let path = Console::path(Path::new(&directory), &manifest.image, id);
+        let growing = context.builds.log(id).filter(|_| order.follow);
+        let _follows = match &growing {
+            Some(_) => Some(context.followers.try_acquire().map_err(|_| {
+                Problem::unable("too many others follow logs of this worker; ask without `follow`")
+            })?),
+            None => None,
+        };
+        send_log(job, &path, from, growing.map(|log| log.state)).await;
+    }
+    Ok(to_payload(&describe(context, &*known()?)))
+}
+
+fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
+    ImageInfo {
+        image_id: manifest.id.clone(),
+        image: manifest.image.clone(),
+        state: match manifest.state {
+            State::Building => LocalState::Building,
+            State::Ready => LocalState::Ready,
+            State::Failed => LocalState::Failed,
+        },
+        since: manifest.since,
+        builder: manifest.builder.clone(),
+        builder_id: manifest.builder_id.clone(),
+        managed: manifest.managed.clone(),
+        formats: file_infos(manifest),
+        failure: manifest.failure.as_ref().map(|failure| {
+            let mut failure = from_manifest(failure);
+            failure.reason = context.redactor().mask(&failure.reason);
+            failure
+        }),
+        uploads: manifest
+            .uploads
+            .iter()
+            .map(|upload| describe_upload(context, &manifest.id, upload))
+            .collect(),
+    }
+}
+
+fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadInfo {
+    let state = match &upload.outcome {
+        Outcome::Pending
+            if context
+                .uploads
+                .is_running(id, &upload.provider, upload.upload_id) =>
+        {
+            UploadProgress::Uploading
+        }
+        Outcome::Pending => UploadProgress::Failed(Failure {
+            reason: "the worker stopped during the upload; ask for it again and it goes on"
+                .to_owned(),
+            kind: FailureKind::Unable,
+        }),
+        Outcome::Ready {
+            external_id,
+            external_name,
+            format,
+        } => UploadProgress::Ready(UploadResult {
+            external_id: external_id.clone(),
+            external_name: external_name.clone(),
+            format: format.clone(),
+        }),
+        Outcome::Failed(failure) => UploadProgress::Failed(from_manifest(failure)),
+    };
+    UploadInfo {
+        provider: upload.provider.clone(),
+        upload_id: upload.upload_id,
+        state,
+    }
+}
+
+pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> {
+    let files = manifest.files.iter().map(|(format, file)| {
+        let info = FormatInfo {
+            size: file.size,
+            allocated: file.allocated,
+            md5: file.digests.md5.clone(),
+            sha256: file.digests.sha256.clone(),
+        };
+        (format.as_str().into(), info)
+    });
+    files.collect()
+}
+
+pub(super) fn to_manifest(failure: &Failure) -> image::Failure {
+    let kind = KINDS.iter().find(|(kind, _)| *kind == failure.kind);
+    let stored = image::Failure::new(failure.reason.clone());
+    match kind {
+        Some((_, word)) => stored.with_kind(*word),
+        None => stored,
+    }
+}
+
+pub(super) fn from_manifest(failure: &image::Failure) -> Failure {
+    if failure.reason == image::Failure::INTERRUPTED {
+        return Failure {
+            reason: "the worker ended during the build".to_owned(),
+            kind: FailureKind::Unable,
+        };
+    }
+    let word = failure.kind.as_deref();
+    let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
+    Failure {
+        reason: failure.reason.clone(),
+        kind: kind.map_or(FailureKind::Failed, |(kind, _)| *kind),
+    }
+}

@@ -1,0 +1,121 @@
+//! Why a job has no result.
+
+use nodeyard_image::{CommitError, ConvertError};
+use tokio::task::JoinError;
+
+use crate::jobs::{BadPayload, Failure, FailureKind};
+
+/// Why a job has no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Problem {
+    /// The caller gets the reason, and WORK_FAIL.
+    Expected(Failure),
+    /// The caller gets WORK_EXCEPTION with this text.
+    Surprise(String),
+}
+
+impl Problem {
+    pub(super) fn refused(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Refused, reason)
+    }
+
+    pub(super) fn unable(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Unable, reason)
+    }
+
+    pub(super) fn failed(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Failed, reason)
+    }
+
+    pub(super) fn missing(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Missing, reason)
+    }
+
+    pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+        Self::Expected(Failure {
+            reason: reason.into(),
+            kind,
+        })
+    }
+
+    /// As it is kept in a manifest, and as others are told who ask later.
+    pub(super) fn into_failure(self) -> Failure {
+        match self {
+            Self::Expected(failure) => failure,
+            Self::Surprise(reason) => Failure {
+                reason,
+                kind: FailureKind::Failed,
+            },
+        }
+    }
+}
+
+impl From<BadPayload> for Problem {
+    fn from(error: BadPayload) -> Self {
+        Self::refused(with_causes(&error))
+    }
+}
+
+impl From<CommitError> for Problem {
+    fn from(error: CommitError) -> Self {
+        Self::failed(with_causes(&error))
+    }
+}
+
+impl From<nodeyard_image::Error> for Problem {
+    fn from(error: nodeyard_image::Error) -> Self {
+        use nodeyard_image::Error as E;
+        let kind = match &error {
+            E::Unknown { .. } | E::NoFormat { .. } => FailureKind::Missing,
+            E::Exists { .. } | E::Taken { .. } | E::BadBase(_) => FailureKind::Refused,
+            E::Building { .. } | E::NoRoom(_) | E::File(_) => FailureKind::Unable,
+            E::Mismatch { .. } => FailureKind::Failed,
+        };
+        Self::new(kind, with_causes(&error))
+    }
+}
+
+impl From<ConvertError> for Problem {
+    fn from(error: ConvertError) -> Self {
+        match error {
+            ConvertError::Repository(error) => error.into(),
+            ConvertError::Start { .. } => Self::unable(with_causes(&error)),
+            error => Self::failed(with_causes(&error)),
+        }
+    }
+}
+
+impl From<JoinError> for Problem {
+    fn from(error: JoinError) -> Self {
+        // The text of a panic is for our log only.
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "image work has panicked"
+        );
+        Self::Surprise("this worker made a mistake; its log has more".to_owned())
+    }
+}
+
+/// An error as one line.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Does something that blocks.
+pub(super) async fn blocking<T, E>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, Problem>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    Problem: From<E>,
+{
+    Ok(tokio::task::spawn_blocking(work).await??)
+}

@@ -1,0 +1,235 @@
+//! What the configuration says about the images of a provider, whichever driver it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nodeyard_config::{Config, Driver, Name, Object, Provider};
+use nodeyard_driver::{Owner, SystemId};
+use nodeyard_image::{Compression, ImageId};
+use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
+
+use super::problem::Problem;
+
+/// What a cloud takes if its section does not say: OpenStack's own default.
+const USUAL_FORMAT: &str = "qcow2";
+
+const USUAL_NAME: &str = "{image_name}-{timestamp}";
+
+/// An installation's id goes into the metadata of every cloud.
+const LONGEST_SYSTEM: usize = 128;
+
+/// How images get to a provider.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct UploadSettings {
+    pub(super) format: Box<str>,
+    /// Of files that are converted for it.
+    pub(super) compression: Compression,
+    name_format: Box<str>,
+    pub(super) hook: Option<Box<str>>,
+    pub(super) timeout: Option<Duration>,
+    /// The image's own metadata, with the provider's over it.
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+impl UploadSettings {
+    /// None if the provider does not use the image.
+    pub(super) fn of(config: &Config, provider: &Provider, image: &str) -> Option<Self> {
+        let mut settings = Self {
+            format: format(provider).into(),
+            // What travels is made small, in the way that every reader knows.
+            compression: match provider.driver {
+                Driver::Container(_) | Driver::Qemu(_) => Compression::None,
+                _ => Compression::Zlib,
+            },
+            name_format: USUAL_NAME.into(),
+            hook: None,
+            timeout: None,
+            metadata: BTreeMap::new(),
+        };
+        if let Some(image) = config.images.get(image) {
+            settings.add(&image.metadata);
+        }
+        let named = |name: &Name| name.as_str() == image;
+        match &provider.driver {
+            Driver::OpenStack(section) => settings.openstack(&section.settings, image)?,
+            Driver::Fake(section) => settings.openstack(&section.settings, image)?,
+            Driver::Aws(section) => {
+                let entry = section.diskimages.iter().find(|entry| named(&entry.name))?;
+                settings.hook = section.post_upload_hook.as_deref().map(Into::into);
+                settings.timeout = section.image_import_timeout.map(|time| *time);
+                let tags = entry.tags.iter();
+                settings
+                    .metadata
+                    .extend(tags.map(|(key, value)| (key.clone(), value.clone())));
+            }
+            _ => {
+                provider.diskimages().into_iter().find(|name| named(name))?;
+            }
+        }
+        Some(settings)
+    }
+
+    fn openstack(
+        &mut self,
+        section: &nodeyard_config::OpenStackSettings,
+        image: &str,
+    ) -> Option<()> {
+        let mut entries = section.diskimages.iter();
+        let entry = entries.find(|entry| entry.name.as_str() == image)?;
+        self.name_format = section.image_name_format.as_str().into();
+        self.hook = section.post_upload_hook.as_deref().map(Into::into);
+        self.timeout = Some(*section.image_upload_timeout);
+        self.add(&entry.meta);
+        Some(())
+    }
+
+    fn add(&mut self, metadata: &Object) {
+        let texts = metadata.iter().map(|(key, value)| {
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            (key.clone(), text)
+        });
+        self.metadata.extend(texts);
+    }
+
+    /// The name of an upload in the cloud.
+    pub(super) fn external_name(
+        &self,
+        image: &ImageName,
+        upload: UploadId,
+        now: Timestamp,
+    ) -> Result<Box<str>, Problem> {
+        let timestamp = format!("{:.0}", now.as_secs().floor());
+        let name = fill(&self.name_format, |field| match field {
+            "image_name" => Some(image.to_string()),
+            "upload_id" => Some(upload.to_string()),
+            "timestamp" => Some(timestamp.clone()),
+            _ => None,
+        });
+        name.map(Into::into).ok_or_else(|| {
+            Problem::refused(format!(
+                "image-name-format `{}` has more than {{image_name}}, {{upload_id}} and {{timestamp}} in braces",
+                self.name_format
+            ))
+        })
+    }
+}
+
+/// Python's format syntax, as far as plain fields go; none for what else it knows.
+fn fill(template: &str, field: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find(['{', '}']) {
+        let (text, brace) = rest.split_at(at);
+        out.push_str(text);
+        if let Some(after) = brace.strip_prefix("{{") {
+            out.push('{');
+            rest = after;
+        } else if let Some(after) = brace.strip_prefix("}}") {
+            out.push('}');
+            rest = after;
+        } else {
+            let (name, after) = brace.strip_prefix('{')?.split_once('}')?;
+            out.push_str(&field(name)?);
+            rest = after;
+        }
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+/// The format that a provider takes.
+fn format(provider: &Provider) -> &'static str {
+    provider.image_format().unwrap_or(USUAL_FORMAT)
+}
+
+/// The formats an image is to have: its own, and those of the providers that use it.
+pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
+    let own = config
+        .images
+        .get(image)
+        .into_iter()
+        .flat_map(|image| &image.formats);
+    let providers = config
+        .providers_of_image(image)
+        .map(|p| format(p).to_owned());
+    own.cloned().chain(providers).collect()
+}
+
+/// The installation that a caller names.
+pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, Problem> {
+    let Some(said) = said else { return Ok(None) };
+    if said.is_empty() || said.len() > LONGEST_SYSTEM || said.chars().any(char::is_control) {
+        return Err(Problem::refused(
+            "`managed` is not the id of an installation",
+        ));
+    }
+    Ok(Some(said.into()))
+}
+
+/// Whose an upload is: the installation's that asks, otherwise this builder's own, so that nobody takes it for a
+/// leak.
+pub(super) fn owner(managed: Option<&str>, builder_id: &str, provider: &ProviderName) -> Owner {
+    let system = match managed {
+        Some(system) => SystemId::new(system),
+        None => SystemId::new(format!("builder-{builder_id}")),
+    };
+    Owner {
+        system,
+        provider: provider.clone(),
+    }
+}
+
+/// The id that the tags of an upload name its build by. Foreign ids are none that a tag can hold; what stands for
+/// them only has to be the same every time.
+pub(super) fn build_id(id: &ImageId) -> BuildId {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    id.build().unwrap_or_else(|| {
+        let fnv = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+        BuildId::from_u128(id.as_str().bytes().fold(OFFSET, fnv))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(name: &str) -> Option<String> {
+        (name == "image_name").then(|| "trusty".to_owned())
+    }
+
+    #[test]
+    fn names_are_filled_in_as_python_does() {
+        for (template, expected) in [
+            ("{image_name}-x", Some("trusty-x")),
+            ("{{{image_name}}}", Some("{trusty}")),
+            ("plain", Some("plain")),
+            ("{other}", None),
+            ("{image_name:>10}", None),
+            ("{", None),
+            ("}", None),
+        ] {
+            assert_eq!(fill(template, fields).as_deref(), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn foreign_ids_have_their_own_builds() {
+        let build = |id: &str| build_id(&id.parse().unwrap());
+        let own = "0123456789abcdef0123456789abcdef";
+        assert_eq!(build(own).to_string(), own);
+        assert_eq!(build("42"), build("42"));
+        assert_ne!(build("42"), build("43"));
+    }
+
+    #[test]
+    fn an_installation_is_named_by_something_printable() {
+        assert_eq!(managed(None), Ok(None));
+        assert_eq!(managed(Some("abc")), Ok(Some("abc".into())));
+        for bad in ["", "a\nb", &"x".repeat(200)] {
+            assert!(managed(Some(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

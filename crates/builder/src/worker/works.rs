@@ -1,0 +1,166 @@
+//! Work that outlives the jobs that ask for it.
+//!
+//! gearmand gives a job to another worker, or again to the same one, when it loses sight of the first; stewards ask
+//! again when an answer was lost. So work has a key, runs once, and all who ask for it get what came of it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use super::problem::Problem;
+
+/// The works that run, by their keys. `V` is what can be watched meanwhile, `T` what comes of it.
+#[derive(Debug)]
+pub(super) struct Works<K, V, T> {
+    running: Arc<Mutex<HashMap<K, Work<V, T>>>>,
+}
+
+/// Work that runs or has ended.
+#[derive(Debug)]
+pub(super) struct Work<V, T> {
+    pub(super) view: V,
+    outcome: watch::Receiver<Option<Result<T, Problem>>>,
+}
+
+impl<V: Clone, T> Clone for Work<V, T> {
+    fn clone(&self) -> Self {
+        Self {
+            view: self.view.clone(),
+            outcome: self.outcome.clone(),
+        }
+    }
+}
+
+impl<K, V, T> Default for Works<K, V, T> {
+    fn default() -> Self {
+        Self {
+            running: Arc::default(),
+        }
+    }
+}
+
+impl<K, V, T> Works<K, V, T>
+where
+    K: Clone + Eq + Hash + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+    T: Clone + Send + Sync + 'static,
+{
+    pub(super) fn get(&self, key: &K) -> Option<Work<V, T>> {
+        self.lock().get(key).cloned()
+    }
+
+    pub(super) fn keys(&self) -> Vec<K> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// The work with this key; if there is none, `start` is called for what can be watched and what is to be done.
+    ///
+    /// Before a work leaves the map, what came of it is where later callers look.
+    pub(super) fn join<F, W, E>(
+        &self,
+        key: K,
+        tasks: &TaskTracker,
+        start: F,
+    ) -> Result<Work<V, T>, E>
+    where
+        F: FnOnce() -> Result<(V, W), E>,
+        W: Future<Output = Result<T, Problem>> + Send + 'static,
+    {
+        let mut running = self.lock();
+        if let Some(work) = running.get(&key) {
+            return Ok(work.clone());
+        }
+        let (view, doing) = start()?;
+        let (publish, outcome) = watch::channel(None);
+        let work = Work { view, outcome };
+        running.insert(key.clone(), work.clone());
+        let (map, inner) = (Arc::clone(&self.running), tasks.clone());
+        tasks.spawn(async move {
+            // Of its own, so that a panic is an answer too.
+            let result = inner
+                .spawn(doing)
+                .await
+                .unwrap_or_else(|panic| Err(panic.into()));
+            map.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&key);
+            publish.send_replace(Some(result));
+        });
+        Ok(work)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Work<V, T>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<V, T: Clone> Work<V, T> {
+    /// Waits for what comes of it.
+    pub(super) async fn outcome(&self) -> Result<T, Problem> {
+        let mut outcome = self.outcome.clone();
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(dropped())),
+            Err(_) => Err(dropped()),
+        }
+    }
+}
+
+fn dropped() -> Problem {
+    Problem::unable("this worker has stopped")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Test = Works<&'static str, (), usize>;
+
+    #[tokio::test]
+    async fn those_who_ask_for_the_same_share_it() {
+        let (works, tasks) = (Test::default(), TaskTracker::new());
+        let started = Arc::new(AtomicUsize::new(0));
+        let (go, gate) = oneshot::channel::<()>();
+        let mut gate = Some(gate);
+        let mut ask = || {
+            let (gate, started) = (gate.take(), Arc::clone(&started));
+            works.join("a", &tasks, || {
+                started.fetch_add(1, Ordering::SeqCst);
+                let doing = async move {
+                    if let Some(gate) = gate {
+                        let _ = gate.await;
+                    }
+                    Ok(7)
+                };
+                Ok::<_, Problem>(((), doing))
+            })
+        };
+        let (first, second) = (ask().unwrap(), ask().unwrap());
+        go.send(()).unwrap();
+        assert_eq!(first.outcome().await, Ok(7));
+        assert_eq!(second.outcome().await, Ok(7));
+        assert_eq!(started.load(Ordering::SeqCst), 1);
+        assert!(works.get(&"a").is_none());
+        assert_eq!(ask().unwrap().outcome().await, Ok(7));
+        assert_eq!(started.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_without_its_text() {
+        let (works, tasks) = (Test::default(), TaskTracker::new());
+        let doing = async { panic!("secret") };
+        let work = works.join("a", &tasks, || Ok::<_, Problem>(((), doing)));
+        let Err(Problem::Surprise(text)) = work.unwrap().outcome().await else {
+            panic!("a panic has no result");
+        };
+        assert!(!text.contains("secret"), "{text}");
+        assert!(works.keys().is_empty());
+    }
+}

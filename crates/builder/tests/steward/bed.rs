@@ -1,0 +1,341 @@
+//! Stores, job servers and stewards for tests.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use nodeyard_builder::steward::{self, Events, NoEvents, Options, Parts, Steward, Timing};
+use nodeyard_config::{self as config, Config, Environment, Mode};
+use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::server::{Server, ServerOptions};
+use nodeyard_model::{
+    BuildId, BuildKey, BuildState, ImageBuild, ImageName, ImageUpload, ProviderName, UploadId,
+    UploadState,
+};
+use nodeyard_plan::images::Pace;
+use nodeyard_store::embedded::Embedded;
+use nodeyard_store::registry::Registry;
+use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
+use nodeyard_store::{Tree, TreePath, ext};
+use nodeyard_testbeds::{Proxy, ZooKeeperServer};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::Cloud;
+
+/// So long that only a hang exceeds it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+pub(crate) const TWO_PROVIDERS: &str = "
+diskimages:
+  - {name: ubuntu, elements: [vm], python-path: /usr/bin/python3}
+providers:
+  - {name: one, driver: fake, diskimages: [{name: ubuntu}]}
+  - {name: two, driver: fake, diskimages: [{name: ubuntu}]}
+";
+
+pub(crate) fn image() -> ImageName {
+    "ubuntu".parse().unwrap()
+}
+
+pub(crate) fn provider(name: &str) -> ProviderName {
+    ProviderName::new(name).unwrap()
+}
+
+/// A store that nobody else uses.
+pub(crate) enum Store {
+    Embedded {
+        store: Arc<Embedded>,
+        _directory: tempfile::TempDir,
+    },
+    ZooKeeper {
+        chroot: TreePath,
+    },
+}
+
+impl Store {
+    pub(crate) fn embedded() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::Embedded {
+            store: Embedded::open(directory.path()).unwrap(),
+            _directory: directory,
+        }
+    }
+
+    /// A directory of its own on a server that all tests share.
+    pub(crate) async fn zookeeper() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let chroot = format!("/test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let chroot = TreePath::new(chroot).unwrap();
+        let root = connect(zookeeper().port(), TreePath::root(), PATIENCE);
+        ext::persist(&*root, || ext::ensure_path(&*root, &chroot))
+            .await
+            .unwrap();
+        root.close().await;
+        Self::ZooKeeper { chroot }
+    }
+
+    /// A session of its own.
+    pub(crate) async fn session(&self) -> Arc<dyn Tree> {
+        let tree = match self {
+            Self::Embedded { store, .. } => store.session(),
+            Self::ZooKeeper { chroot } => connect(zookeeper().port(), chroot.clone(), PATIENCE),
+        };
+        ext::connected(&*tree).await.unwrap();
+        tree
+    }
+
+    /// A session that the test can cut off.
+    pub(crate) async fn through_a_proxy(&self, timeout: Duration) -> (Arc<dyn Tree>, Proxy) {
+        let Self::ZooKeeper { chroot } = self else {
+            panic!("an embedded store has no connections");
+        };
+        let proxy = Proxy::start(zookeeper().port()).unwrap();
+        let tree = connect(proxy.port(), chroot.clone(), timeout);
+        ext::connected(&*tree).await.unwrap();
+        (tree, proxy)
+    }
+}
+
+/// The server that all tests share.
+pub(crate) fn zookeeper() -> &'static ZooKeeperServer {
+    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
+    &SERVER
+}
+
+fn connect(port: u16, chroot: TreePath, session_timeout: Duration) -> Arc<dyn Tree> {
+    let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
+    let mut options = ZooKeeperOptions::new(vec![host]);
+    options.session_timeout = session_timeout.min(Duration::from_secs(60));
+    options.chroot = chroot;
+    ZooKeeper::connect(options)
+}
+
+/// Our job server, which can be restarted on its port.
+pub(crate) struct JobServer {
+    pub(crate) endpoint: Endpoint,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl JobServer {
+    pub(crate) async fn start() -> Self {
+        Self::start_on(0).await
+    }
+
+    async fn start_on(port: u16) -> Self {
+        let options = ServerOptions {
+            listen: ([127, 0, 0, 1], port).into(),
+            ..ServerOptions::default()
+        };
+        let server = Server::bind(options).await.unwrap();
+        let endpoint = Endpoint::new("127.0.0.1", server.local_addr().port());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.run(stop.clone()));
+        Self {
+            endpoint,
+            stop,
+            task,
+        }
+    }
+
+    /// Forgets all jobs and connections.
+    pub(crate) async fn restart(self) -> Self {
+        let port = self.endpoint.port;
+        self.stop.cancel();
+        self.task.await.unwrap();
+        Self::start_on(port).await
+    }
+}
+
+pub(crate) fn parse(text: &str) -> Arc<Config> {
+    let main = (Path::new("nodepool.yaml"), text.as_bytes());
+    let (config, problems) = config::load_bytes(main, None, &Environment::default(), Mode::Daemon);
+    Arc::new(config.unwrap_or_else(|| panic!("{problems:?}")))
+}
+
+pub(crate) fn quick() -> Timing {
+    Timing {
+        pass: Duration::from_millis(500),
+        poll: Duration::from_millis(200),
+        eager_poll: Duration::from_millis(30),
+        answer: Duration::from_secs(5),
+        call: Duration::from_secs(5),
+        cloud_call: Duration::from_secs(5),
+        inquiry: Duration::from_millis(20),
+        patience: Duration::from_millis(800),
+        quiet: Duration::from_millis(300),
+        silence: Duration::from_secs(1),
+        retry: Duration::from_millis(50),
+    }
+}
+
+pub(crate) fn hasty() -> Pace {
+    Pace {
+        first_retry: Duration::from_millis(100),
+        longest_retry: Duration::from_millis(500),
+        linger: Duration::from_millis(20),
+    }
+}
+
+/// A steward at work.
+pub(crate) struct Running {
+    pub(crate) config: watch::Sender<Arc<Config>>,
+    pub(crate) handle: steward::Handle,
+    tree: Arc<dyn Tree>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), steward::Error>>,
+}
+
+impl Running {
+    pub(crate) async fn start(store: &Store, server: &JobServer, text: &str) -> Self {
+        Self::start_on(store.session().await, server, text, Arc::new(NoEvents))
+    }
+
+    pub(crate) fn start_on(
+        tree: Arc<dyn Tree>,
+        server: &JobServer,
+        text: &str,
+        events: Arc<dyn Events>,
+    ) -> Self {
+        let (sender, config) = watch::channel(parse(text));
+        let options = Options {
+            hostname: "steward.example.com".into(),
+            version: "0.1.0".into(),
+            servers: vec![server.endpoint.clone()],
+            uploads: 8,
+            timing: quick(),
+            pace: hasty(),
+        };
+        let parts = Parts {
+            tree: Arc::clone(&tree),
+            config,
+            events,
+        };
+        let (steward, handle) = Steward::new(options, parts);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(steward.run(stop.clone()));
+        Self {
+            config: sender,
+            handle,
+            tree,
+            stop,
+            task,
+        }
+    }
+
+    /// Stops it in order.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let ended = tokio::time::timeout(PATIENCE, self.task).await.unwrap();
+        ended.unwrap().unwrap();
+        self.tree.close().await;
+    }
+
+    /// Ends it as `kill -9` would, with its session.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        self.tree.close().await;
+    }
+}
+
+/// Waits for a condition, not for a time.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        let in_time = tokio::time::Instant::now() < deadline;
+        assert!(in_time, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What the records say.
+pub(crate) struct Records(pub(crate) Registry);
+
+pub(crate) type Upload = (BuildId, ProviderName, UploadId, ImageUpload);
+
+impl Records {
+    pub(crate) async fn of(store: &Store) -> Self {
+        Self(Registry::new(store.session().await))
+    }
+
+    pub(crate) async fn builds(&self) -> Vec<(BuildId, ImageBuild)> {
+        let builds = self.0.images().builds(&image()).await.unwrap();
+        let mut builds: Vec<_> = builds
+            .into_iter()
+            .map(|(key, stored)| (stored.stat.czxid, key.build, stored.value))
+            .collect();
+        builds.sort_by_key(|(order, ..)| *order);
+        builds
+            .into_iter()
+            .map(|(_, id, value)| (id, value))
+            .collect()
+    }
+
+    pub(crate) async fn uploads(&self) -> Vec<Upload> {
+        let images = self.0.images();
+        let mut found = Vec::new();
+        for (build, _) in self.builds().await {
+            let key = BuildKey {
+                image: image(),
+                build,
+            };
+            for provider in images.providers(&key).await.unwrap() {
+                let uploads = images.uploads(&key, &provider).await.unwrap();
+                let to = |id, value| (build, provider.clone(), id, value);
+                found.extend(uploads.into_iter().map(|(k, s)| to(k.upload, s.value)));
+            }
+        }
+        found
+    }
+
+    pub(crate) async fn request(&self) {
+        self.0.images().request_build(&image()).await.unwrap();
+    }
+
+    /// So many builds are ready and nothing else is recorded, the newest is in both clouds, and the clouds hold what
+    /// the records say and nothing more. The builds, the oldest first.
+    pub(crate) async fn settled(&self, count: usize, cloud: &Cloud) -> Vec<BuildId> {
+        eventually("everything is as it should be", || async {
+            let builds = self.builds().await;
+            let uploads = self.uploads().await;
+            let recorded: BTreeSet<String> = uploads
+                .iter()
+                .filter_map(|(.., upload)| Some(upload.external_id.as_deref()?.to_owned()))
+                .collect();
+            let (newest, _) = builds.last()?;
+            let all_ready = builds.iter().all(|(_, b)| b.state == BuildState::Ready)
+                && uploads.iter().all(|(.., u)| u.state == UploadState::Ready);
+            let in_clouds = uploads.iter().filter(|(build, ..)| build == newest).count();
+            let request = self.0.images().build_request(&image()).await.unwrap();
+            let good = builds.len() == count
+                && all_ready
+                && in_clouds == 2
+                && recorded.len() == uploads.len()
+                && cloud.ids() == recorded
+                && request.is_none();
+            good.then(|| builds.iter().map(|(id, _)| *id).collect())
+        })
+        .await
+    }
+}
+
+/// Shows the log of a test that is run alone with `RUST_LOG` set.
+pub(crate) fn logs() {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}

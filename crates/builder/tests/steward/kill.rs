@@ -1,0 +1,111 @@
+//! `kill -9` at every step of an image's life.
+//!
+//! A steward dies before or after its n-th write to the store, for every n there is. Another one takes over.
+//! Whatever n is, the image is replaced as it was asked for, and no cloud, disk or store has anything left over.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use nodeyard_builder::steward::NoEvents;
+
+use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, logs};
+use crate::fuse::{Fuse, Moment, Mortal};
+use crate::worker::{Cloud, ScriptedWorker};
+
+/// Runs at the same time; each waits most of the time.
+const AT_ONCE: usize = 6;
+
+/// Whether the second steward is there when the first dies.
+#[derive(Debug, Clone, Copy)]
+enum Successor {
+    Beside,
+    Afterwards,
+}
+
+/// False if the steward had nothing left to do before it came to its end.
+async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
+    let store = Store::embedded();
+    let server = JobServer::start().await;
+    let cloud = Cloud::default();
+    let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
+    let text = TWO_PROVIDERS.replace("elements: [vm]", "elements: [vm], retention: 1");
+    let records = Arc::new(Records::of(&store).await);
+    let beside = match successor {
+        Successor::Beside => Some(Running::start(&store, &server, &text).await),
+        Successor::Afterwards => None,
+    };
+    let fuse = Fuse::new(at, moment);
+    let tree = Arc::new(Mortal {
+        tree: store.session().await,
+        fuse: Arc::clone(&fuse),
+    });
+    let victim = Running::start_on(tree as _, &server, &text, Arc::new(NoEvents));
+    let life = tokio::spawn({
+        let (records, cloud) = (Arc::clone(&records), cloud.clone());
+        async move {
+            let first = records.settled(1, &cloud).await;
+            records.request().await;
+            eventually("the image is replaced", || async {
+                (records.settled(1, &cloud).await != first).then_some(())
+            })
+            .await;
+        }
+    });
+    let mut life = life;
+    let died = tokio::select! {
+        () = fuse.blown() => true,
+        ended = &mut life => {
+            ended.unwrap();
+            life = tokio::spawn(async {});
+            false
+        }
+    };
+    victim.kill().await;
+    let heir = match beside {
+        Some(beside) => beside,
+        None => Running::start(&store, &server, &text).await,
+    };
+    life.await.unwrap();
+    eventually("only one image is on disk", || async {
+        (worker.disk.ids().len() == 1).then_some(())
+    })
+    .await;
+    records.settled(1, &cloud).await;
+    assert_eq!(
+        worker.most_building(),
+        1,
+        "two builds at once ({at}, {moment:?}, {successor:?})"
+    );
+    heir.stop().await;
+    worker.stop().await;
+    died
+}
+
+async fn die_everywhere(moment: Moment, successor: Successor) {
+    logs();
+    let mut at = 1;
+    loop {
+        let runs = (at..at + AT_ONCE).map(|at| die(at, moment, successor));
+        if join_all(runs).await.contains(&false) {
+            break;
+        }
+        at += AT_ONCE;
+    }
+    eprintln!("{moment:?}, {successor:?}: died at up to {at} places");
+    assert!(at > 20, "the fuse counts writes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_write() {
+    die_everywhere(Moment::Before, Successor::Afterwards).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_write() {
+    die_everywhere(Moment::After, Successor::Afterwards).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_write_with_another_steward_beside() {
+    die_everywhere(Moment::After, Successor::Beside).await;
+}

@@ -1,0 +1,17 @@
+//! The steward with everything around it: the embedded store and ZooKeeper, our job server, and workers that do what
+//! a test tells them to.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod bed;
+mod faults;
+mod fuse;
+mod kill;
+mod life;
+mod session;
+mod worker;

@@ -1,0 +1,416 @@
+//! Workers, job servers, clouds and builds for tests.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_builder::jobs::{Failure, ImageInfo};
+use nodeyard_builder::source::LogLimits;
+use nodeyard_builder::worker::{self, DriverFactory, Handle, Options, Parts, Worker};
+use nodeyard_config::{self as config, Config, Environment, Mode};
+use nodeyard_driver::{self as driver, CloudImage, Driver, Owner, SystemId};
+use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
+use nodeyard_gearman::client::{
+    AdminClient, Client, ClientError, ClientOptions, JobRequest, Outcome,
+};
+use nodeyard_gearman::server::{Server, ServerOptions};
+use nodeyard_gearman::{Backoff, Endpoint};
+use nodeyard_testbeds::gearman::{JobServer, Kind};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// So long that only a hang exceeds it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+pub(crate) const PROVIDER: &str = "fake-cloud";
+
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("still waiting after {PATIENCE:?}: {what}"),
+    }
+}
+
+/// Waits for a condition, not for a time.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon(what, found).await
+}
+
+/// Shows the log of a test that is run alone with `RUST_LOG` set.
+pub(crate) fn logs() {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}
+
+/// Which job server sits between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Between {
+    Ours,
+    Gearmand,
+    Geard,
+}
+
+pub(crate) struct Jobs {
+    port: u16,
+    running: RunningServer,
+}
+
+enum RunningServer {
+    Ours {
+        stop: CancellationToken,
+        task: JoinHandle<()>,
+    },
+    Foreign(JobServer),
+}
+
+impl Jobs {
+    pub(crate) async fn start(between: Between) -> Self {
+        let kind = match between {
+            Between::Ours => return Self::ours(0).await,
+            Between::Gearmand => Kind::Gearmand,
+            Between::Geard => Kind::Geard,
+        };
+        let server = JobServer::start(kind, None).unwrap();
+        Self {
+            port: server.port(),
+            running: RunningServer::Foreign(server),
+        }
+    }
+
+    async fn ours(port: u16) -> Self {
+        let options = ServerOptions {
+            listen: format!("127.0.0.1:{port}").parse().unwrap(),
+            ..ServerOptions::default()
+        };
+        let server = Server::bind(options).await.unwrap();
+        let port = server.local_addr().port();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.run(stop.clone()));
+        Self {
+            port,
+            running: RunningServer::Ours { stop, task },
+        }
+    }
+
+    /// Ends and starts again on the same port, with nothing remembered.
+    pub(crate) async fn restart(&mut self) {
+        match &mut self.running {
+            RunningServer::Ours { stop, task } => {
+                stop.cancel();
+                let _ = task.await;
+                *self = Self::ours(self.port).await;
+            }
+            RunningServer::Foreign(server) => {
+                server.kill();
+                server.start_again().unwrap();
+            }
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::new("127.0.0.1", self.port)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(ClientOptions::new(vec![self.endpoint()]))
+    }
+
+    async fn admin(&self) -> Option<AdminClient> {
+        AdminClient::connect(&self.endpoint(), PATIENCE).await.ok()
+    }
+
+    /// How many connections offer a function, if the server says so.
+    async fn workers(&self, name: &str) -> Option<u64> {
+        let status = self.admin().await?.status().await.ok()?;
+        let function = status.into_iter().find(|status| status.function == name);
+        Some(function.map_or(0, |function| function.workers))
+    }
+
+    /// Waits until the server has taken all connections of a worker.
+    pub(crate) async fn taken(&self, connections: usize) {
+        until("the server has taken all connections", || async {
+            let listed = self.admin().await?.workers().await.ok()?;
+            let ours = listed
+                .iter()
+                .filter(|one| one.client_id.starts_with("Nodepool Builder"));
+            (ours.count() >= connections).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn offered(&self, name: &str) {
+        until(&format!("{name} is offered"), || async {
+            (self.workers(name).await? > 0).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn withdrawn(&self, name: &str) {
+        until(&format!("{name} is withdrawn"), || async {
+            (self.workers(name).await? == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Calls a function, and returns its result or why it failed.
+    pub(crate) async fn call(&self, function: &str, payload: &str) -> Result<Vec<u8>, Failure> {
+        match self.outcome(function, payload).await {
+            Outcome::Complete(data) => Ok(data.to_vec()),
+            Outcome::Fail(data) => Err(Failure::from_data(&data).unwrap_or_else(|| {
+                panic!(
+                    "{function} failed without a reason: {:?}",
+                    String::from_utf8_lossy(&data)
+                )
+            })),
+            other => panic!("{function}: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn outcome(&self, function: &str, payload: &str) -> Outcome {
+        let request = JobRequest::new(function, payload.to_owned());
+        // geard has a short queue for new connections and resets those that find it full.
+        let job = until("the server takes a job", || async {
+            match self.client().submit(&request).await {
+                Ok(job) => Some(job),
+                Err(ClientError::OutcomeUnknown { .. }) => None,
+                Err(error) => panic!("{error:?}"),
+            }
+        })
+        .await;
+        soon(function, job.wait()).await
+    }
+
+    pub(crate) async fn json(&self, function: &str, payload: &str) -> Value {
+        let answer = self.call(function, payload).await.unwrap();
+        serde_json::from_slice(&answer).unwrap()
+    }
+
+    pub(crate) async fn info(&self, id: &str) -> ImageInfo {
+        let answer = self.call(&format!("image-info:{id}"), "").await.unwrap();
+        serde_json::from_slice(&answer).unwrap()
+    }
+}
+
+/// A simulated cloud that outlives its workers.
+pub(crate) struct Cloud {
+    pub(crate) world: Arc<World>,
+}
+
+impl Cloud {
+    pub(crate) fn new(simulate: Simulate) -> Arc<Self> {
+        let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
+        Arc::new(Self {
+            world: Arc::new(World::new(options, fake::Clock::system())),
+        })
+    }
+
+    fn driver(&self, owner: Owner) -> FakeDriver {
+        let transport = InProcess::new(Arc::clone(&self.world), PROVIDER);
+        FakeDriver::new(fake::Options::new(owner), Arc::new(transport))
+    }
+
+    /// The images that somebody uploaded.
+    pub(crate) async fn uploads(&self) -> Vec<CloudImage> {
+        let owner = Owner {
+            system: SystemId::new("test"),
+            provider: PROVIDER.parse().unwrap(),
+        };
+        let mut images = self.driver(owner).list_images().await.unwrap();
+        images.retain(|image| image.tags().build.is_some());
+        images
+    }
+}
+
+impl DriverFactory for Cloud {
+    fn make(
+        &self,
+        _provider: &config::Provider,
+        owner: Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error> {
+        Ok(Arc::new(self.driver(owner)))
+    }
+}
+
+impl fmt::Debug for Cloud {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cloud")
+    }
+}
+
+/// A builder's host: its files and its configuration.
+pub(crate) struct Host {
+    directory: TempDir,
+}
+
+/// Makes every format, with a few lines of output and progress.
+pub(crate) const GOOD: &str = r#"
+echo "making $NODEYARD_IMAGE"
+echo "nodeyard: progress 1/2"
+for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
+    echo "this is $NODEYARD_IMAGE_ID as $format" > "$NODEYARD_OUTPUT.$format"
+done
+echo "nodeyard: progress 2/2"
+"#;
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// An executable shell script.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A configuration with images `(name, script)`, all used by the provider, and more keys of it.
+    pub(crate) fn config(&self, images: &[(&str, &str)], provider: &str) -> String {
+        self.config_with(images, provider, "")
+    }
+
+    /// The same, with more keys for every image.
+    pub(crate) fn config_with(
+        &self,
+        images: &[(&str, &str)],
+        provider: &str,
+        keys: &str,
+    ) -> String {
+        let mut diskimages = String::new();
+        let mut uses = String::new();
+        for (name, script) in images {
+            let program = self.script(&format!("make-{name}"), script);
+            let program = program.display();
+            diskimages += &format!(
+                "  - {{name: {name}, builder: command, command: {program}, metadata: {{of: image, both: image}}{keys}}}\n"
+            );
+            uses += &format!("      - {{name: {name}, meta: {{both: provider}}}}\n");
+        }
+        format!(
+            "images-dir: {images_dir}\nbuild-log-dir: {logs}\ndiskimages:\n{diskimages}\
+             providers:\n  - name: {PROVIDER}\n    driver: fake\n{provider}    diskimages:\n{uses}    pools: []\n",
+            images_dir = self.path("images").display(),
+            logs = self.path("logs").display(),
+        )
+    }
+
+    pub(crate) fn log(&self, image: &str, id: &str) -> String {
+        let path = self.path("logs").join(format!("{image}-{id}.log"));
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path("images")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names
+            .filter(|name| !name.starts_with('.') && name != "builder_id.txt")
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub(crate) fn parse(text: &str) -> Arc<Config> {
+    let main = (Path::new("nodepool.yaml"), text.as_bytes());
+    let (config, problems) = config::load_bytes(main, None, &Environment::default(), Mode::Daemon);
+    Arc::new(config.unwrap_or_else(|| panic!("{problems:?}\n{text}")))
+}
+
+/// A worker at work.
+pub(crate) struct Running {
+    pub(crate) handle: Handle,
+    pub(crate) config: watch::Sender<Arc<Config>>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), worker::Error>>,
+}
+
+impl Running {
+    pub(crate) async fn start(
+        jobs: &Jobs,
+        drivers: Arc<dyn DriverFactory>,
+        config: Arc<Config>,
+    ) -> Self {
+        Self::start_with(jobs, drivers, config, |_| {}).await
+    }
+
+    pub(crate) async fn start_with(
+        jobs: &Jobs,
+        drivers: Arc<dyn DriverFactory>,
+        config: Arc<Config>,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        logs();
+        let mut options = Options::new("builder01.example.com", vec![jobs.endpoint()]);
+        options.backoff = Backoff {
+            first: Duration::from_millis(10),
+            ceiling: Duration::from_millis(200),
+        };
+        options.logs = LogLimits {
+            head: 64 << 10,
+            tail: 4 << 10,
+        };
+        options.space.keep_free = 0;
+        change(&mut options);
+        let connections = options.build_workers + options.upload_workers + options.info_workers;
+        let (sender, receiver) = watch::channel(config);
+        let parts = Parts {
+            config: receiver,
+            drivers,
+        };
+        let (worker, mut handle) = Worker::new(options, parts);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(worker.run(stop.clone()));
+        assert!(soon("the worker is ready", handle.until_ready()).await);
+        jobs.taken(connections).await;
+        Self {
+            handle,
+            config: sender,
+            stop,
+            task,
+        }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        soon("the worker stops", self.task).await.unwrap().unwrap();
+    }
+}
+
+/// Runs something that blocks, beside the server.
+pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    soon("a foreign program ends", tokio::task::spawn_blocking(work))
+        .await
+        .unwrap()
+}

@@ -1,0 +1,252 @@
+//! `kill -9` of a worker during a build, an upload and a deletion.
+//!
+//! The worker is a process of its own: this test program, told by its environment to be one. The cloud is a server,
+//! and survives.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
+use nodeyard_builder::worker::{DriverFactory, Options, Parts, Worker};
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
+use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::client::JobRequest;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, logs, parse, until};
+
+const CONFIG: &str = "NODEYARD_TEST_WORKER_CONFIG";
+const GEARMAN: &str = "NODEYARD_TEST_WORKER_GEARMAN";
+const CLOUD: &str = "NODEYARD_TEST_WORKER_CLOUD";
+
+/// Reaches the cloud of the process that kills.
+struct Remote(String);
+
+impl DriverFactory for Remote {
+    fn make(&self, _: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, driver::Error> {
+        let transport = Http::new(&self.0, PROVIDER).unwrap();
+        let options = fake::Options::new(owner);
+        Ok(Arc::new(FakeDriver::new(options, Arc::new(transport))))
+    }
+}
+
+#[test]
+#[ignore = "the process that is killed; started by the other tests"]
+fn working_until_killed() {
+    logs();
+    let text = |name| std::env::var(name).expect("the other tests say how");
+    let config = parse(&std::fs::read_to_string(text(CONFIG)).unwrap());
+    let gearman = Endpoint::new("127.0.0.1", text(GEARMAN).parse().unwrap());
+    let mut options = Options::new("builder02.example.com", vec![gearman]);
+    options.space.keep_free = 0;
+    let (_sender, config) = watch::channel(config);
+    let drivers = Arc::new(Remote(text(CLOUD)));
+    let (worker, _handle) = Worker::new(options, Parts { config, drivers });
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime
+        .block_on(worker.run(CancellationToken::new()))
+        .unwrap();
+}
+
+struct Bed {
+    host: Host,
+    jobs: Jobs,
+    cloud: Arc<Cloud>,
+    cloud_url: String,
+}
+
+/// Killed at the latest with this value.
+struct Victim(Child);
+
+impl Victim {
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Bed {
+    async fn new(between: Between, script: &str, simulate: Simulate) -> Self {
+        let host = Host::new();
+        let text = host.config(&[("trusty", script)], "");
+        std::fs::write(host.path("nodepool.yaml"), text).unwrap();
+        let cloud = Cloud::new(simulate);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let cloud_url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(fake::serve(
+            listener,
+            Arc::clone(&cloud.world),
+            std::future::pending(),
+        ));
+        Self {
+            host,
+            jobs: Jobs::start(between).await,
+            cloud,
+            cloud_url,
+        }
+    }
+
+    async fn worker(&self) -> Victim {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "killed::working_until_killed",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CONFIG, self.host.path("nodepool.yaml"))
+            .env(GEARMAN, self.jobs.port().to_string())
+            .env(CLOUD, &self.cloud_url)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let victim = Victim(child);
+        self.jobs.offered("image-build:trusty").await;
+        victim
+    }
+
+    async fn kill(&self, victim: Victim) {
+        victim.kill();
+        self.jobs.withdrawn("image-build:trusty").await;
+    }
+}
+
+async fn submit(jobs: &Jobs, function: &str, payload: &'static str) {
+    jobs.client()
+        .submit_background(&JobRequest::new(function, payload))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_a_build() {
+    for between in [Between::Ours, Between::Gearmand, Between::Geard] {
+        let bed = Bed::new(between, "", Simulate::default()).await;
+        let pid = bed.host.path("pid");
+        let script = format!(
+            r#"echo half > "$NODEYARD_OUTPUT.qcow2"; echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000"#,
+            pid = pid.display(),
+        );
+        bed.host.script("make-trusty", &script);
+        let worker = bed.worker().await;
+        submit(&bed.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
+        let pid: u32 = until("the build has begun", || async {
+            std::fs::read_to_string(&pid).ok()?.trim().parse().ok()
+        })
+        .await;
+        assert!(bed.host.path("images/trusty-1.qcow2").exists());
+        bed.host.script("make-trusty", GOOD);
+        bed.kill(worker).await;
+
+        let worker = bed.worker().await;
+        until("the lost build's process is ended", || async {
+            (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
+        })
+        .await;
+        // gearmand may have given the job out again; otherwise the image has failed.
+        let info = bed.jobs.info("1").await;
+        if info.state == LocalState::Failed {
+            assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
+            assert!(
+                !bed.host.path("images/trusty-1.qcow2").exists(),
+                "half a file is no image"
+            );
+        }
+        bed.jobs
+            .json("image-build:trusty", r#"{"image-id": "1"}"#)
+            .await;
+        assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
+        worker.kill();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_an_upload() {
+    let simulate = Simulate {
+        upload_time: Span::exactly(Duration::from_secs(2)),
+        ..Simulate::default()
+    };
+    let bed = Bed::new(Between::Geard, GOOD, simulate).await;
+    let worker = bed.worker().await;
+    bed.jobs
+        .json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    let managed = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
+    let foreign = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
+    submit(&bed.jobs, "image-upload:1", managed).await;
+    submit(&bed.jobs, "image-upload:1", foreign).await;
+    until("both have begun", || async {
+        (bed.cloud.uploads().await.len() == 2).then_some(())
+    })
+    .await;
+    bed.kill(worker).await;
+
+    let worker = bed.worker().await;
+    until("what nobody else looks after is removed", || async {
+        (bed.cloud.uploads().await.len() == 1).then_some(())
+    })
+    .await;
+    let info = bed.jobs.info("1").await;
+    let of_steward = info
+        .uploads
+        .iter()
+        .find(|upload| upload.upload_id == Some("0000000001".parse().unwrap()));
+    let state = &of_steward.unwrap().state;
+    assert!(
+        matches!(state, UploadProgress::Failed(f) if f.kind == FailureKind::Unable),
+        "{info:?}"
+    );
+    let uploaded = bed.jobs.json("image-upload:1", managed).await;
+    let images = bed.cloud.uploads().await;
+    assert_eq!(images.len(), 1, "the upload went on where it was");
+    assert_eq!(
+        uploaded["external-id"].as_str(),
+        images[0].id.as_text().as_deref()
+    );
+    worker.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_a_deletion() {
+    let bed = Bed::new(Between::Ours, GOOD, Simulate::default()).await;
+    for round in 0..4 {
+        let worker = bed.worker().await;
+        bed.jobs
+            .json("image-build:trusty", r#"{"image-id": "1"}"#)
+            .await;
+        submit(&bed.jobs, "image-delete:1", "").await;
+        tokio::time::sleep(Duration::from_millis(round)).await;
+        bed.kill(worker).await;
+
+        // Either nothing was done yet, and the image is whole; or it is gone with all its files.
+        let worker = bed.worker().await;
+        let answered = bed
+            .jobs
+            .json("image-build:trusty", r#"{"image-id": "1"}"#)
+            .await;
+        assert_eq!(answered["image-id"], "1");
+        let expected = [
+            "trusty-1.d",
+            "trusty-1.qcow2",
+            "trusty-1.qcow2.md5",
+            "trusty-1.qcow2.sha256",
+        ];
+        assert_eq!(bed.host.files(), expected);
+        bed.jobs.call("image-delete:1", "").await.unwrap();
+        assert_eq!(bed.host.files(), [""; 0]);
+        bed.kill(worker).await;
+    }
+}

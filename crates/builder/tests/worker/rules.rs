@@ -1,0 +1,308 @@
+//! The rules of uploads, deletions and of what is offered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
+use nodeyard_driver_fake::{FailureRates, Simulate, Span};
+use nodeyard_gearman::client::{JobEvent, JobRequest};
+use serde_json::json;
+
+use crate::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
+
+const UPLOAD: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
+const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
+
+async fn start(simulate: Simulate, keys: &str) -> (Host, Jobs, Arc<Cloud>, Running) {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = Cloud::new(simulate);
+    let config = parse(&host.config(&[("trusty", GOOD)], keys));
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    (host, jobs, cloud, worker)
+}
+
+fn slow_cloud() -> Simulate {
+    Simulate {
+        upload_time: Span::exactly(Duration::from_secs(1)),
+        ..Simulate::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hook_sees_the_upload_and_has_a_veto() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = Cloud::new(Simulate::default());
+    let hook = host.script(
+        "hook",
+        &format!(
+            "echo \"$@\" > {}; exit $(cat {})",
+            host.path("seen").display(),
+            host.path("verdict").display()
+        ),
+    );
+    let keys = format!(
+        "    post-upload-hook: {}\n    image-name-format: 'my {{image_name}} {{upload_id}}'\n",
+        hook.display()
+    );
+    let config = parse(&host.config(&[("trusty", GOOD)], &keys));
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+
+    std::fs::write(host.path("verdict"), "0").unwrap();
+    let uploaded = jobs.json("image-upload:1", MANAGED).await;
+    assert_eq!(uploaded["external-name"], "my trusty 0000000001");
+    let seen = std::fs::read_to_string(host.path("seen")).unwrap();
+    let file = host.path("images/trusty-1.qcow2");
+    let expected = format!(
+        "fake-cloud {} {}\n",
+        uploaded["external-id"].as_str().unwrap(),
+        file.display()
+    );
+    assert_eq!(seen, expected);
+
+    std::fs::write(host.path("verdict"), "3").unwrap();
+    let other = MANAGED.replace("0000000001", "0000000002");
+    let failure = jobs.call("image-upload:1", &other).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Failed);
+    assert!(
+        failure.reason.contains("hook") && failure.reason.contains("exit code 3"),
+        "{failure}"
+    );
+    let images = cloud.uploads().await;
+    assert_eq!(
+        images.len(),
+        1,
+        "what the hook does not want is not left in the cloud"
+    );
+    assert_eq!(
+        images[0].id.as_text().as_deref(),
+        uploaded["external-id"].as_str()
+    );
+    let again = jobs.call("image-upload:1", &other).await.unwrap_err();
+    assert_eq!(again, failure, "the same upload has the same end");
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_format_is_made_by_conversion() {
+    let script = r#"head -c 3000000 /dev/urandom > "$NODEYARD_OUTPUT.raw""#;
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = Cloud::new(Simulate::default());
+    let config = parse(&host.config(&[("trusty", script)], ""));
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let built = jobs
+        .json(
+            "image-build:trusty",
+            r#"{"image-id": "1", "formats": ["raw"]}"#,
+        )
+        .await;
+    assert_eq!(built["formats"].as_object().unwrap().len(), 1);
+    let uploaded = jobs.json("image-upload:1", UPLOAD).await;
+    assert_eq!(uploaded["format"], "qcow2");
+    let info = jobs.info("1").await;
+    let made = &info.formats["qcow2"];
+    let image = &cloud.uploads().await[0];
+    assert_eq!(image.properties["md5"], **made.md5.as_ref().unwrap());
+    assert_eq!(image.properties["sha256"], **made.sha256.as_ref().unwrap());
+    let head = std::fs::read(host.path("images/trusty-1.qcow2")).unwrap();
+    assert!(head.starts_with(b"QFI\xfb"));
+
+    // Files can go one by one.
+    jobs.call("image-delete:1", r#"{"formats": ["raw"]}"#)
+        .await
+        .unwrap();
+    assert!(
+        !host.path("images/trusty-1.raw").exists() && host.path("images/trusty-1.qcow2").exists()
+    );
+    assert_eq!(jobs.info("1").await.formats.len(), 1);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_not_deleted_while_it_is_uploaded() {
+    let (host, jobs, cloud, worker) = start(slow_cloud(), "").await;
+    jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    let request = JobRequest::new("image-upload:1", MANAGED);
+    let upload = jobs.client().submit(&request).await.unwrap();
+    until("the cloud has something", || async {
+        (!cloud.uploads().await.is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(
+        jobs.info("1").await.uploads[0].state,
+        UploadProgress::Uploading
+    );
+    let failure = jobs.call("image-delete:1", "").await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unable);
+    let job =
+        json!({"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"});
+    let failure = jobs
+        .call("upload-delete:fake-cloud", &job.to_string())
+        .await
+        .unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unable);
+    // Whoever asks for the same joins.
+    let joined = jobs.json("image-upload:1", MANAGED).await;
+    let outcome = format!("{:?}", soon("the upload ends", upload.wait()).await);
+    assert!(
+        outcome.contains(joined["external-id"].as_str().unwrap()),
+        "{outcome}"
+    );
+    assert_eq!(cloud.uploads().await.len(), 1);
+    jobs.call("image-delete:1", "").await.unwrap();
+    assert_eq!(host.files(), [""; 0]);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_whose_answer_is_lost_is_there_once() {
+    let rates = FailureRates {
+        lost: 0.5,
+        ..FailureRates::default()
+    };
+    let simulate = Simulate {
+        failures: [("create_image".to_owned(), rates)].into_iter().collect(),
+        ..Simulate::default()
+    };
+    let (_host, jobs, cloud, worker) = start(simulate, "").await;
+    jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    for number in 1..=4 {
+        let job = MANAGED.replace("0000000001", &format!("{number:010}"));
+        jobs.json("image-upload:1", &job).await;
+        assert_eq!(cloud.uploads().await.len(), number);
+    }
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_fails_leaves_nothing_in_the_cloud() {
+    let simulate = Simulate {
+        upload_time: Span::exactly(Duration::from_secs(1000)),
+        ..Simulate::default()
+    };
+    let (_host, jobs, cloud, worker) = start(simulate, "    image-upload-timeout: 1\n").await;
+    jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    let failure = jobs.call("image-upload:1", MANAGED).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Failed);
+    assert!(failure.reason.contains("longer"), "{failure}");
+    assert!(cloud.uploads().await.is_empty());
+    let info = jobs.info("1").await;
+    assert!(
+        matches!(info.uploads[0].state, UploadProgress::Failed(_)),
+        "{info:?}"
+    );
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_offered_follows_the_configuration() {
+    let (host, jobs, _cloud, worker) = start(Simulate::default(), "").await;
+    jobs.offered("image-build:trusty").await;
+    jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    let both = host.config(&[("xenial", GOOD), ("xenial-arm", GOOD)], "");
+    worker.config.send_replace(parse(&both));
+    jobs.offered("image-build:xenial-arm").await;
+    jobs.withdrawn("image-build:trusty").await;
+    jobs.offered("image-info:1").await;
+    let failure = jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Refused, "{failure}");
+
+    worker
+        .config
+        .send_replace(parse(&format!("{both}builder-images: '*-arm'\n")));
+    jobs.withdrawn("image-build:xenial").await;
+    jobs.offered("image-build:xenial-arm").await;
+    let clouds = both.split("providers:").next().unwrap().to_owned();
+    worker.config.send_replace(parse(&clouds));
+    jobs.withdrawn("upload-delete:fake-cloud").await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_are_answered_during_a_build_and_its_log_can_be_followed() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let gate = host.path("gate");
+    let script = format!(
+        "echo first; while [ ! -e {} ]; do sleep 0.02; done; echo second; {GOOD}",
+        gate.display()
+    );
+    let config = parse(&host.config(&[("trusty", &script)], ""));
+    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let build = JobRequest::new("image-build:trusty", r#"{"image-id": "1"}"#);
+    let build = jobs.client().submit(&build).await.unwrap();
+    jobs.offered("image-info:1").await;
+    assert_eq!(jobs.info("1").await.state, LocalState::Building);
+    assert_eq!(worker.handle.status().unwrap().building.len(), 1);
+
+    let follow = JobRequest::new("image-info:1", r#"{"log-from": 2, "follow": true}"#);
+    let mut follow = jobs.client().submit(&follow).await.unwrap();
+    let first = soon("the log begins", follow.next()).await.unwrap();
+    assert_eq!(first, JobEvent::Data("rst\n".into()));
+    std::fs::write(&gate, "").unwrap();
+    let mut rest = Vec::new();
+    let info = loop {
+        match soon("the log goes on", follow.next()).await.unwrap() {
+            JobEvent::Data(data) => rest.extend(data),
+            JobEvent::Complete(info) => break info,
+            other => panic!("{other:?}"),
+        }
+    };
+    let log = host.log("trusty", "1");
+    assert_eq!(String::from_utf8(rest).unwrap(), log["first\n".len()..]);
+    assert!(log.ends_with("Exit code: 0\n"));
+    assert!(serde_json::from_slice::<serde_json::Value>(&info).is_ok());
+    soon("the build ends", build.wait()).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = Cloud::new(slow_cloud());
+    let config = parse(&host.config(&[("trusty", GOOD), ("slow", "echo begun; sleep 1000")], ""));
+    let worker = Running::start(&jobs, cloud.clone(), config.clone()).await;
+    jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    let client = jobs.client();
+    let build = JobRequest::new("image-build:slow", r#"{"image-id": "2"}"#);
+    let build = client.submit(&build).await.unwrap();
+    let upload = client
+        .submit(&JobRequest::new("image-upload:1", MANAGED))
+        .await
+        .unwrap();
+    until("both have begun", || async {
+        (host.log("slow", "2") == "begun\n" && !cloud.uploads().await.is_empty()).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    for (job, what) in [(build, "build"), (upload, "upload")] {
+        let outcome = format!("{:?}", soon(what, job.wait()).await);
+        assert!(
+            outcome.contains("unable") && outcome.contains("the worker stopped"),
+            "{outcome}"
+        );
+    }
+
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let info = jobs.info("2").await;
+    assert_eq!(info.state, LocalState::Failed);
+    assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
+    let info = jobs.info("1").await;
+    assert!(
+        matches!(&info.uploads[0].state, UploadProgress::Failed(failure) if failure.kind == FailureKind::Unable),
+        "{info:?}"
+    );
+    let uploaded = jobs.json("image-upload:1", MANAGED).await;
+    let images = cloud.uploads().await;
+    assert_eq!(images.len(), 1, "the upload went on where it was");
+    assert_eq!(
+        uploaded["external-id"].as_str(),
+        images[0].id.as_text().as_deref()
+    );
+    worker.stop().await;
+}

@@ -1,0 +1,263 @@
+//! Every step of every change, with the process killed before it, or with no room on the disk for it.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::files::faults;
+use crate::manifest::{Failure, Outcome};
+
+fn format(text: &str) -> Format {
+    text.parse().unwrap()
+}
+
+fn id() -> ImageId {
+    // As Python's ids are, so that a file without a manifest would be taken for one of Python's.
+    "0123456789abcdef0123456789abcdef".parse().unwrap()
+}
+
+fn open(dir: &Path) -> Repository {
+    Repository::open(Options {
+        dir: dir.to_owned(),
+        builder: "host".into(),
+        limits: Limits {
+            keep_free: 0,
+            most_used: None,
+            first_build: 1,
+        },
+    })
+    .unwrap()
+}
+
+fn begin(repository: &Repository) -> Result<Draft, Error> {
+    repository.begin(Begin {
+        image: "debian".parse().unwrap(),
+        id: id(),
+        managed: Some("system".into()),
+        need: None,
+    })
+}
+
+/// What a program would do.
+fn write_files(draft: &Draft) {
+    fs::write(draft.path(&format("raw")), "raw bytes").unwrap();
+    fs::write(draft.path(&format("qcow2")), "qcow2 bytes").unwrap();
+    fs::write(draft.output().with_extension("vhd-intermediate"), "half").unwrap();
+}
+
+fn build(repository: &Repository) {
+    let Ok(draft) = begin(repository) else { return };
+    write_files(&draft);
+    let _may_fail = draft.commit(&[format("raw"), format("qcow2")]);
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    files::list(dir)
+        .unwrap()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// What holds whatever happened before.
+fn check(dir: &Path) -> Option<Arc<Manifest>> {
+    let repository = open(dir);
+    for own in ["drafts", "deleting", "scratch", "converting"] {
+        assert_eq!(names(&dir.join(".nodeyard").join(own)), [""; 0], "{own}");
+    }
+    let manifest = repository.get(&id());
+    let image_files: Vec<_> = names(dir)
+        .into_iter()
+        .filter(|name| name.starts_with("debian-") && !name.ends_with(".d"))
+        .collect();
+    match &manifest {
+        Some(manifest) if manifest.state == State::Ready => {
+            for format in manifest.files.keys() {
+                repository.verify(&id(), format).unwrap();
+            }
+        }
+        Some(manifest) => {
+            assert_eq!(manifest.state, State::Failed);
+            assert!(manifest.failure.is_some());
+            assert_eq!(image_files, [""; 0]);
+        }
+        None => assert_eq!(image_files, [""; 0]),
+    }
+    manifest
+}
+
+/// Runs `change` in a repository made by `before`, once for each step at which it can be stopped.
+fn at_every_step(
+    before: impl Fn(&Repository),
+    change: impl Fn(&Repository),
+    after: impl Fn(Option<Arc<Manifest>>, bool),
+) {
+    for fault in [faults::killed_at, faults::full_at] as [fn(usize, &dyn Fn()) -> bool; 2] {
+        for step in 0.. {
+            let dir = tempfile::tempdir().unwrap();
+            let repository = open(dir.path());
+            before(&repository);
+            let hit = fault(step, &|| change(&repository));
+            drop(repository);
+            after(check(dir.path()), hit);
+            // A second start changes nothing more.
+            check(dir.path());
+            if !hit {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_build_is_an_image_or_has_failed() {
+    at_every_step(
+        |_| {},
+        build,
+        |manifest, hit| {
+            if !hit {
+                let manifest = manifest.unwrap();
+                assert_eq!(manifest.state, State::Ready);
+                assert_eq!(manifest.files.len(), 2);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_second_attempt_replaces_the_first() {
+    at_every_step(
+        |repository| {
+            let draft = begin(repository).unwrap();
+            write_files(&draft);
+            draft.fail(Failure::new("first"));
+        },
+        build,
+        |manifest, hit| {
+            let manifest = manifest.unwrap();
+            assert!(hit || manifest.state == State::Ready);
+        },
+    );
+}
+
+#[test]
+fn a_failed_build_leaves_no_files() {
+    at_every_step(
+        |_| {},
+        |repository| {
+            let Ok(draft) = begin(repository) else { return };
+            write_files(&draft);
+            draft.fail(Failure::new("it went wrong"));
+        },
+        |manifest, hit| {
+            if let Some(manifest) = manifest {
+                assert_eq!(manifest.state, State::Failed);
+                let reason = &manifest.failure.as_ref().unwrap().reason;
+                assert!(hit || reason == "it went wrong", "{reason}");
+            } else {
+                assert!(hit);
+            }
+        },
+    );
+}
+
+#[test]
+fn an_image_is_removed_or_stays() {
+    at_every_step(
+        build,
+        |repository| {
+            let _may_fail = repository.delete(&id());
+        },
+        |manifest, hit| {
+            if let Some(manifest) = manifest {
+                assert!(hit);
+                assert_eq!(manifest.state, State::Ready);
+                assert_eq!(manifest.files.len(), 2);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_full_disk_can_be_emptied() {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = open(dir.path());
+        build(&repository);
+        // What needs no room works on a full disk, so only the first change, which may need some, fails.
+        let hit = faults::full_at(step, &|| {
+            let removed = repository.delete_formats(&id(), &[format("raw")]);
+            assert!(removed.is_ok() || step > 1, "{removed:?}");
+        });
+        assert!(!repository.get(&id()).unwrap().files.contains_key("raw") || step > 1);
+        let deleted = faults::full_at(0, &|| repository.delete(&id()).unwrap());
+        assert!(deleted);
+        drop(repository);
+        assert_eq!(check(dir.path()), None);
+        if !hit {
+            break;
+        }
+    }
+}
+
+#[test]
+fn formats_are_removed_or_stay() {
+    at_every_step(
+        build,
+        |repository| {
+            let _may_fail = repository.delete_formats(&id(), &[format("raw"), format("vmdk")]);
+        },
+        |manifest, hit| {
+            let files = &manifest.as_ref().unwrap().files;
+            assert!(files.contains_key("qcow2"));
+            assert!(hit || files.len() == 1);
+        },
+    );
+}
+
+#[test]
+fn removed_formats_leave_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in 0.. {
+        let repository = open(dir.path());
+        repository.delete(&id()).unwrap();
+        build(&repository);
+        let hit = faults::killed_at(step, &|| {
+            let _may_fail = repository.delete_formats(&id(), &[format("raw")]);
+        });
+        drop(repository);
+        let manifest = check(dir.path()).unwrap();
+        let on_disk = names(dir.path()).iter().any(|name| name.ends_with(".raw"));
+        assert_eq!(on_disk, manifest.files.contains_key("raw"));
+        if !hit {
+            break;
+        }
+    }
+}
+
+#[test]
+fn an_upload_is_remembered_once() {
+    let provider = "cloud".parse().unwrap();
+    let record = |repository: &Repository, outcome| {
+        repository.record_upload(
+            &id(),
+            &provider,
+            Some("0000000001".parse().unwrap()),
+            outcome,
+        )
+    };
+    at_every_step(
+        |repository| {
+            build(repository);
+            record(repository, Outcome::Pending).unwrap();
+        },
+        |repository| {
+            let _may_fail = record(repository, Outcome::Failed(Failure::new("lost")));
+        },
+        |manifest, hit| {
+            let uploads = &manifest.as_ref().unwrap().uploads;
+            assert_eq!(uploads.len(), 1);
+            assert!(hit || uploads[0].outcome == Outcome::Failed(Failure::new("lost")));
+        },
+    );
+}

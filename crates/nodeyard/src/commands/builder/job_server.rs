@@ -1,0 +1,147 @@
+//! Which job servers a builder works with: those of the configuration, or one of its own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use nodeyard_config::{Config, GearmanListen, GearmanRight, GearmanServer};
+use nodeyard_gearman::server::{AccessList, Rights, Server, ServerOptions};
+use nodeyard_gearman::{ClientTls, Endpoint, HostCheck, ServerTls, TlsFiles};
+use tracing::info;
+
+/// Job servers to use, and the one to run, if any.
+#[derive(Debug)]
+pub(crate) struct JobServers {
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) own: Option<Server>,
+}
+
+impl JobServers {
+    /// With `gearman-listen` the process runs a job server for others too. With neither key it runs one for
+    /// itself, on a port that the system chooses.
+    pub(crate) async fn of(config: &Config) -> anyhow::Result<Self> {
+        let mut endpoints = configured(&config.gearman_servers)?;
+        if config.gearman_listen.is_none() && !endpoints.is_empty() {
+            return Ok(Self {
+                endpoints,
+                own: None,
+            });
+        }
+        let (options, tls) = match &config.gearman_listen {
+            Some(listen) => listening(listen).await?,
+            None => (private(), None),
+        };
+        let server = Server::bind(options).await?;
+        let address = server.local_addr();
+        info!(%address, "job server ready");
+        if endpoints.is_empty() {
+            let host = reachable(address.ip()).to_string();
+            let own = Endpoint::new(host, address.port());
+            endpoints.push(match tls {
+                Some(tls) => own.with_tls(tls),
+                None => own,
+            });
+        }
+        Ok(Self {
+            endpoints,
+            own: Some(server),
+        })
+    }
+}
+
+/// The servers of `gearman-servers`.
+pub(crate) fn configured(servers: &[GearmanServer]) -> anyhow::Result<Vec<Endpoint>> {
+    servers.iter().map(endpoint).collect()
+}
+
+fn endpoint(server: &GearmanServer) -> anyhow::Result<Endpoint> {
+    let plain = Endpoint::new(&server.host, server.port.0);
+    let (Some(ca), Some(cert), Some(key)) = (&server.ssl_ca, &server.ssl_cert, &server.ssl_key)
+    else {
+        return Ok(plain);
+    };
+    let tls = TlsFiles::read(Path::new(ca), Path::new(cert), Path::new(key))
+        .and_then(|files| ClientTls::new(&files, HostCheck::ChainOnly))
+        .with_context(|| format!("gearman server {}", server.host))?;
+    Ok(plain.with_tls(tls))
+}
+
+fn private() -> ServerOptions {
+    ServerOptions {
+        listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+        ..ServerOptions::default()
+    }
+}
+
+/// The process is a client of its own server: it shows the server's certificate.
+async fn listening(listen: &GearmanListen) -> anyhow::Result<(ServerOptions, Option<ClientTls>)> {
+    let address = listen.address.trim_matches(['[', ']']);
+    let listen_on = tokio::net::lookup_host((address, listen.port.0))
+        .await
+        .ok()
+        .and_then(|mut found| found.next())
+        .with_context(|| format!("gearman-listen: {} is not an address", listen.address))?;
+    let mut options = ServerOptions {
+        listen: listen_on,
+        ..ServerOptions::default()
+    };
+    for network in listen.allow_from.iter().flat_map(|networks| &networks.0) {
+        options.allow.push(network_of(network)?);
+    }
+    let (Some(ca), Some(cert), Some(key)) = (&listen.ssl_ca, &listen.ssl_cert, &listen.ssl_key)
+    else {
+        if listen.clients.is_some() {
+            bail!("gearman-listen: `clients` are known by their certificates; set the `ssl` keys");
+        }
+        return Ok((options, None));
+    };
+    let files = TlsFiles::read(Path::new(ca), Path::new(cert), Path::new(key))?;
+    options.tls = Some(ServerTls::new(&files)?);
+    if let Some(clients) = &listen.clients {
+        let mut access = AccessList::new();
+        if let Some(own) = files.common_name() {
+            let everything = Rights::none().register("")?.invoke("")?.operate();
+            access = access.subject(own, everything);
+        }
+        for client in clients {
+            let functions = client.functions.as_ref().map(|functions| &*functions.0);
+            let rights = rights(&client.rights, functions.unwrap_or_default())
+                .with_context(|| format!("gearman-listen: client {}", *client.name))?;
+            access = access.subject(client.name.to_string(), rights);
+        }
+        options.access = Some(access);
+    }
+    let tls = ClientTls::new(&files, HostCheck::ChainOnly)?;
+    Ok((options, Some(tls)))
+}
+
+/// Without patterns all functions are meant.
+fn rights(granted: &[GearmanRight], patterns: &[String]) -> anyhow::Result<Rights> {
+    let functions: Vec<String> = patterns.iter().map(|one| format!("(?:{one})")).collect();
+    let functions = functions.join("|");
+    let mut rights = Rights::none();
+    for right in granted {
+        rights = match right {
+            GearmanRight::Admin => rights.operate(),
+            GearmanRight::Register => rights.register(&functions)?,
+            GearmanRight::Invoke => rights.invoke(&functions)?,
+        };
+    }
+    Ok(rights)
+}
+
+/// A network, or a single address.
+fn network_of(text: &str) -> anyhow::Result<ipnet::IpNet> {
+    text.parse()
+        .or_else(|_| text.parse::<IpAddr>().map(ipnet::IpNet::from))
+        .with_context(|| format!("gearman-listen: allow-from: {text} is not a network such as 10.0.0.0/8"))
+}
+
+/// Where to reach a server that listens on every address.
+fn reachable(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        specific => specific,
+    }
+}

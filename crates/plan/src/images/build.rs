@@ -1,0 +1,149 @@
+//! Whether the image is to be built.
+
+use std::collections::BTreeSet;
+
+use nodeyard_model::{BuildId, BuildState};
+
+use super::picture::{ImagePolicy, Origin, Services, Subject};
+use super::verdict::{Action, BuildVerdict, Plan, Wait, WhyBuild, WhyPaused};
+use super::{Judge, later};
+
+pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
+    let picture = judge.picture;
+    // Whatever else holds: who has asked for a build that was begun later has what they wanted.
+    if let Some(request) = picture.served_request() {
+        let order = request.order;
+        plan.actions.push(Action::ClearRequest { order });
+    }
+    let under_way = under_way(judge);
+    if !picture.building
+        && let Some(build) = under_way
+    {
+        plan.actions.push(Action::ResumeBuild { build });
+        plan.explanation.build = BuildVerdict::Resumes { build };
+        return;
+    }
+    let Some(policy) = &picture.policy else {
+        return;
+    };
+    let verdict = verdict(judge, policy, under_way);
+    match &verdict {
+        BuildVerdict::Begins { .. } => {
+            let formats = policy.formats.clone();
+            plan.actions.push(Action::Build { formats });
+        }
+        BuildVerdict::UpToDate { due, .. } => plan.look_again(*due),
+        BuildVerdict::Waits { wait, .. } => plan.waits(wait),
+        _ => {}
+    }
+    plan.explanation.build = verdict;
+}
+
+/// The build that was begun last and has not ended.
+fn under_way(judge: &Judge<'_>) -> Option<BuildId> {
+    let builds = judge.picture.builds.iter();
+    builds
+        .filter(|(_, build)| build.state == BuildState::Building)
+        .max_by_key(|(_, build)| build.order)
+        .map(|(id, _)| *id)
+}
+
+fn verdict(judge: &Judge<'_>, policy: &ImagePolicy, under_way: Option<BuildId>) -> BuildVerdict {
+    let picture = judge.picture;
+    if picture.building {
+        let since = under_way.and_then(|id| picture.builds.get(&id));
+        return BuildVerdict::UnderWay {
+            build: under_way,
+            since: since.map(|build| build.since),
+        };
+    }
+    let Origin::Built { rebuild_age } = policy.origin else {
+        return BuildVerdict::Imported;
+    };
+    if policy.pause || picture.paused {
+        let by = if policy.pause {
+            WhyPaused::Configuration
+        } else {
+            WhyPaused::Person
+        };
+        return BuildVerdict::Paused { by };
+    }
+    if policy.formats.is_empty() {
+        return BuildVerdict::NoFormats;
+    }
+    let why = match need(judge, policy, rebuild_age) {
+        Ok(why) => why,
+        Err(up_to_date) => return up_to_date,
+    };
+    if let Some(wait) = back_off(judge) {
+        return BuildVerdict::Waits { why, wait };
+    }
+    match &picture.services {
+        Services::Unknown { reason } => BuildVerdict::Waits {
+            why,
+            wait: Wait::JobServer {
+                reason: reason.clone(),
+            },
+        },
+        Services::Known(answered) if !answered.build => BuildVerdict::Waits {
+            why,
+            wait: Wait::Worker {
+                function: format!("image-build:{}", picture.image),
+            },
+        },
+        Services::Known(_) => BuildVerdict::Begins { why },
+    }
+}
+
+/// Why a build is needed, or the verdict that none is.
+fn need(
+    judge: &Judge<'_>,
+    policy: &ImagePolicy,
+    rebuild_age: std::time::Duration,
+) -> Result<WhyBuild, BuildVerdict> {
+    let picture = judge.picture;
+    let newest = picture.ready_builds().first().copied();
+    let newest = newest.and_then(|id| Some((id, picture.builds.get(&id)?)));
+    if let Some(request) = picture.request
+        && picture.served_request().is_none()
+    {
+        let since = request.made;
+        return Ok(WhyBuild::Requested { since });
+    }
+    let Some((id, build)) = newest else {
+        return Ok(WhyBuild::None);
+    };
+    let missing: BTreeSet<Box<str>> = policy
+        .formats
+        .iter()
+        // One that was asked for and not made would not be made the next time either.
+        .filter(|format| !build.formats.contains(format) && !build.asked.contains(*format))
+        .cloned()
+        .collect();
+    if !missing.is_empty() {
+        let build = id;
+        return Ok(WhyBuild::Formats { build, missing });
+    }
+    let age = judge.now.since(build.since);
+    if age >= rebuild_age {
+        return Ok(WhyBuild::Old {
+            build: id,
+            age,
+            limit: rebuild_age,
+        });
+    }
+    Err(BuildVerdict::UpToDate {
+        build: id,
+        due: later(build.since, rebuild_age),
+    })
+}
+
+/// Somebody who asks for a build after the last failure does not have to wait.
+fn back_off(judge: &Judge<'_>) -> Option<Wait> {
+    let setback = judge.picture.setbacks.get(&Subject::Build)?;
+    let asked_since = |request: super::Request| request.order > setback.order;
+    if judge.picture.request.is_some_and(asked_since) {
+        return None;
+    }
+    judge.holds_back(&Subject::Build)
+}

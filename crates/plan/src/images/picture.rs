@@ -1,0 +1,209 @@
+//! What there is to know of one image.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use nodeyard_model::{
+    BuildId, BuildState, Formats, ImageName, ProviderName, Timestamp, UploadId, UploadState,
+};
+use serde::{Deserialize, Serialize};
+
+/// One image, as the configuration, the store and the job servers have it at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
+    pub image: ImageName,
+    /// None if the configuration does not have the image.
+    pub policy: Option<ImagePolicy>,
+    /// Every provider of the configuration that images are uploaded to, and how it takes this one, if it does.
+    pub providers: BTreeMap<ProviderName, Option<Takes>>,
+    pub builds: BTreeMap<BuildId, Build>,
+    /// Paused by a person, apart from the configuration.
+    pub paused: bool,
+    pub request: Option<Request>,
+    /// Somebody holds the lock that is held while the image is built.
+    pub building: bool,
+    pub setbacks: BTreeMap<Subject, Setback>,
+    pub services: Services,
+}
+
+/// What the configuration says of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImagePolicy {
+    pub origin: Origin,
+    pub pause: bool,
+    /// What to build: the image's own and what its providers take.
+    pub formats: BTreeSet<Box<str>>,
+    pub keep_formats: BTreeSet<Box<str>>,
+    pub delete_after_upload: bool,
+    /// How many builds are kept, and uploads for each provider.
+    pub retention: NonZeroUsize,
+}
+
+/// Who decides that a new image is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// We do.
+    Built { rebuild_age: Duration },
+    /// Somebody who is not us.
+    Imported,
+}
+
+/// How a provider takes an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Takes {
+    pub pause: bool,
+    /// None where only the worker's credentials say it.
+    pub format: Option<Box<str>>,
+}
+
+/// A request for a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    pub made: Timestamp,
+    /// Its place in the order of the store's writes.
+    pub order: i64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Build {
+    pub state: BuildState,
+    pub since: Timestamp,
+    /// Its place in the order of the store's writes: where it began.
+    pub order: i64,
+    pub formats: Formats,
+    /// What its builder was asked for, which may be more than it made.
+    pub asked: BTreeSet<Box<str>>,
+    /// Files that went by `delete-after-upload`.
+    pub dropped: BTreeSet<Box<str>>,
+    /// Somebody changes it.
+    pub locked: bool,
+    /// The providers that somebody uploads it to.
+    pub uploading: BTreeSet<ProviderName>,
+    pub uploads: BTreeMap<(ProviderName, UploadId), Upload>,
+    /// Uploads whose records cannot be read. They are left alone, and the build with them.
+    pub unreadable: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Upload {
+    pub state: UploadState,
+    pub since: Timestamp,
+    /// Somebody changes it.
+    pub locked: bool,
+}
+
+/// Which upload of the image.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UploadRef {
+    pub build: BuildId,
+    pub provider: ProviderName,
+    pub upload: UploadId,
+}
+
+impl fmt::Display for UploadRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} to {}", self.upload, self.build, self.provider)
+    }
+}
+
+/// What can fail and be tried again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    Build,
+    /// Of a build that may be another by now.
+    Upload {
+        provider: ProviderName,
+    },
+    RemoveUpload(UploadRef),
+    RemoveBuild {
+        build: BuildId,
+    },
+    DropFiles {
+        build: BuildId,
+    },
+}
+
+/// Failures of one thing, one after the other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setback {
+    pub failures: u32,
+    /// The last one.
+    pub at: Timestamp,
+    /// The build that failed last, or whose upload did.
+    pub build: BuildId,
+    /// Where that build has its place in the order of the store's writes.
+    pub order: i64,
+    pub reason: String,
+}
+
+/// What the job servers say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Services {
+    /// None of them answers.
+    Unknown {
+        reason: String,
+    },
+    Known(Answered),
+}
+
+/// Which calls about this image some worker answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// Some worker can build it.
+    pub build: bool,
+    /// Builds that a worker can upload.
+    pub upload: BTreeSet<BuildId>,
+    /// Builds whose files a worker can delete.
+    pub delete: BTreeSet<BuildId>,
+    /// Providers in which a worker can delete images.
+    pub upload_delete: BTreeSet<ProviderName>,
+}
+
+impl Picture {
+    /// The ready builds, the newest first.
+    pub(super) fn ready_builds(&self) -> Vec<BuildId> {
+        let mut ready: Vec<(Timestamp, BuildId)> = self
+            .builds
+            .iter()
+            .filter(|(_, build)| build.state == BuildState::Ready)
+            .map(|(id, build)| (build.since, *id))
+            .collect();
+        ready.sort_unstable_by(|a, b| b.cmp(a));
+        ready.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The request for a build, if one that was begun later is ready.
+    pub(super) fn served_request(&self) -> Option<Request> {
+        let request = self.request?;
+        let mut builds = self.builds.values();
+        builds
+            .any(|build| build.state == BuildState::Ready && build.order > request.order)
+            .then_some(request)
+    }
+
+    /// None for providers that do not take the image, or that the configuration does not have.
+    pub(super) fn takes(&self, provider: &ProviderName) -> Option<&Takes> {
+        self.policy.as_ref()?;
+        self.providers.get(provider)?.as_ref()
+    }
+}
+
+impl Build {
+    pub(super) fn has_ready_upload(&self, provider: &ProviderName) -> bool {
+        self.uploads_to(provider)
+            .any(|(_, upload)| upload.state == UploadState::Ready)
+    }
+
+    pub(super) fn uploads_to<'b>(
+        &'b self,
+        provider: &'b ProviderName,
+    ) -> impl Iterator<Item = (UploadId, &'b Upload)> {
+        self.uploads
+            .iter()
+            .filter(move |((to, _), _)| to == provider)
+            .map(|((_, id), upload)| (*id, upload))
+    }
+}

@@ -1,0 +1,270 @@
+//! The explanation for people.
+//!
+//! Verdicts read after "build: ", "provider p: " and the like: they start in lower case and end without a full
+//! stop. Times are told as seen from a moment that is passed in.
+
+use std::fmt;
+use std::time::Duration;
+
+use nodeyard_model::Timestamp;
+
+use super::verdict::{
+    BuildVerdict, Explanation, Fate, RemovalReason, UploadVerdict, Wait, WhyBuild, WhyPaused,
+};
+
+impl Explanation {
+    /// The explanation as text, told at this moment.
+    pub fn told_at(&self, now: Timestamp) -> impl fmt::Display {
+        Told { what: self, now }
+    }
+}
+
+/// Something, as it is told at a moment.
+struct Told<'e, T> {
+    what: &'e T,
+    now: Timestamp,
+}
+
+impl<T> Told<'_, T> {
+    fn tell<'t, U>(&self, what: &'t U) -> Told<'t, U> {
+        let now = self.now;
+        Told { what, now }
+    }
+
+    fn ago(&self, time: Timestamp) -> Span {
+        Span(self.now.since(time))
+    }
+
+    fn until(&self, time: Timestamp) -> Span {
+        Span(time.since(self.now))
+    }
+}
+
+/// `2 d 3 h`, `40 min`, `5 s`: at most two units.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+        let mut rest = self.0.as_secs();
+        let mut told = 0;
+        for (size, unit) in UNITS {
+            let count = rest / size;
+            rest %= size;
+            if count > 0 {
+                let gap = if told > 0 { " " } else { "" };
+                write!(f, "{gap}{count} {unit}")?;
+                told += 1;
+            } else if told > 0 {
+                break;
+            }
+            if told == 2 {
+                break;
+            }
+        }
+        if told == 0 {
+            f.write_str("0 s")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Told<'_, Explanation> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation {
+            image,
+            build,
+            builds,
+            providers,
+            uploads,
+            again_at,
+        } = self.what;
+        writeln!(f, "image {image}")?;
+        writeln!(f, "  next build: {}", self.tell(build))?;
+        for report in providers {
+            let verdict = self.tell(&report.verdict);
+            writeln!(f, "  provider {}: {verdict}", report.provider)?;
+        }
+        for report in builds {
+            let age = self.ago(report.since);
+            let fate = self.tell(&report.fate);
+            let (build, state) = (report.build, report.state);
+            writeln!(f, "  build {build}, {state} for {age}: {fate}")?;
+        }
+        for report in uploads {
+            let age = self.ago(report.since);
+            let fate = self.tell(&report.fate);
+            let (upload, state) = (&report.upload, report.state);
+            writeln!(f, "  upload {upload}, {state} for {age}: {fate}")?;
+        }
+        if let Some(at) = again_at {
+            writeln!(f, "  time alone changes something in {}", self.until(*at))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Told<'_, BuildVerdict> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            BuildVerdict::NotConfigured => f.write_str(
+                "never: the image is not in the configuration, so what is left of it is removed",
+            ),
+            BuildVerdict::Imported => f.write_str("not decided here: the image is made by Zuul"),
+            BuildVerdict::Paused {
+                by: WhyPaused::Configuration,
+            } => f.write_str("paused by `pause` in the configuration"),
+            BuildVerdict::Paused {
+                by: WhyPaused::Person,
+            } => f.write_str("paused; `image-unpause` lets it go on"),
+            BuildVerdict::NoFormats => {
+                f.write_str("never: no provider takes the image, and `formats` names none")
+            }
+            BuildVerdict::UnderWay {
+                build: Some(build),
+                since: Some(since),
+            } => write!(f, "under way as {build} for {}", self.ago(*since)),
+            BuildVerdict::UnderWay { .. } => f.write_str("under way"),
+            BuildVerdict::Resumes { build } => write!(
+                f,
+                "{build} was begun and nobody looks after it; finding out what became of it comes first"
+            ),
+            BuildVerdict::UpToDate { build, due } => {
+                write!(f, "not before {build} is too old, in {}", self.until(*due))
+            }
+            BuildVerdict::Waits { why, wait } => {
+                write!(
+                    f,
+                    "needed, since {}, but {}",
+                    self.tell(why),
+                    self.tell(wait)
+                )
+            }
+            BuildVerdict::Begins { why } => write!(f, "begins, since {}", self.tell(why)),
+        }
+    }
+}
+
+impl fmt::Display for Told<'_, WhyBuild> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            WhyBuild::Requested { since } => {
+                write!(f, "somebody asked for it {} ago", self.ago(*since))
+            }
+            WhyBuild::None => f.write_str("no build is ready"),
+            WhyBuild::Old { build, age, limit } => write!(
+                f,
+                "{build} is {} old and the limit is {}",
+                Span(*age),
+                Span(*limit)
+            ),
+            WhyBuild::Formats { build, missing } => {
+                let missing: Vec<&str> = missing.iter().map(|format| &**format).collect();
+                write!(f, "{build} does not have {}", missing.join(", "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Told<'_, Wait> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            Wait::BackOff {
+                failures,
+                until,
+                reason,
+            } => {
+                let times = if *failures == 1 { "time" } else { "times" };
+                let next = self.until(*until);
+                write!(
+                    f,
+                    "it failed {failures} {times} in a row and is tried again in {next}: {reason}"
+                )
+            }
+            Wait::Worker { function } => {
+                write!(f, "no worker answers {function}; start a builder that can")
+            }
+            Wait::JobServer { reason } => write!(f, "no job server answers: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Told<'_, UploadVerdict> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            UploadVerdict::Paused => {
+                f.write_str("uploads are paused by `pause` of the provider's diskimage")
+            }
+            UploadVerdict::NoBuild => f.write_str("there is no build to upload"),
+            UploadVerdict::Done { build, since } => {
+                write!(f, "has the newest build, {build}, for {}", self.ago(*since))
+            }
+            UploadVerdict::UnderWay { build } => write!(f, "{build} is being uploaded"),
+            UploadVerdict::Settles(upload) => write!(
+                f,
+                "upload {} of {} was begun and nobody looks after it; finding out what became of it comes first",
+                upload.upload, upload.build
+            ),
+            UploadVerdict::Waits { build, wait } => {
+                write!(f, "{build} is to be uploaded, but {}", self.tell(wait))
+            }
+            UploadVerdict::Begins { build } => write!(f, "the upload of {build} begins"),
+        }
+    }
+}
+
+impl fmt::Display for Told<'_, Fate> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            Fate::Kept { rank, of } => {
+                write!(f, "kept as number {rank} of the {of} newest")
+            }
+            Fate::KeptWithBuild => f.write_str("kept with its build"),
+            Fate::Pinned { by } => {
+                let providers: std::collections::BTreeSet<&str> =
+                    by.iter().map(|upload| upload.provider.as_str()).collect();
+                let providers: Vec<&str> = providers.into_iter().collect();
+                write!(
+                    f,
+                    "kept while its uploads to {} are there",
+                    providers.join(", ")
+                )
+            }
+            Fate::Unreadable { uploads } => write!(
+                f,
+                "kept because {uploads} records of its uploads cannot be read; the log names them"
+            ),
+            Fate::NotOurs => f.write_str(
+                "left alone, since its provider is not in the configuration; `nodepool erase PROVIDER` forgets it",
+            ),
+            Fate::UnderWay => f.write_str("somebody works on it"),
+            Fate::Resumes => {
+                f.write_str("nobody looks after it; finding out what became of it")
+            }
+            Fate::Lingers { until } => write!(
+                f,
+                "failed; removed in {}",
+                self.until(*until)
+            ),
+            Fate::Waits { why, wait } => {
+                write!(f, "to be removed, since {why}, but {}", self.tell(wait))
+            }
+            Fate::UploadsFirst { why } => {
+                write!(f, "removed after its uploads, since {why}")
+            }
+            Fate::Removed { why } => write!(f, "removed, since {why}"),
+        }
+    }
+}
+
+impl fmt::Display for RemovalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ImageGone => "the image is not in the configuration",
+            Self::NotTaken => "its provider does not take the image any more",
+            Self::Surplus => "newer ones have taken its place",
+            Self::Failed => "it failed",
+            Self::Deleting => "its deletion was asked for",
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! When images are built, uploaded and deleted.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod properties;
+mod rules;
+mod yard;
