@@ -89,8 +89,11 @@ class Clouds:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                try:
+                    self.end_headers()
+                    self.wfile.write(data)
+                except ConnectionError:
+                    pass  # The program did not wait for the answer.
 
             def log_message(self, *args):
                 pass
@@ -119,8 +122,10 @@ class Clouds:
             return self.create_server(adapter, client, arguments)
         if method == "get_server":
             return client.get_server(arguments["id"])
-        if method in ("delete_server", "delete_image"):
-            return getattr(client, method)(arguments["id"])
+        if method == "delete_server":
+            return adapter._deleteServer(arguments["id"])
+        if method == "delete_image":
+            return client.delete_image(arguments["id"])
         if method == "list_ports":
             return client.list_ports(filters=arguments)
         if method == "delete_port":
@@ -204,7 +209,11 @@ class Program:
             if time.monotonic() > deadline:
                 raise RuntimeError("%s has not registered" % command[0])
             time.sleep(0.05)
+        self.settled(deadline)
         self.ready = True
+
+    def settled(self, deadline):
+        pass
 
     def load(self):
         config = nodepool.config.loadConfig(self.configfile)
@@ -307,6 +316,13 @@ class Launcher(Program):
             "MINIMUM_SLEEP": 0.1,
             "MAXIMUM_SLEEP": 1,
         }
+
+    def settled(self, deadline):
+        """Nodepool's pools are there as soon as it has read its configuration."""
+        pools = sum(len(provider.pools) for provider in self.config.providers.values())
+        deadline = min(deadline, time.monotonic() + 5)
+        while len(self._pool_threads) < pools and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     @property
     def _pool_threads(self):

@@ -21,9 +21,17 @@ struct Shared {
     refuse: AtomicBool,
     ended: AtomicBool,
     accepted: AtomicUsize,
-    stalled: Mutex<bool>,
+    stalled: Mutex<Stalled>,
     changed: Condvar,
     open: Mutex<Vec<TcpStream>>,
+}
+
+/// What does not get through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stalled {
+    Nothing,
+    Answers,
+    Everything,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,7 +47,7 @@ impl Proxy {
             refuse: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             accepted: AtomicUsize::new(0),
-            stalled: Mutex::new(false),
+            stalled: Mutex::new(Stalled::Nothing),
             changed: Condvar::new(),
             open: Mutex::new(Vec::new()),
         });
@@ -74,7 +82,24 @@ impl Proxy {
 
     /// Nothing gets through any more, in neither direction, but connections stay open.
     pub fn stall(&self, stall: bool) {
-        *lock(&self.shared.stalled) = stall;
+        self.set_stalled(if stall {
+            Stalled::Everything
+        } else {
+            Stalled::Nothing
+        });
+    }
+
+    /// What the server sends does not get through any more, but it gets everything.
+    pub fn stall_answers(&self, stall: bool) {
+        self.set_stalled(if stall {
+            Stalled::Answers
+        } else {
+            Stalled::Nothing
+        });
+    }
+
+    fn set_stalled(&self, stalled: Stalled) {
+        *lock(&self.shared.stalled) = stalled;
         self.shared.changed.notify_all();
     }
 }
@@ -110,13 +135,21 @@ impl Shared {
         server.set_nodelay(true)?;
         self.accepted.fetch_add(1, Ordering::SeqCst);
         lock(&self.open).extend([client.try_clone()?, server.try_clone()?]);
-        for (from, to) in [
-            (client.try_clone()?, server.try_clone()?),
-            (server.try_clone()?, client.try_clone()?),
+        for (from, to, stalled_by) in [
+            (
+                client.try_clone()?,
+                server.try_clone()?,
+                &[Stalled::Everything][..],
+            ),
+            (
+                server.try_clone()?,
+                client.try_clone()?,
+                &[Stalled::Everything, Stalled::Answers][..],
+            ),
         ] {
             let shared = self.clone();
             thread::spawn(move || {
-                let _ = shared.copy(&from, &to);
+                let _ = shared.copy(&from, &to, stalled_by);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);
             });
@@ -124,12 +157,17 @@ impl Shared {
         Ok(())
     }
 
-    fn copy(&self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    fn copy(
+        &self,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+        stalled_by: &[Stalled],
+    ) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let count = from.read(&mut buffer)?;
             let mut stalled = lock(&self.stalled);
-            while *stalled {
+            while stalled_by.contains(&stalled) {
                 stalled = self
                     .changed
                     .wait(stalled)

@@ -1,11 +1,13 @@
 //! What operators and their programs see of a launcher.
 //!
 //! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics`, and why a request waits.
+//! * [`builder`]: what a builder tells statsd.
 //! * [`metrics`]: what is counted. One cheap handle, read by Prometheus and sent to statsd.
 //! * [`statsd`]: Nodepool's names on the wire, and the reports of the elected launcher.
 //!
 //! All of them look at [`Views`] only, so that being watched costs the store nothing.
 
+pub mod builder;
 pub mod metrics;
 pub mod statsd;
 pub mod webapp;

@@ -5,14 +5,14 @@ pub(crate) mod marks;
 use std::sync::Arc;
 
 use nodeyard_model::layout;
-use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
+use nodeyard_store::registry::{self, ImageShape, NodeShape, PoolShape, Registry, RequestShape};
 use nodeyard_store::view::View;
 use nodeyard_store::{Result, Session, Tree, TreePath};
 use tokio::sync::watch;
 
 use marks::MarkShape;
 
-/// The views that the launcher has anyway, and one more. Cloning is cheap.
+/// The views that a launcher has anyway, and one more. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Views {
     pub nodes: View<NodeShape>,
@@ -26,15 +26,15 @@ pub struct Views {
 }
 
 impl Views {
-    /// Begins to follow the store; does not wait for it. Must be called inside a runtime.
-    pub fn open(registry: &Registry) -> Result<Self> {
+    /// Shows what `records` follow; does not wait for it. Must be called inside a runtime.
+    pub fn open(registry: &Registry, records: registry::Views) -> Result<Self> {
         let tree = registry.tree();
         let images = TreePath::new(layout::IMAGES)?;
         Ok(Self {
-            nodes: registry.nodes().view()?,
-            requests: registry.requests().view()?,
-            pools: registry.components().pool_view()?,
-            images: registry.images().view()?,
+            nodes: records.nodes,
+            requests: records.requests,
+            pools: records.pools,
+            images: records.images,
             marks: View::open(Arc::clone(tree), images, MarkShape),
             session: tree.session(),
             tree: Arc::clone(tree),

@@ -100,3 +100,58 @@ pub fn from_config(build: &config::Build) -> Box<dyn Source> {
         config::Builder::Command => Box::new(Command::new(build)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As docs/image-sources.md has it.
+    #[derive(Debug)]
+    struct Fetch {
+        from: PathBuf,
+    }
+
+    #[async_trait]
+    impl Source for Fetch {
+        async fn make(
+            &self,
+            order: &BuildOrder,
+            console: &mut Console,
+            stop: &CancellationToken,
+        ) -> Result<(), SourceError> {
+            for (done, format) in order.formats.iter().enumerate() {
+                console.say(&format!("copying {format}")).await;
+                let copy = tokio::fs::copy(self.from.with_extension(&**format), order.file(format));
+                tokio::select! {
+                    copied = copy => copied.map_err(|error| SourceError::Other(error.into()))?,
+                    () = stop.cancelled() => return Err(SourceError::Stopped),
+                };
+                console.progress(done as u64 + 1, order.formats.len() as u64);
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_source_is_written_in_an_afternoon() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("golden.raw"), "image").unwrap();
+        let log = Console::open(path("log"), LogLimits::default(), Redactor::default());
+        let mut console = log.await.unwrap();
+        let order = BuildOrder {
+            image: "a".parse().unwrap(),
+            id: "1".parse().unwrap(),
+            base: path("a-1.2"),
+            formats: vec!["raw".into()],
+            elements_path: None,
+        };
+        let source: Box<dyn Source> = Box::new(Fetch {
+            from: path("golden"),
+        });
+        let stop = CancellationToken::new();
+        source.make(&order, &mut console, &stop).await.unwrap();
+        assert_eq!(std::fs::read(path("a-1.2.raw")).unwrap(), b"image");
+        assert_eq!(console.state().borrow().progress, Some((1, 1)));
+    }
+}

@@ -11,7 +11,7 @@
 //!            └───────────────► repository ◄────────────────┘
 //! ```
 //!
-//! Builds and uploads are [works](works): they go on when the caller or the job server is lost, and whoever asks for
+//! Builds and uploads are `works`: they go on when the caller or the job server is lost, and whoever asks for
 //! the same again joins. What came of them is in the repository's manifests, so that a later question, also after a
 //! restart, finds the answer. The worker needs no store, and uses no credentials but its own.
 
@@ -35,10 +35,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use nodeyard_config::Config;
+use nodeyard_config::{Config, ImageSource};
 use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
-use nodeyard_image::{ImageId, Limits, OpenError, Repository};
+use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
 use nodeyard_model::{ProviderName, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -56,6 +56,9 @@ use upload::Uploads;
 /// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
 const STOP_GRACE: Duration = Duration::from_secs(50);
 
+/// How long it is known why a build failed that no steward asked for.
+const FAILURES_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The name of this host, as records hold it.
@@ -68,8 +71,6 @@ pub struct Options {
     pub info_workers: usize,
     pub gearman: Vec<Endpoint>,
     pub backoff: Backoff,
-    /// Space for images.
-    pub space: Limits,
     pub logs: LogLimits,
 }
 
@@ -82,7 +83,6 @@ impl Options {
             info_workers: 6,
             gearman,
             backoff: Backoff::default(),
-            space: Limits::default(),
             logs: LogLimits::default(),
         }
     }
@@ -209,11 +209,13 @@ impl Worker {
         // However this ends, builds do not go on unnoticed.
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
+        context.forget_failures();
         upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 
         let follow_config = async {
             while config.changed().await.is_ok() {
+                context.repository.set_limits(limits(&context.config()));
                 context.offer_configured();
             }
             std::future::pending::<()>().await;
@@ -247,16 +249,16 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     let open = nodeyard_image::Options {
         dir: PathBuf::from(config.images_dir.as_ref().ok_or(Error::NoImagesDir)?),
         builder: options.hostname.clone(),
-        limits: options.space,
+        limits: limits(config),
     };
     let open = tokio::task::spawn_blocking(|| {
         let repository = Repository::open(open)?;
         // A killed worker's builds may still be running.
-        for image in repository
-            .images()
-            .iter()
-            .filter(|image| image.failure.is_some())
-        {
+        let interrupted = |image: &&Arc<Manifest>| {
+            let failure = image.failure.as_ref();
+            failure.is_some_and(|failure| failure.reason == Failure::INTERRUPTED)
+        };
+        for image in repository.images().iter().filter(interrupted) {
             let base = repository
                 .dir()
                 .join(format!("{}-{}", image.image, image.id));
@@ -268,6 +270,14 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
         Ok(repository)
     });
     open.await.map_err(Error::Task)?.map_err(Error::Repository)
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits {
+        keep_free: config.images_dir_reserve.0,
+        most_used: config.images_dir_limit.map(|limit| limit.0),
+        ..Limits::default()
+    }
 }
 
 impl Context {
@@ -282,14 +292,35 @@ impl Context {
             .images
             .values()
             .filter_map(|image| match &image.source {
-                nodeyard_config::ImageSource::Build(build) => Some(build),
-                nodeyard_config::ImageSource::Zuul(_) => None,
+                ImageSource::Build(build) => Some(build),
+                ImageSource::Zuul(_) => None,
             });
         let secrets = builds
             .flat_map(|build| build.env_vars.values())
             .filter(|value| value.secret)
             .map(|value| value.value.as_str());
         Redactor::new(secrets)
+    }
+
+    /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
+    fn forget_failures(self: &Arc<Self>) {
+        let context = Arc::clone(self);
+        let old = move || {
+            for image in context.repository.images() {
+                let old = now().since(image.since) > FAILURES_KEPT;
+                if image.state != State::Failed || image.managed.is_some() || !old {
+                    continue;
+                }
+                match context.repository.delete(&image.id) {
+                    Ok(()) => context.withdraw_image(&image.id),
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, id = %image.id, "the note of a failed build stays");
+                    }
+                }
+            }
+        };
+        self.tasks.spawn_blocking(old);
     }
 
     fn status(&self) -> Status {

@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 use serde::Serialize;
 
 use crate::check::{self, Known};
+use crate::clouds::Clouds;
 use crate::decode::Decoder;
 use crate::file::{File, Label, SecureFile, TenantLimits, Webapp, ZooKeeperServer, ZooKeeperTls};
 use crate::images::{self, Image, Secure};
@@ -76,6 +77,13 @@ impl ZooKeeper {
 }
 
 impl Config {
+    /// What clouds.yaml says about the formats of images.
+    pub(crate) fn settle_formats(&mut self, clouds: &Clouds) {
+        for provider in self.providers.values_mut() {
+            provider.settle_format(clouds);
+        }
+    }
+
     /// Settles what the two files say together and checks what no single section can.
     pub(crate) fn resolve(
         file: File,

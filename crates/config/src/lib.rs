@@ -11,6 +11,7 @@
 //! secret in them.
 
 mod check;
+mod clouds;
 mod config;
 mod decode;
 mod diagnostic;

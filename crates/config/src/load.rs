@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use crate::clouds::Clouds;
 use crate::config::Config;
 use crate::decode::{Decode, Decoder, Mode};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -90,8 +91,11 @@ pub fn load(source: &Source, mode: Mode) -> Loaded {
         },
         Ok((main, secure)) => {
             let secure = source.secure.as_deref().zip(secure.as_deref());
-            let (config, diagnostics) =
+            let (mut config, diagnostics) =
                 load_bytes((&source.main, &main), secure, &source.environment, mode);
+            if let Some(config) = &mut config {
+                config.settle_formats(&Clouds::find());
+            }
             Loaded {
                 config,
                 diagnostics,

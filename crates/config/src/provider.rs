@@ -5,6 +5,7 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::clouds::Clouds;
 use crate::decode::{Decode, Decoder, similar};
 use crate::drivers::{
     Aws, Container, Fake, Kubernetes, Metastatic, OpenShift, OpenShiftPods, OpenStack, Qemu, Static,
@@ -59,6 +60,9 @@ pub struct Provider {
     pub common: ProviderCommon,
     #[serde(flatten)]
     pub driver: Driver,
+    /// From clouds.yaml, where that says it.
+    #[serde(skip)]
+    pub(crate) cloud_format: Option<String>,
 }
 
 /// The driver's own part of a provider.
@@ -173,15 +177,26 @@ impl Provider {
         )
     }
 
-    /// The format uploads must have, where the file decides it; OpenStack's is in clouds.yaml.
-    pub fn image_format(&self) -> Option<&'static str> {
+    /// The format uploads must have, for a provider that takes any.
+    pub fn image_format(&self) -> Option<&str> {
         match &self.driver {
             Driver::Aws(aws) => Some(aws.image_format.as_str()),
             Driver::Container(_) => Some("tar"),
             Driver::Qemu(_) => Some("qcow2"),
-            Driver::Fake(_) => Some("qcow2"),
+            Driver::Fake(_) | Driver::OpenStack(_) => {
+                Some(self.cloud_format.as_deref().unwrap_or("qcow2"))
+            }
             _ => None,
         }
+    }
+
+    pub(crate) fn settle_format(&mut self, clouds: &Clouds) {
+        let cloud = match &self.driver {
+            Driver::Fake(section) => &section.cloud,
+            Driver::OpenStack(section) => &section.cloud,
+            _ => return,
+        };
+        self.cloud_format = clouds.image_format(cloud).map(str::to_owned);
     }
 }
 
@@ -270,7 +285,11 @@ impl Decode<()> for Provider {
         );
         let driver = (driver.read)(map, &common, decoder);
         each_driver!(&driver, section => section.check(decoder));
-        Some(Self { common, driver })
+        Some(Self {
+            common,
+            driver,
+            cloud_format: None,
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::instance::Instance;
 use crate::order::{CreateOrder, Target};
 use crate::resource::{Resource, ResourceKind};
 use crate::roster::Roster;
-use crate::step::{EventKey, State, Step};
+use crate::step::{EventKey, State, Step, Wait};
 
 /// What a driver can do at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +141,16 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Removes what this kind of cloud leaves lying about and cannot carry tags.
     async fn tidy(&self, _now: Timestamp) -> Result<Vec<Tidied>, Error> {
         Ok(Vec::new())
+    }
+
+    /// Looks after what belongs to no single node, and says when to come back. None if there is nothing of the kind.
+    async fn attend(&self, _now: Timestamp) -> Result<Option<Wait>, Error> {
+        Ok(None)
+    }
+
+    /// What the launch of a node waits for, in words; asked when somebody wants to know.
+    fn progress(&self, _node: NodeId) -> Option<String> {
+        None
     }
 
     /// Returns when `event` has happened, or may have.

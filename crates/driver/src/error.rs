@@ -8,6 +8,8 @@ use std::fmt;
 pub enum ErrorClass {
     /// It may work the next time; the same step may be taken again.
     Retry,
+    /// The cloud took it on and says that it went wrong. Delete what was begun and begin again.
+    Failed,
     /// A quota is used up. Delete what was begun and wait until something is given back.
     Quota,
     /// The cloud has no room for this now, here. Delete what was begun; another zone or time may do.
@@ -21,6 +23,7 @@ pub enum ErrorClass {
 impl ErrorClass {
     pub const ALL: &[Self] = &[
         Self::Retry,
+        Self::Failed,
         Self::Quota,
         Self::Capacity,
         Self::Permanent,
@@ -30,6 +33,7 @@ impl ErrorClass {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
+            Self::Failed => "failed",
             Self::Quota => "quota",
             Self::Capacity => "capacity",
             Self::Permanent => "permanent",

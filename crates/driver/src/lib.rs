@@ -14,6 +14,8 @@
 //! 3. *Deleting needs no answer of create.* The id of a record is enough to find what was made for it.
 //! 4. *Every error has a class.* The caller acts on the [class](ErrorClass), a person reads the text.
 
+pub mod backing;
+mod clock;
 mod driver;
 mod error;
 mod ids;
@@ -31,6 +33,7 @@ mod step;
 mod tags;
 pub mod template;
 
+pub use clock::Clock;
 pub use driver::{Capabilities, Driver, Readiness, Tidied};
 pub use error::{Error, ErrorClass};
 pub use ids::{ExternalId, SystemId};

@@ -36,6 +36,8 @@ pub struct Place {
     pub connection_type: Box<str>,
     pub shell_type: Option<Box<str>>,
     pub python_path: Box<str>,
+    /// Host keys that a record of it must have; it may have more. `<type> <base64>` each.
+    pub host_keys: Vec<Box<str>>,
 }
 
 /// What a look at a machine found.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodeyard_driver::SystemId;
+use nodeyard_driver::{Clock, SystemId};
 use nodeyard_model::LauncherId;
 use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
@@ -10,7 +10,6 @@ use nodeyard_store::view::View;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::events::Events;
 use crate::history::History;
 use crate::options::Timing;
@@ -35,25 +34,16 @@ pub(crate) struct Context {
     reports: mpsc::UnboundedSender<Report>,
 }
 
-/// The copies of the store that a launcher keeps.
-#[derive(Debug)]
-pub(crate) struct Views {
-    pub(crate) requests: View<RequestShape>,
-    pub(crate) nodes: View<NodeShape>,
-    pub(crate) pools: View<PoolShape>,
-    pub(crate) images: View<ImageShape>,
-}
-
 impl Context {
     pub(crate) fn new(
         registry: Registry,
-        views: Views,
         system: SystemId,
         parts: &crate::Parts,
         timing: Timing,
         history: Arc<History>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Self {
+        let views = parts.views.clone();
         Self {
             registry,
             requests: views.requests,

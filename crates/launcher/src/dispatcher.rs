@@ -8,7 +8,9 @@
 mod decide;
 mod explain;
 mod feed;
+mod progress;
 mod providers;
+mod ready_nodes;
 mod timers;
 mod upkeep;
 
@@ -24,7 +26,6 @@ use nodeyard_store::registry::ImageId;
 use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +38,7 @@ use crate::provider::DriverFactory;
 use crate::report::Report;
 use crate::serve::Order;
 use providers::Running;
+use ready_nodes::ReadyNodes;
 use timers::{Timer, Timers};
 
 pub(crate) struct Dispatcher {
@@ -57,11 +59,7 @@ pub(crate) struct Dispatcher {
     settling: HashSet<NodeId>,
     /// Requests that are being recovered, or not to be tried again yet.
     recovering: HashSet<RequestId>,
-    /// Our own requests for ready nodes.
-    min_ready: BTreeSet<RequestId>,
-    submitting: bool,
-    /// Since when ready nodes are missing.
-    short_since: Option<Instant>,
+    ready_nodes: ReadyNodes,
     sightings: Sightings,
     drains: View<DrainShape>,
     /// The names under which pools are in the picture.
@@ -126,9 +124,7 @@ impl Dispatcher {
             setbacks: HashMap::new(),
             settling: HashSet::new(),
             recovering: HashSet::new(),
-            min_ready: BTreeSet::new(),
-            submitting: false,
-            short_since: None,
+            ready_nodes: ReadyNodes::default(),
             sightings: Sightings::default(),
             drains,
             pool_entries: BTreeSet::new(),
@@ -232,12 +228,15 @@ impl Dispatcher {
     }
 
     /// Takes in what else has changed already, so that one decision is made on all of it.
+    ///
+    /// Requests before nodes: a request that is fulfilled or gone lets go of its nodes, and what became of them must
+    /// be in the picture before anything is decided. Otherwise they look free, and are given away again.
     fn catch_up(&mut self, news: &mut News) {
-        while let Some(Some(change)) = news.nodes.next().now_or_never() {
-            self.nodes_changed(change);
-        }
         while let Some(Some(change)) = news.requests.next().now_or_never() {
             self.requests_changed(change);
+        }
+        while let Some(Some(change)) = news.nodes.next().now_or_never() {
+            self.nodes_changed(change);
         }
     }
 
@@ -249,7 +248,7 @@ impl Dispatcher {
             self.session = session.id();
             // Everybody's locks of the old session are gone, ours included.
             self.recovering.clear();
-            self.min_ready.clear();
+            self.ready_nodes.forget_all();
         }
         Ok(())
     }

@@ -1,14 +1,15 @@
-//! The launch of one node: from a locked `building` record to a machine that answers.
+//! The launch of one node: from a locked record that is about to be `building` to a machine that answers.
 //!
 //! Everything that the cloud makes carries the node's id, and its own id is stored as soon as it is known. So
 //! wherever this ends, what is left can be found and deleted by the record alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes, State,
-    Step, Target, Wait,
+    BootImage, Clock, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes,
+    State, Step, Target, Wait,
 };
 use nodeyard_model::{
     ConnectionPort, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId, layout,
@@ -19,7 +20,6 @@ use nodeyard_store::registry::Held;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
-use crate::clock::Clock;
 use crate::commit::steadily;
 use crate::context::Context;
 use crate::error::chain;
@@ -171,8 +171,9 @@ impl Launch<'_> {
         };
         let instance = self.create(held, &order, &mut state, deadline).await?;
         describe(&mut held.value, instance);
-        self.store(held).await?;
         if settings.host_key_checking && held.value.host_keys.is_empty() {
+            // Where it is looked for may be of interest while nobody answers there.
+            self.store(held).await?;
             held.value.host_keys = self.scan(held).await?;
         }
         let ready = protocol::node::launched(Some(&held.value), self.request, self.ctx.clock.now());
@@ -350,6 +351,8 @@ impl Launch<'_> {
             warn!(%error, "what a failed launch left could not be deleted yet");
         }
         held.value.external_id = Opaque::NULL;
+        held.value.slot = None;
+        held.value.driver_data = Opaque::NULL;
         self.store(held).await
     }
 
@@ -419,7 +422,7 @@ pub async fn delete_in_cloud(
 }
 
 /// Waits until the next step of a machine can be taken.
-async fn pause(driver: &dyn Driver, wait: Wait, timing: Timing) {
+pub(crate) async fn pause(driver: &dyn Driver, wait: Wait, timing: Timing) {
     let (least, most) = timing.poll;
     let at_most = wait.at_most.max(least).min(most);
     match &wait.event {
@@ -441,12 +444,14 @@ fn describe(node: &mut Node, instance: Instance) {
         }
     }
     node.external_id = instance.external_id.to_record();
-    let any_address = instance
-        .interface_ip
-        .or_else(|| instance.public_ipv4.clone())
-        .or_else(|| instance.public_ipv6.clone())
-        .or_else(|| instance.private_ipv4.clone());
-    node.interface_ip = any_address;
+    let addresses = [
+        &instance.interface_ip,
+        &instance.public_ipv4,
+        &instance.public_ipv6,
+        &instance.private_ipv4,
+    ];
+    let known = |address: &&Box<str>| !address.is_empty();
+    node.interface_ip = addresses.into_iter().flatten().find(known).cloned();
     node.public_ipv4 = instance.public_ipv4;
     node.public_ipv6 = instance.public_ipv6;
     node.private_ipv4 = instance.private_ipv4;
@@ -466,11 +471,39 @@ fn describe(node: &mut Node, instance: Instance) {
     if !instance.node_properties.is_null() {
         node.node_properties = instance.node_properties;
     }
-    if node.attributes.is_null() {
-        node.attributes = instance.attributes;
-    }
+    node.attributes = merge(&instance.attributes, &node.attributes);
     if instance.slot.is_some() {
         node.slot = instance.slot;
     }
     node.driver_data = instance.driver_data;
+}
+
+/// Two objects as one; of a key that both have, the value of `over` counts.
+fn merge(under: &Opaque, over: &Opaque) -> Opaque {
+    type Object = BTreeMap<String, Opaque>;
+    let (Ok(mut merged), Ok(values)) = (under.decode::<Object>(), over.decode::<Object>()) else {
+        let given = if over.is_null() { under } else { over };
+        return given.clone();
+    };
+    merged.extend(values);
+    Opaque::encode(&merged).unwrap_or_else(|_| over.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn attributes_of_the_pool_go_before_those_of_the_machine() {
+        let of = |value: serde_json::Value| Opaque::encode(&value).unwrap();
+        let machine = of(json!({"zone": "a", "disk": {"size": 1}}));
+        let pool = of(json!({"disk": {"kind": "ssd"}}));
+        let both: serde_json::Value = merge(&machine, &pool).decode().unwrap();
+        assert_eq!(both, json!({"zone": "a", "disk": {"kind": "ssd"}}));
+        assert_eq!(merge(&machine, &Opaque::NULL), machine);
+        assert_eq!(merge(&Opaque::NULL, &pool), pool);
+        assert_eq!(merge(&Opaque::NULL, &Opaque::NULL), Opaque::NULL);
+    }
 }

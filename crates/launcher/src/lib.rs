@@ -19,7 +19,8 @@
 pub mod drain;
 pub mod history;
 
-mod clock;
+mod attend;
+mod backing;
 mod commit;
 mod context;
 mod dispatcher;
@@ -42,22 +43,22 @@ use std::sync::Arc;
 use nodeyard_config::Config;
 use nodeyard_model::{Component, ComponentKind, ComponentState};
 use nodeyard_nodescan::Scanner;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
 use nodeyard_store::{Tree, TreePath, ext};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use clock::Clock;
 pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
 pub use launch::delete_in_cloud;
+pub use nodeyard_driver::Clock;
 pub use options::{Options, Timing};
-pub use provider::DriverFactory;
+pub use provider::{DriverFactory, Surroundings};
 
-use context::{Context, Views};
+use context::Context;
 use dispatcher::{Dispatcher, Inputs};
 use history::{Archive, History};
 
@@ -65,6 +66,8 @@ use history::{Archive, History};
 #[derive(Clone)]
 pub struct Parts {
     pub tree: Arc<dyn Tree>,
+    /// Of the same store; others may look at them as well.
+    pub views: Views,
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: Arc<dyn DriverFactory>,
@@ -128,12 +131,6 @@ impl Launcher {
             system = prepare(&registry) => system?,
             () = shutdown.cancelled() => return Ok(()),
         };
-        let views = Views {
-            requests: registry.requests().view()?,
-            nodes: registry.nodes().view()?,
-            pools: registry.components().pool_view()?,
-            images: registry.images().view()?,
-        };
         let drains = TreePath::new(drain::DRAINS).map_err(nodeyard_store::Error::from)?;
         let drains = View::open(Arc::clone(&parts.tree), drains, drain::DrainShape);
         let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);
@@ -141,15 +138,7 @@ impl Launcher {
         component.version = Some(options.version.clone());
         let registration = registry.components().register(&component)?;
         let (sender, reports) = mpsc::unbounded_channel();
-        let ctx = Context::new(
-            registry,
-            views,
-            system,
-            &parts,
-            options.timing,
-            history,
-            sender,
-        );
+        let ctx = Context::new(registry, system, &parts, options.timing, history, sender);
         let ended = CancellationToken::new();
         let archive = archive.run(Arc::clone(&parts.tree), ctx.clock.clone(), ended.clone());
         let dispatcher = Dispatcher::new(ctx, options, parts.drivers, parts.config, drains, ready);

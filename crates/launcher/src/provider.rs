@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, ErrorClass, Owner};
+use nodeyard_driver::backing::Backing;
+use nodeyard_driver::{self as driver, Clock, Driver, ErrorClass, Owner};
 use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
@@ -12,19 +13,35 @@ use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
 use nodeyard_store::view::View;
 use uuid::Uuid;
 
-use crate::clock::Clock;
+use crate::backing::StoreBacking;
+use crate::context::Context;
 use crate::error::StartError;
 use crate::options::Options;
 use crate::settings::{ImageSettings, LabelSettings, Settings};
 
 /// Makes drivers. The binary implements it: only there is known which drivers exist.
 pub trait DriverFactory: Send + Sync {
-    /// `owner` is what everything that the driver makes has to carry.
     fn make(
         &self,
         provider: &config::Provider,
-        owner: Owner,
+        around: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, driver::Error>;
+}
+
+/// What a driver can be given besides its configuration.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// What everything that the driver makes has to carry.
+    pub owner: Owner,
+    ctx: &'a Context,
+}
+
+impl Surroundings<'_> {
+    /// For a driver that builds on nodes of other providers: what it asks for and holds under a name.
+    pub fn backing(&self, identity: &str) -> Arc<dyn Backing> {
+        let provider = self.owner.provider.clone();
+        Arc::new(StoreBacking::open(self.ctx.clone(), provider, identity))
+    }
 }
 
 /// One generation of a provider: it lasts until its configuration changes.
@@ -65,17 +82,20 @@ impl Provider {
     pub(crate) async fn start(
         config: config::Provider,
         factory: &dyn DriverFactory,
-        system: &driver::SystemId,
+        ctx: &Context,
         options: &Options,
-        clock: &Clock,
     ) -> Result<Self, StartError> {
         let name = ProviderName::new(config.name())?;
         let settings = Settings::of(&config)?;
         let owner = Owner {
-            system: system.clone(),
+            system: ctx.system.clone(),
             provider: name.clone(),
         };
-        let driver = factory.make(&config, owner.clone())?;
+        let around = Surroundings {
+            owner: owner.clone(),
+            ctx,
+        };
+        let driver = factory.make(&config, around)?;
         let limits = driver.limits().await?;
         let mut pools = BTreeMap::new();
         for (pool, of) in &settings.pools {
@@ -84,7 +104,7 @@ impl Provider {
             for (label, of) in &of.labels {
                 labels.insert(
                     label.clone(),
-                    setup(&*driver, &key, label, of, clock).await?,
+                    setup(&*driver, &key, label, of, &ctx.clock).await?,
                 );
             }
             let zones = driver.zones(pool).await?;

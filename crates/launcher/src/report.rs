@@ -1,5 +1,6 @@
 //! What the pieces of work tell the dispatcher.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodeyard_driver::Resource;
@@ -43,22 +44,36 @@ pub(crate) enum Report {
         result: Result<Arc<Provider>, StartError>,
     },
     /// A provider's cloud was looked at.
-    Inventory {
-        provider: Arc<Provider>,
-        limits: Option<Limits>,
-        resources: Option<Vec<Resource>>,
-        readiness: Vec<(PoolName, Label, Readiness)>,
+    Inventory(Box<Inventory>),
+    /// Which requests for ready nodes have gone, as far as requests are seen now.
+    Departed(oneshot::Sender<BTreeSet<RequestId>>),
+    /// Which ready nodes are missing, now that the nodes of these requests have been seen.
+    Missing {
+        departed: BTreeSet<RequestId>,
+        answer: oneshot::Sender<Vec<Label>>,
     },
     /// Our own requests for ready nodes.
-    Submitted(Vec<RequestId>),
+    Asked(nodeyard_store::Result<Vec<RequestId>>),
     /// A round of clean-up has ended.
     CleanedUp,
+}
+
+/// What a cloud says of itself; what it did not say is absent.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) provider: Arc<Provider>,
+    pub(crate) limits: Option<Limits>,
+    pub(crate) resources: Option<Vec<Resource>>,
+    pub(crate) readiness: Vec<(PoolName, Label, Readiness)>,
+    pub(crate) zones: Vec<(PoolName, Vec<Zone>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Served {
     Fulfilled,
     Declined,
+    /// Declined, because the cloud did not make a machine.
+    LaunchFailed,
     /// The requestor has deleted it.
     Gone,
     /// Somebody else has it, or it cannot be served as planned.

@@ -15,8 +15,8 @@ use nodeyard_model::{
     ConnectionPort, LauncherId, Node, NodeId, NodeState, Opaque, Record as _, layout,
 };
 use nodeyard_store::lock::LockGuard;
-use nodeyard_store::registry::Patience;
-use nodeyard_store::view::{Change, Changes};
+use nodeyard_store::registry::{NodeShape, Patience};
+use nodeyard_store::view::{Change, Changes, Item};
 use nodeyard_store::{CreateMode, Error, Result, TreePath, ext};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -167,13 +167,9 @@ impl<'a> Keeper<'a> {
 
     /// Brings what we know of one node up to date.
     fn count(&mut self, id: NodeId) {
-        let node = self
-            .ctx
-            .nodes
-            .get(&id)
-            .map(|item| (item.value, item.locked));
-        let node = node.filter(|(node, _)| node.provider.as_ref() == Some(&self.provider.name));
-        let place = node.as_ref().and_then(|(node, _)| self.place_of(id, node));
+        let node = self.ctx.nodes.get(&id).map(|item| item.value);
+        let node = node.filter(|node| node.provider.as_ref() == Some(&self.provider.name));
+        let place = node.and_then(|node| self.place_of(id, &node));
         let before = self.node_place.get(&id).copied();
         if before != place {
             if let Some(taken) = before.and_then(|index| self.taken.get_mut(index)) {
@@ -194,24 +190,40 @@ impl<'a> Keeper<'a> {
                 }
             }
         }
+        let others = before.into_iter().chain(place);
+        let others = others.filter_map(|index| self.taken.get(index));
+        let affected: BTreeSet<NodeId> = others.flatten().copied().chain([id]).collect();
+        for id in affected {
+            self.judge(id);
+        }
+    }
+
+    /// Whether an idle node has to go, or to be described anew. Of several records for one place one stays: the one
+    /// that is in use, else the oldest.
+    fn judge(&mut self, id: NodeId) {
         self.surplus.remove(&id);
         self.outdated.remove(&id);
-        let Some((node, locked)) = node else { return };
-        let idle = node.state == NodeState::Ready && node.allocated_to.is_none() && !locked;
-        if !idle {
+        let Some(node) = self.ctx.nodes.get(&id) else {
+            return;
+        };
+        let ours = node.value.provider.as_ref() == Some(&self.provider.name);
+        if !ours || !is_idle(&node) {
             return;
         }
+        let place = self.node_place.get(&id).copied();
         let place = place.and_then(|index| self.places.get(index).zip(self.taken.get(index)));
-        match place {
-            // Of two records for one place the older one stays.
-            Some((place, taken)) if taken.first() == Some(&id) => {
-                if !agrees(&node, place, self.attributes(place)) {
-                    self.outdated.insert(id);
-                }
-            }
-            _ => {
-                self.surplus.insert(id);
-            }
+        let Some((place, taken)) = place else {
+            self.surplus.insert(id);
+            return;
+        };
+        let busy = |other: &NodeId| {
+            let other = self.ctx.nodes.get(other);
+            other.is_some_and(|other| is_used(&other.value))
+        };
+        if taken.first() != Some(&id) || taken.iter().any(busy) {
+            self.surplus.insert(id);
+        } else if !agrees(&node.value, place, self.attributes(place)) {
+            self.outdated.insert(id);
         }
     }
 
@@ -308,6 +320,19 @@ impl<'a> Keeper<'a> {
     }
 }
 
+fn is_idle(node: &Item<NodeShape>) -> bool {
+    node.value.state == NodeState::Ready && node.value.allocated_to.is_none() && !node.locked
+}
+
+/// Somebody has it, or will have it in a moment.
+fn is_used(node: &Node) -> bool {
+    match node.state {
+        NodeState::InUse | NodeState::Hold | NodeState::Testing => true,
+        NodeState::Ready => node.allocated_to.is_some(),
+        _ => false,
+    }
+}
+
 async fn inspect(provider: &Provider, place: &Place) -> Result<Sighting, nodeyard_driver::Error> {
     match provider.driver.roster() {
         Some(roster) => roster.inspect(place).await,
@@ -378,8 +403,13 @@ fn prepare_lock(guard: &LockGuard, id: NodeId) {
 /// Writes what the configuration says now to a free node.
 async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -> Look {
     let work = async {
-        let Ok(sighting) = inspect(provider, place).await else {
-            return Ok(());
+        let sighting = match inspect(provider, place).await {
+            Ok(sighting) => sighting,
+            // Whoever registers it again says what is wrong, for as long as it is.
+            Err(error) => {
+                settle::retire(ctx.clone(), id, error.to_string()).await;
+                return Ok(());
+            }
         };
         let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() else {
             return Ok(());
@@ -421,6 +451,10 @@ fn agrees(node: &Node, place: &Place, attributes: &Opaque) -> bool {
         && node.shell_type.as_deref() == place.shell_type.as_deref()
         && node.python_path.as_deref() == Some(&*place.python_path)
         && node.attributes.text() == attributes.text()
+        && place
+            .host_keys
+            .iter()
+            .all(|key| node.host_keys.contains(key))
 }
 
 fn describe(

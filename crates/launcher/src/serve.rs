@@ -17,6 +17,7 @@ use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, Requ
 use nodeyard_plan::Zone;
 use nodeyard_plan::protocol;
 use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, OpOutcome, Result};
 use tokio::sync::mpsc;
@@ -140,7 +141,11 @@ impl Serving {
                     collect::Collected::RequestGone => return self.abandon(taken).await,
                     collect::Collected::Failed(why) => {
                         let reason = format!("a launch failed: {why}");
-                        return self.decline(taken, &reason).await;
+                        let served = self.decline(taken, &reason).await?;
+                        return Ok(match served {
+                            Served::Declined => Served::LaunchFailed,
+                            other => other,
+                        });
                     }
                     collect::Collected::Lacking { missing, quota } => {
                         let zone = taken
@@ -234,12 +239,12 @@ impl Serving {
         let own = self.pool_run().map(|pool| &pool.id);
         let pending =
             own.and_then(|own| protocol::request::take(Some(&taken.held.value), own, now).ok());
-        let mut ops = Vec::new();
+        let mut batch = Batch::default();
         for got in &mut taken.got {
             match protocol::node::allocate(Some(&got.held.value), self.id, &taken.held.value) {
                 Ok(allocated) => {
-                    ops.push(set_node(got.id, &allocated, got.held.stat.version)?);
-                    got.held.value = allocated;
+                    got.held.value = allocated.clone();
+                    batch.set(got.id, allocated, got.held.stat.version)?;
                 }
                 Err(_) => complete = false,
             }
@@ -250,7 +255,7 @@ impl Serving {
         };
         self.note_accepted(&pending);
         taken.held.value = pending;
-        self.finish(taken, ops).await
+        self.finish(taken, batch).await
     }
 
     fn note_accepted(&self, record: &NodeRequest) {
@@ -315,11 +320,11 @@ impl Serving {
     }
 
     async fn fulfil(&self, taken: Taken) -> Result<Served> {
-        self.finish(taken, Vec::new()).await
+        self.finish(taken, Batch::default()).await
     }
 
     /// Hands over what was got: nodes are unlocked before the request says so.
-    async fn finish(&self, taken: Taken, mut ops: Vec<Op>) -> Result<Served> {
+    async fn finish(&self, taken: Taken, mut batch: Batch) -> Result<Served> {
         let now = self.ctx.clock.now();
         let launched = taken.got.iter().filter(|got| got.launched).count();
         let given = taken
@@ -332,8 +337,10 @@ impl Serving {
                 .decline(taken, "the nodes do not match the labels")
                 .await;
         };
-        ops.extend(taken.got.iter().map(|got| unlock(&got.held.guard)));
-        match self.write(taken, fulfilled, ops).await? {
+        for got in &taken.got {
+            batch.unlock(&got.held.guard);
+        }
+        match self.write(taken, fulfilled, batch).await? {
             Written::Done(record) => {
                 let waited = record
                     .created_time
@@ -362,11 +369,11 @@ impl Serving {
         let Ok(declined) = declined else {
             return taken.release().await.map(|()| Served::NotAsPlanned);
         };
-        let mut ops = Vec::new();
+        let mut batch = Batch::default();
         for got in &taken.got {
-            ops.extend(self.free_ops(got)?);
+            self.free(got, &mut batch)?;
         }
-        match self.write(taken, declined, ops).await? {
+        match self.write(taken, declined, batch).await? {
             Written::Done(record) => {
                 let history = &self.ctx.history;
                 history.declined(self.id, &record, &pool.key, reason, now);
@@ -380,20 +387,31 @@ impl Serving {
         }
     }
 
-    /// Writes the request and unlocks it, after `ops` and in one go with them.
-    async fn write(&self, taken: Taken, record: NodeRequest, mut ops: Vec<Op>) -> Result<Written> {
-        ops.push(set_request(self.id, &record, taken.held.stat.version)?);
-        ops.push(unlock(&taken.held.guard));
-        let place = ops.len() - 2;
-        match commit(&taken.held.guard, ops).await {
+    /// Writes the request and unlocks it, after the rest of `batch` and in one go with it.
+    async fn write(&self, taken: Taken, record: NodeRequest, mut batch: Batch) -> Result<Written> {
+        let place = batch.ops.len();
+        batch
+            .ops
+            .push(set_request(self.id, &record, taken.held.stat.version)?);
+        batch.unlock(&taken.held.guard);
+        match commit(&taken.held.guard, batch.ops).await {
             Ok(outcomes) => {
-                let stat = outcomes.and_then(|outcomes| outcomes.into_iter().nth(place));
-                if let Some(OpOutcome::Set(stat)) = stat {
-                    self.ctx
-                        .requests
-                        .wrote(self.id, Arc::new(record.clone()), stat);
-                }
                 taken.forget();
+                // In the views at once, the nodes first: as long as they look free, the request must not look done.
+                match outcomes {
+                    Some(outcomes) => {
+                        for (place, id, node) in batch.nodes {
+                            if let Some(OpOutcome::Set(stat)) = outcomes.get(place) {
+                                self.ctx.nodes.wrote(id, Arc::new(node), *stat);
+                            }
+                        }
+                        if let Some(OpOutcome::Set(stat)) = outcomes.get(place) {
+                            let record = Arc::new(record.clone());
+                            self.ctx.requests.wrote(self.id, record, *stat);
+                        }
+                    }
+                    None => self.ctx.nodes.synced().await?,
+                }
                 Ok(Written::Done(record))
             }
             Err(Error::Multi { source, .. }) if !source.is_connection() => {
@@ -414,7 +432,9 @@ impl Serving {
 
     async fn give_back(&self, taken: &mut Taken) -> Result<()> {
         for got in taken.got.drain(..) {
-            match commit(&got.held.guard, self.free_ops(&got)?).await {
+            let mut batch = Batch::default();
+            self.free(&got, &mut batch)?;
+            match commit(&got.held.guard, batch.ops).await {
                 Ok(_) => got.held.guard.forget(),
                 Err(Error::Multi { .. }) => got.held.guard.release().await?,
                 Err(error) => return Err(error),
@@ -423,13 +443,34 @@ impl Serving {
         Ok(())
     }
 
-    fn free_ops(&self, got: &Got) -> Result<Vec<Op>> {
-        let mut ops = Vec::with_capacity(2);
+    /// A node that was got becomes free again.
+    fn free(&self, got: &Got, batch: &mut Batch) -> Result<()> {
         if let Ok(freed) = protocol::node::free(Some(&got.held.value), self.id) {
-            ops.push(set_node(got.id, &freed, got.held.stat.version)?);
+            batch.set(got.id, freed, got.held.stat.version)?;
         }
-        ops.push(unlock(&got.held.guard));
-        Ok(ops)
+        batch.unlock(&got.held.guard);
+        Ok(())
+    }
+}
+
+/// What is written in one go.
+#[derive(Debug, Default)]
+struct Batch {
+    ops: Vec<Op>,
+    /// The nodes among it, each with its place in `ops`.
+    nodes: Vec<(usize, NodeId, Node)>,
+}
+
+impl Batch {
+    fn set(&mut self, id: NodeId, node: Node, version: i32) -> Result<()> {
+        let op = set_node(id, &node, version)?;
+        self.nodes.push((self.ops.len(), id, node));
+        self.ops.push(op);
+        Ok(())
+    }
+
+    fn unlock(&mut self, guard: &LockGuard) {
+        self.ops.push(unlock(guard));
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config::{
-    self as config, Limit, OpenStackPool, OpenStackSettings, PoolCommon, Static,
+    self as config, Limit, Metastatic, OpenStackPool, OpenStackSettings, PoolCommon, Static,
 };
 use nodeyard_model::{
     ConnectionPort, ImageName, Label, Limits, Opaque, PoolName, Quantity, ResourceName,
@@ -65,12 +65,25 @@ pub(crate) struct Access {
     pub(crate) shell_type: Option<Arc<str>>,
 }
 
+impl Default for Access {
+    fn default() -> Self {
+        Self {
+            connection_type: "ssh".into(),
+            connection_port: ConnectionPort::Number(22),
+            username: None,
+            python_path: "auto".into(),
+            shell_type: None,
+        }
+    }
+}
+
 impl Settings {
     pub(crate) fn of(provider: &config::Provider) -> Result<Self, StartError> {
         let mut settings = match &provider.driver {
             config::Driver::Static(section) => of_static(section),
             config::Driver::Fake(section) => of_openstack(&section.settings)?,
             config::Driver::OpenStack(section) => of_openstack(&section.settings)?,
+            config::Driver::Metastatic(section) => of_metastatic(section),
             other => {
                 return Err(StartError::NoSettings {
                     driver: other.name(),
@@ -90,13 +103,7 @@ fn of_static(section: &Static) -> Settings {
             let settings = LabelSettings {
                 image: ImageSettings::None,
                 host_key_checking: false,
-                access: Access {
-                    connection_type: "ssh".into(),
-                    connection_port: ConnectionPort::Number(22),
-                    username: None,
-                    python_path: "auto".into(),
-                    shell_type: None,
-                },
+                access: Access::default(),
             };
             (Label::new(label.as_str()), settings)
         });
@@ -106,6 +113,29 @@ fn of_static(section: &Static) -> Settings {
         launch_timeout: Duration::ZERO,
         boot_timeout: Duration::ZERO,
         launch_attempts: 1,
+        max_launches: None,
+        ignore_quota: true,
+        pools: pools.collect(),
+    }
+}
+
+fn of_metastatic(section: &Metastatic) -> Settings {
+    let pools = section.pools.iter().map(|pool| {
+        let labels = pool.labels.iter().map(|label| {
+            let settings = LabelSettings {
+                image: ImageSettings::None,
+                host_key_checking: label.host_key_checking,
+                // The node that carries the slot knows better.
+                access: Access::default(),
+            };
+            (Label::new(label.name.as_str()), settings)
+        });
+        common(&pool.common, [], labels.collect())
+    });
+    Settings {
+        launch_timeout: *section.launch_timeout,
+        boot_timeout: *section.boot_timeout,
+        launch_attempts: section.launch_retries.max(1),
         max_launches: None,
         ignore_quota: true,
         pools: pools.collect(),

@@ -146,16 +146,19 @@ fn whole_part(number: f64) -> Result<i64, Flaw> {
 /// Where to connect to on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionPort {
-    /// What Zuul leaves behind on a node of a cluster that it has used.
+    /// Not known: Zuul leaves that behind on a node of a cluster that it has used.
     Null,
     Number(u16),
     /// How to reach a namespace or pod: server, token, names.
     Cluster(Opaque),
 }
 
+/// Python's metastatic driver writes this while it waits for a machine.
+const UNKNOWN_PORT: &str = r#""unknown""#;
+
 impl Field for ConnectionPort {
     fn read(value: &RawValue) -> Result<Self, Flaw> {
-        if json::is_null(value) {
+        if json::is_null(value) || value.get() == UNKNOWN_PORT {
             return Ok(Self::Null);
         }
         if json::is_object(value) {
@@ -210,6 +213,10 @@ mod tests {
         assert_eq!(
             read(r#", "ssh_port": 2222"#).connection_port,
             ConnectionPort::Number(2222)
+        );
+        assert_eq!(
+            read(r#", "ssh_port": "unknown", "connection_port": "unknown""#).connection_port,
+            ConnectionPort::Null
         );
         assert_eq!(
             read(r#", "ssh_port": "stale", "connection_port": null"#).connection_port,

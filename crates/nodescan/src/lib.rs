@@ -15,6 +15,11 @@ use async_trait::async_trait;
 
 pub use network::NetworkScanner;
 
+/// Only these connections have host keys.
+pub fn gathers_keys(connection_type: &str) -> bool {
+    matches!(connection_type, "ssh" | "network_cli")
+}
+
 /// What to scan, and for how long at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -27,9 +32,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Only these connections have host keys.
     pub fn gathers_keys(&self) -> bool {
-        matches!(&*self.connection_type, "ssh" | "network_cli")
+        gathers_keys(&self.connection_type)
     }
 
     /// Addresses of simulated machines. They are never contacted.

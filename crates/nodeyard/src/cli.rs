@@ -160,4 +160,10 @@ pub(crate) struct NodepoolLauncher {
 pub(crate) struct NodepoolBuilder {
     #[command(flatten)]
     pub(crate) daemon: DaemonFlags,
+    /// How many images are built at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) build_workers: usize,
+    /// How many uploads and deletions run at once
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) upload_workers: usize,
 }

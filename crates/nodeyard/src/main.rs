@@ -20,6 +20,8 @@ use clap::{CommandFactory as _, Parser};
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
 };
+use crate::commands::builder::Hands;
+use crate::commands::daemon::Work;
 use crate::commands::launcher::Pages;
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -37,10 +39,15 @@ fn main() -> ExitCode {
             } else {
                 Pages::Wanted
             };
-            commands::daemon::run(program, args.daemon, pages)
+            commands::daemon::run(program, args.daemon, Work::Launch(pages))
         }),
-        Program::NodepoolBuilder => parse::<NodepoolBuilder>(args)
-            .map(|args| commands::daemon::run(program, args.daemon, Pages::Off)),
+        Program::NodepoolBuilder => parse::<NodepoolBuilder>(args).map(|args| {
+            let hands = Hands {
+                builds: args.build_workers,
+                uploads: args.upload_workers,
+            };
+            commands::daemon::run(program, args.daemon, Work::Build(hands))
+        }),
     };
     match result {
         Ok(Ok(outcome)) => outcome,

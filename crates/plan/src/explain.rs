@@ -61,7 +61,12 @@ pub enum Next {
     /// Nothing: it is done.
     Done,
     /// A pool of ours is at work.
-    NodesAreLaunched { by: PoolKey },
+    NodesAreLaunched {
+        by: PoolKey,
+        /// What the launches wait for, as far as it is known.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        waits: Vec<String>,
+    },
     /// Another launcher is at work.
     AnotherLauncher,
     /// It will be served as soon as it is looked at.
@@ -138,7 +143,12 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
         return Next::Done;
     }
     match stage {
-        Stage::Taken(by) => return Next::NodesAreLaunched { by: by.clone() },
+        Stage::Taken(by) => {
+            return Next::NodesAreLaunched {
+                by: by.clone(),
+                waits: Vec::new(),
+            };
+        }
         Stage::Held(_) => {}
         _ if state == RequestState::Pending => return Next::AnotherLauncher,
         _ => {}
@@ -181,7 +191,7 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
     Next::Fail {
         still_to_decline: ids(|says| match says {
             Says::Theirs { declined, .. } => !declined,
-            Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined)),
+            Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined { .. })),
             Says::Drained { .. } => false,
         }),
     }
@@ -258,7 +268,10 @@ impl fmt::Display for Next {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("nothing, it is done"),
-            Self::NodesAreLaunched { by } => write!(f, "{by} gets its nodes ready"),
+            Self::NodesAreLaunched { by, waits } => {
+                write!(f, "{by} gets its nodes ready")?;
+                waits.iter().try_for_each(|wait| write!(f, "; {wait}"))
+            }
             Self::AnotherLauncher => f.write_str("another launcher is at work on it"),
             Self::Serve { by } => write!(f, "{by} serves it now"),
             Self::Room { at, what } => write!(f, "{what}, then {at} serves it"),

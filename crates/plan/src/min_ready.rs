@@ -3,10 +3,22 @@
 //! A missing node is asked for by a request of our own, which any pool may serve. Python asks again every second
 //! and lets a full pool decline; here a request is made only if one of our pools has room for it at
 //! the moment, so that a full cloud does not cause a stream of requests that fail.
+//!
+//! # Never more than asked for
+//!
+//! A node counts from the request that asks for it until somebody else has it: as the request, open or fulfilled;
+//! when that is gone, as its shadow ([`World::departed`]) until the nodes have been looked at again; then as a node,
+//! whoever holds its lock for the moment. So whichever of requests and nodes is seen first, nothing is asked for twice.
+//!
+//! Several launchers ask one at a time. Whoever is to ask takes the lock that all share and then
+//!
+//! 1. sees all requests that were made so far, and takes note of [`World::departed`];
+//! 2. sees all nodes, and says so ([`World::nodes_seen`]);
+//! 3. plans, makes the requests, and releases the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodeyard_model::{Label, NodeId, ProviderName, RequestId, RequestState, Resources};
+use nodeyard_model::{Label, NodeId, NodeState, ProviderName, RequestId, RequestState, Resources};
 
 use crate::setup::{LabelPolicy, LabelSetup, PoolKey, Readiness, Supply};
 use crate::world::World;
@@ -54,7 +66,9 @@ pub fn plan(
     let mut room = Room::default();
     for (label, policy) in labels.iter().filter(|(_, policy)| policy.min_ready > 0) {
         let coming = world.queue.min_ready(label).count();
-        let there = world.fleet.free_of_label(label);
+        let departed = world.queue.departed().values();
+        let coming = coming + departed.filter(|of| *of == label).count();
+        let there = world.fleet.spare_of_label(label) + stranded(world, label);
         let missing = policy.min_ready.saturating_sub(there + coming);
         if missing == 0 {
             continue;
@@ -67,6 +81,14 @@ pub fn plan(
         });
     }
     plan
+}
+
+/// Ready nodes of requests for ready nodes that have gone before they could be collected. They are about to be free.
+fn stranded(world: &World, label: &Label) -> usize {
+    let stranded = world.stranded.iter();
+    let nodes = stranded.filter_map(|id| world.fleet.node(*id));
+    let ready = nodes.filter(|node| node.state == NodeState::Ready && node.for_min_ready);
+    ready.filter(|node| node.labels.contains(label)).count()
 }
 
 /// What this plan has spoken for already.

@@ -29,18 +29,15 @@ pub enum Verdict {
     Accept(Acceptance),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Skip {
     /// Somebody works on the request, or it is done.
-    NotWaiting {
-        state: RequestState,
-    },
+    NotWaiting { state: RequestState },
     /// A pool of this launcher has taken it.
-    Taken {
-        by: PoolKey,
-    },
-    AlreadyDeclined,
+    Taken { by: PoolKey },
+    /// The reason as far as it still holds; a failed launch is no lasting one.
+    AlreadyDeclined { reason: Option<Decline> },
     /// The pool does not see itself among the registered pools.
     NotRegistered,
     /// `max-concurrency: 0`: the provider neither accepts nor declines.
@@ -224,7 +221,10 @@ impl fmt::Display for Skip {
         match self {
             Self::NotWaiting { state } => write!(f, "nothing to do, the request is {state}"),
             Self::Taken { by } => write!(f, "nothing to do, {by} has taken it"),
-            Self::AlreadyDeclined => f.write_str("has declined it"),
+            Self::AlreadyDeclined { reason: None } => f.write_str("has declined it"),
+            Self::AlreadyDeclined {
+                reason: Some(reason),
+            } => write!(f, "has declined it: {reason}"),
             Self::NotRegistered => f.write_str("is not registered yet"),
             Self::Ignoring => f.write_str("takes no requests because max-concurrency is 0"),
         }

@@ -21,7 +21,7 @@ use nodeyard_model::{
 };
 
 use crate::assign::accrual::Booking;
-use crate::setup::{Policy, PoolKey, PoolSetup, ProviderSetup, Readiness};
+use crate::setup::{Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Zone};
 use crate::verdict::Sum;
 use fleet::{Fleet, Freed};
 use queue::{Ask, Queue, Route, Stage};
@@ -112,6 +112,19 @@ impl World {
         }
     }
 
+    /// Requests for ready nodes, of any launcher, that have gone. Requests and nodes are seen independently, so the
+    /// nodes that such a request got may not be in the picture yet; until [`World::nodes_seen`] it counts as one.
+    pub fn departed(&self) -> BTreeSet<RequestId> {
+        self.queue.departed().keys().copied().collect()
+    }
+
+    /// The nodes in the picture are at least as new as the moment when these requests were seen to be gone.
+    pub fn nodes_seen(&mut self, departed: &BTreeSet<RequestId>) {
+        for id in departed {
+            self.queue.forget_departed(*id);
+        }
+    }
+
     /// A pool of any launcher, ours included, registered or changed; `entry` is its name in the registry.
     pub fn put_pool(&mut self, entry: &str, component: &PoolComponent) {
         let change = self.registry.put(entry, component);
@@ -179,6 +192,13 @@ impl World {
         self.stale.remove(key);
         self.fleet.forget_pool(key);
         self.registry_changed(Change::Candidates);
+    }
+
+    /// The zones of a pool were looked up again.
+    pub fn set_zones(&mut self, key: &PoolKey, zones: Vec<Zone>) {
+        if let Some(pool) = self.own.get_mut(key) {
+            pool.setup.zones = zones;
+        }
     }
 
     /// An image became available, or ceased to be.

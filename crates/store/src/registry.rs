@@ -14,6 +14,7 @@ mod nodes;
 mod requests;
 mod shapes;
 mod system_id;
+mod views;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use images::Images;
 pub use nodes::Nodes;
 pub use requests::{Lifetime, Requests};
 pub use shapes::{ImageId, ImageRecord, ImageShape, NodeShape, PoolShape, RequestShape};
+pub use views::Views;
 
 use crate::error::{Error, Result};
 use crate::ext;
@@ -126,14 +128,7 @@ impl Registry {
         data: Vec<u8>,
         mode: CreateMode,
     ) -> Result<Created> {
-        let data = Bytes::from(data);
-        match self.tree.create(path, data.clone(), mode).await {
-            Err(Error::NoNode { .. }) => {
-                ext::ensure_path(&*self.tree, dir).await?;
-                self.tree.create(path, data, mode).await
-            }
-            result => result,
-        }
+        create(&*self.tree, dir, path, data, mode).await
     }
 
     /// None if there is no record, or none with data.
@@ -202,6 +197,23 @@ impl Registry {
                 Err(error)
             }
         }
+    }
+}
+
+async fn create(
+    tree: &dyn Tree,
+    dir: &TreePath,
+    path: &TreePath,
+    data: Vec<u8>,
+    mode: CreateMode,
+) -> Result<Created> {
+    let data = Bytes::from(data);
+    match tree.create(path, data.clone(), mode).await {
+        Err(Error::NoNode { .. }) => {
+            ext::ensure_path(tree, dir).await?;
+            tree.create(path, data, mode).await
+        }
+        result => result,
     }
 }
 

@@ -185,6 +185,11 @@ impl<S: Shape> View<S> {
         self.shared.read().empty()
     }
 
+    /// True for a record without data.
+    pub fn is_blank(&self, id: &S::Id) -> bool {
+        self.shared.read().is_blank(id)
+    }
+
     /// Tells which records change from now on.
     pub fn changes(&self) -> Changes<S::Id> {
         self.shared.write().subscribe()
@@ -212,8 +217,8 @@ impl<S: Shape> View<S> {
         barrier.await.map_err(|_| Error::Closed)
     }
 
-    /// Puts our own create or set into the view, unless it already shows a newer one. The stat is
-    /// that which the store has answered.
+    /// Puts our own create or set into the view, unless it already shows a newer one, or what was set is gone. The
+    /// stat is that which the store has answered.
     pub fn wrote(&self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
         self.shared.write().put_own(id, value, stat);
     }

@@ -47,9 +47,20 @@ pub(crate) struct Server {
     fault: Option<Fault>,
 }
 
+/// Something that is named by its id, bare or in an object.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Identified {
-    pub(crate) id: String,
+#[serde(untagged)]
+pub(crate) enum Identified {
+    Bare(String),
+    Object { id: String },
+}
+
+impl Identified {
+    fn id(&self) -> &str {
+        match self {
+            Self::Bare(id) | Self::Object { id } => id,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -73,14 +84,11 @@ impl Server {
     }
 
     pub(crate) fn flavor_id(&self) -> Option<&str> {
-        self.flavor.as_ref().map(|flavor| flavor.id.as_str())
+        self.flavor.as_ref().map(Identified::id)
     }
 
     pub(crate) fn volume_ids(&self) -> impl Iterator<Item = &str> {
-        self.volumes
-            .iter()
-            .flatten()
-            .map(|volume| volume.id.as_str())
+        self.volumes.iter().flatten().map(Identified::id)
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -360,12 +368,13 @@ fn refusal_class(refusal: &CloudError) -> ErrorClass {
         return ErrorClass::Capacity;
     }
     match refusal.status {
-        // What was known of zones, flavors or images was out of date: look again, try again.
-        400 if refusal.class == CloudError::BAD_REQUEST => ErrorClass::Retry,
+        // What was known of zones, flavors or images was out of date.
+        400 if refusal.class == CloudError::BAD_REQUEST => ErrorClass::Failed,
         401 | 403 => ErrorClass::Credentials,
         408 | 409 | 429 => ErrorClass::Retry,
         400..=499 => ErrorClass::Permanent,
-        _ => ErrorClass::Retry,
+        502..=504 => ErrorClass::Retry,
+        _ => ErrorClass::Failed,
     }
 }
 

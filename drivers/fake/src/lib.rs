@@ -19,13 +19,14 @@ pub use cloud::{Cloud, CloudError, Outcome, Reply};
 pub use driver::FakeDriver;
 pub use hostkeys::RemoteScan;
 pub use http::serve;
+pub use nodeyard_driver::Clock;
 pub use options::{
     CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
     PoolOptions,
 };
 pub use simulate::{FailureRates, FlavorOptions, Quota, Simulate, Span};
 pub use transport::{CallError, Http, InProcess, InvalidUrl, Transport, connect};
-pub use world::{Clock, World};
+pub use world::World;
 
 /// Where the cloud is, if it is not in this process.
 pub const URL_VARIABLE: &str = "NODEPOOL_FAKE_CLOUD_URL";

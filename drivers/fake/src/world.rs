@@ -1,10 +1,9 @@
 //! All simulated clouds of a process, one for each provider.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
+use nodeyard_driver::Clock;
 use nodeyard_model::Timestamp;
 
 use crate::cloud::{Cloud, CloudError, Outcome};
@@ -12,30 +11,6 @@ use crate::simulate::Simulate;
 
 /// Clouds come into being when they are first called, by whoever can reach the port.
 const MAX_PROVIDERS: usize = 1000;
-
-/// Tells the time.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
-
-impl Clock {
-    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
-    }
-
-    pub fn system() -> Self {
-        Self::new(|| SystemTime::now().into())
-    }
-
-    pub fn now(&self) -> Timestamp {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Clock")
-    }
-}
 
 /// The clouds, by the name of their provider.
 #[derive(Debug)]

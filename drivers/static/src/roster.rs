@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use nodeyard_config::{Static, StaticNode, StaticPool};
 use nodeyard_driver::{Error, Identity, Place, Roster, Sighting};
 use nodeyard_model::{Label, PoolName};
-use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
+use nodeyard_nodescan::{self as nodescan, NetworkScanner, Scanner, Target};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
@@ -46,7 +46,7 @@ impl Machines {
                 let machine = Machine {
                     timeout: *node.timeout,
                     checked: node.host_key_checking,
-                    expected: node.host_key.iter().map(|key| key.trim().into()).collect(),
+                    expected: expected(node),
                 };
                 // The configuration calls a second entry of the same machine a mistake; the first counts.
                 if machines.contains_key(&identity) {
@@ -78,6 +78,10 @@ fn identity(node: &StaticNode) -> Identity {
     }
 }
 
+fn expected(node: &StaticNode) -> Vec<Box<str>> {
+    node.host_key.iter().map(|key| key.trim().into()).collect()
+}
+
 fn slots<'a>(
     pool: &'a StaticPool,
     node: &'a StaticNode,
@@ -96,6 +100,11 @@ fn slots<'a>(
         connection_type: node.connection_type.as_str().into(),
         shell_type: node.shell_type.as_deref().map(Into::into),
         python_path: node.python_path.as_str().into(),
+        host_keys: if nodescan::gathers_keys(&node.connection_type) {
+            expected(node)
+        } else {
+            Vec::new()
+        },
     })
 }
 

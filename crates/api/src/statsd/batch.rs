@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-/// What fits into one packet on an Ethernet, with room for the headers of tunnels.
-const DATAGRAM: usize = 1400;
+/// As much as the clients of Python send at once: there are receivers that read no more than a kilobyte.
+const DATAGRAM: usize = 512;
 
 /// Lines on their way into datagrams.
 pub(crate) struct Batch<'a> {

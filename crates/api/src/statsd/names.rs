@@ -66,7 +66,7 @@ pub(crate) fn tenant_limit(tenant: &TenantName, resource: &ResourceName) -> Stri
 }
 
 /// Dots and all, except for what would end the name on the wire.
-fn raw(name: &str) -> Cow<'_, str> {
+pub(crate) fn raw(name: &str) -> Cow<'_, str> {
     replaced(name, |c| matches!(c, ':' | '|') || c.is_control())
 }
 

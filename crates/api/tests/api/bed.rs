@@ -13,7 +13,7 @@ use nodeyard_model::{
 };
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::lock::LockGuard;
-use nodeyard_store::registry::{Lifetime, Patience, Registration, Registry};
+use nodeyard_store::registry::{self, Lifetime, Patience, Registration, Registry};
 use nodeyard_store::{CreateMode, Tree, TreePath, ext};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -158,7 +158,8 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) async fn start(registry: &Registry) -> Self {
-        let views = Views::open(registry).unwrap();
+        let records = registry::Views::open(registry).unwrap();
+        let views = Views::open(registry, records).unwrap();
         let metrics = Metrics::default();
         let (ready, is_ready) = watch::channel(false);
         let sources = Sources {

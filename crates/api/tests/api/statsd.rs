@@ -7,7 +7,7 @@ use nodeyard_api::{Metrics, Statsd, Views, statsd};
 use nodeyard_model::{NodeState, layout};
 use nodeyard_store::TreePath;
 use nodeyard_store::election::Election;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{self, Registry};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
@@ -91,7 +91,8 @@ pub(crate) struct Reporting {
 pub(crate) async fn report(registry: &Registry) -> Reporting {
     let ear = Ear::open().await;
     let metrics = Metrics::new(Some(ear.statsd().await));
-    let views = Views::open(registry).unwrap();
+    let records = registry::Views::open(registry).unwrap();
+    let views = Views::open(registry, records).unwrap();
     let reporter = statsd::Reporter::new(metrics, views, registry, "np02").unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(reporter.run(shutdown.clone()));

@@ -3,40 +3,53 @@
 //! A program can leave its process group, and a killed worker cannot end anything. But processes inherit their
 //! environment, and the variable with the path of a build's files is in no other's: by it they are found, on Linux.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The variable with the path of a build's files, without extension.
 pub(super) const OUTPUT: &str = "NODEYARD_OUTPUT";
 
 /// Kills the processes of the build whose files are at `base`, and says how many there were.
 pub fn end_leftovers(base: &Path) -> usize {
-    let mut mark = format!("{OUTPUT}=").into_bytes();
-    mark.extend_from_slice(base.as_os_str().as_bytes());
-    let Ok(processes) = std::fs::read_dir("/proc") else {
-        return 0;
-    };
-    let pids = processes
-        .flatten()
-        .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    let marked = pids.filter_map(|pid| hold(pid, &mark));
-    marked
-        .filter(|process| pidfd_send_signal(process, Signal::KILL).is_ok())
-        .count()
+    #[cfg(target_os = "linux")]
+    let ended = linux::end_marked(base);
+    #[cfg(not(target_os = "linux"))]
+    let ended = 0;
+    ended
 }
 
-/// A process that carries the mark. Whoever has its number later is not meant.
-fn hold(pid: Pid, mark: &[u8]) -> Option<OwnedFd> {
-    let carries_mark = || {
-        let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-        environment.is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == mark))
-    };
-    if pid == rustix::process::getpid() || !carries_mark() {
-        return None;
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+    pub(super) fn end_marked(base: &Path) -> usize {
+        let mut mark = format!("{}=", super::OUTPUT).into_bytes();
+        mark.extend_from_slice(base.as_os_str().as_bytes());
+        let Ok(processes) = std::fs::read_dir("/proc") else {
+            return 0;
+        };
+        let pids = processes
+            .flatten()
+            .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let marked = pids.filter_map(|pid| hold(pid, &mark));
+        marked
+            .filter(|process| pidfd_send_signal(process, Signal::KILL).is_ok())
+            .count()
     }
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    carries_mark().then_some(process)
+
+    /// A process that carries the mark. Whoever has its number later is not meant.
+    fn hold(pid: Pid, mark: &[u8]) -> Option<OwnedFd> {
+        let carries_mark = || {
+            let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
+            environment.is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == mark))
+        };
+        if pid == getpid() || !carries_mark() {
+            return None;
+        }
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        carries_mark().then_some(process)
+    }
 }

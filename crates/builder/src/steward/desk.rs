@@ -156,6 +156,7 @@ impl Desk {
             let images = picture::known_images(&ctx.registry, &ctx.config()).await;
             let sightings = match ctx.find_orphans(&before).await {
                 Ok((orphans, sightings)) => {
+                    let orphans = orphans.into_iter().filter(|_| ctx.cleans);
                     for build in orphans {
                         if let Err(error) = ctx.clear_orphan(build).await {
                             let error = &error as &dyn std::error::Error;
@@ -252,6 +253,9 @@ impl Desk {
         let time = Instant::now();
         self.held_off.retain(|_, until| *until > time);
         for action in actions {
+            if !self.ctx.cleans && action.removes() {
+                continue;
+            }
             let work = (image.clone(), action);
             let is_new = !self.working.contains(&work) && !self.held_off.contains_key(&work);
             if is_new {

@@ -16,6 +16,8 @@ pub struct Options {
     pub servers: Vec<Endpoint>,
     /// Most uploads that are waited for at once; how many run at once is the workers' business.
     pub uploads: usize,
+    /// Whether what is no longer needed is removed. Otherwise that is left to other stewards.
+    pub cleans: bool,
     pub timing: Timing,
     pub pace: Pace,
 }

@@ -6,7 +6,7 @@ use nodeyard_config::{Config, Image, ImageSource, Provider};
 use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::images::{ImagePolicy, Origin, Takes};
 
-/// What OpenStack clouds take unless clouds.yaml, which only workers have, says otherwise. A worker converts.
+/// What a cloud takes if nothing says otherwise. A worker that knows better converts.
 const USUAL_FORMAT: &str = "qcow2";
 
 pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {

@@ -1,5 +1,6 @@
 //! `image-build:<image>`: makes an image.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +37,11 @@ impl Builds {
         self.0.keys()
     }
 
-    /// The log of a build that runs.
-    pub(super) fn log(&self, id: &ImageId) -> Option<BuildLog> {
-        self.0.get(id)?.view.borrow().clone()
+    /// The log of a build that runs, once there is one.
+    pub(super) async fn log(&self, id: &ImageId) -> Option<BuildLog> {
+        let mut log = self.0.get(id)?.view;
+        let log = log.wait_for(Option::is_some).await.ok()?;
+        log.clone()
     }
 }
 
@@ -175,6 +178,7 @@ impl Build {
             }
             Err(problem) => {
                 context.announce_image(&id, State::Failed).await;
+                context.forget_failures();
                 Err(problem)
             }
         }
@@ -188,6 +192,7 @@ impl Build {
     ) -> Result<(), Problem> {
         let (image, id) = (&self.begin.image, &self.begin.id);
         let directory = PathBuf::from(&self.config.build_log_dir);
+        self.prune_logs(directory.clone()).await;
         let path = Console::path(&directory, image, id);
         let mut console = Console::open(
             path.clone(),
@@ -199,7 +204,6 @@ impl Build {
             let log = path.display();
             Problem::unable(format!("the log {log} cannot be written: {error}"))
         })?;
-        self.prune_logs(directory).await;
         publish.send_replace(Some(BuildLog {
             path,
             state: console.state(),
@@ -238,7 +242,9 @@ impl Build {
         };
         let image = self.begin.image.clone();
         let pruned = tokio::task::spawn_blocking(move || source::prune(&directory, &image, keep));
-        if let Ok(Err(error)) = pruned.await {
+        if let Ok(Err(error)) = pruned.await
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "old build logs stay"

@@ -38,7 +38,10 @@ pub(super) async fn serve(
     if let Some(from) = order.log_from {
         let directory = context.config().build_log_dir.clone();
         let path = Console::path(Path::new(&directory), &manifest.image, id);
-        let growing = context.builds.log(id).filter(|_| order.follow);
+        let growing = match order.follow {
+            true => context.builds.log(id).await,
+            false => None,
+        };
         let _follows = match &growing {
             Some(_) => Some(context.followers.try_acquire().map_err(|_| {
                 Problem::unable("too many others follow logs of this worker; ask without `follow`")

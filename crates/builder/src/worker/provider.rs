@@ -10,7 +10,7 @@ use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
 use super::problem::Problem;
 
-/// What a cloud takes if its section does not say: OpenStack's own default.
+/// What a cloud takes if nothing says otherwise: OpenStack's own default.
 const USUAL_FORMAT: &str = "qcow2";
 
 const USUAL_NAME: &str = "{image_name}-{timestamp}";
@@ -140,7 +140,7 @@ fn fill(template: &str, field: impl Fn(&str) -> Option<String>) -> Option<String
 }
 
 /// The format that a provider takes.
-fn format(provider: &Provider) -> &'static str {
+fn format(provider: &Provider) -> &str {
     provider.image_format().unwrap_or(USUAL_FORMAT)
 }
 

@@ -4,35 +4,27 @@
 //! says what became of it, so whoever asks again for the same id gets the same answer, and one that a killed worker
 //! left goes on.
 
+mod bring;
+
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use nodeyard_config::Config;
-use nodeyard_driver::{
-    self as driver, Driver, ImageSource, ImageTarget, Owner, State, UploadOrder, UploadedImage,
-};
+use nodeyard_driver::{self as driver, Driver, ImageTarget, Owner};
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::{Converter, Format, ImageId, Manifest, Outcome, Target};
+use nodeyard_image::{ImageId, Manifest, Outcome, State};
 use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey};
 use tokio::sync::watch;
 
-use super::info::{from_manifest, to_manifest};
+use self::bring::Upload;
+use super::info::from_manifest;
 use super::problem::{Problem, blocking, with_causes};
-use super::provider::{self, UploadSettings};
 use super::works::{Work, Works};
-use super::{Context, hook, machine, now};
+use super::{Context, machine, now, provider};
 use crate::jobs::{UploadJob, UploadResult, from_payload, to_payload};
 
 /// Ids from here on are made up; those of records are counted from 0 and never get this far.
 const MADE_UP: u64 = 5_000_000_000;
-
-/// How long a cloud gets to remove what an upload has left in it.
-const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
-
-/// A cloud may fetch or check what it got for hours, but not for ever.
-const USUAL_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What is done in one upload: convert, upload, ask the hook.
 const STEPS: u64 = 3;
@@ -111,8 +103,8 @@ pub(super) async fn serve(
 ) -> Result<Vec<u8>, Problem> {
     let order: UploadJob = from_payload(job.function(), job.payload())?;
     let work = match start(context, id, &order)? {
-        Ok(work) => work,
-        Err(done) => return Ok(to_payload(&done)),
+        Asked::Runs(work) => work,
+        Asked::Done(result) => return Ok(to_payload(&result)),
     };
     let mut steps = work.view.clone();
     let report = async {
@@ -128,316 +120,84 @@ pub(super) async fn serve(
     Ok(to_payload(&result?))
 }
 
-type Running = Work<watch::Receiver<u64>, UploadResult>;
+/// What is asked for runs, or has come to something earlier.
+enum Asked {
+    Runs(Work<watch::Receiver<u64>, UploadResult>),
+    Done(UploadResult),
+}
 
-/// The work, or what came of it earlier.
-fn start(
-    context: &Arc<Context>,
-    id: &ImageId,
-    order: &UploadJob,
-) -> Result<Result<Running, UploadResult>, Problem> {
+fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Asked, Problem> {
     let uploads = &context.uploads;
+    // Held to the end: nobody else starts or forbids one meanwhile.
     let kept_away = uploads
         .kept_away
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    let missing = || Problem::missing(format!("image {id} is not here, or not ready"));
-    if kept_away.contains(id) {
-        return Err(missing());
-    }
-    let manifest = context.repository.get(id).ok_or_else(missing)?;
-    if manifest.state != nodeyard_image::State::Ready {
-        return Err(missing());
-    }
-    let known = |upload: UploadId| {
-        let mut known = manifest.uploads.iter();
-        known.find(|one| one.provider == order.provider && one.upload_id == Some(upload))
-    };
     let upload = match order.upload_id {
-        Some(upload) => upload,
-        None => made_up(context, &manifest, &order.provider)?,
+        Some(upload) if order.managed.is_some() && upload.sequence() < MADE_UP => upload,
+        Some(_) => {
+            return Err(Problem::refused(
+                "`upload-id` is that of a record, and comes with `managed`",
+            ));
+        }
+        None => made_up(context, id, &order.provider)?,
     };
     let key = Key {
         id: id.clone(),
         provider: order.provider.clone(),
         upload,
     };
-    if uploads.works.get(&key).is_none() {
-        match known(upload).map(|known| &known.outcome) {
-            Some(Outcome::Ready {
-                external_id,
-                external_name,
-                format,
-            }) => {
-                return Ok(Err(UploadResult {
-                    external_id: external_id.clone(),
-                    external_name: external_name.clone(),
-                    format: format.clone(),
-                }));
-            }
-            Some(Outcome::Failed(failure)) => {
-                return Err(Problem::Expected(from_manifest(failure)));
-            }
-            Some(Outcome::Pending) | None => {}
-        }
+    if let Some(work) = uploads.works.get(&key) {
+        return Ok(Asked::Runs(work));
     }
-    let state = match known(upload) {
-        Some(_) => State::default(),
-        None => State::fresh(),
-    };
+    // What came of a work is noted before it ends, so this is not outdated.
+    let manifest = context.repository.get(id);
+    let manifest = manifest
+        .filter(|manifest| manifest.state == State::Ready && !kept_away.contains(id))
+        .ok_or_else(|| Problem::missing(format!("image {id} is not here, or not ready")))?;
+    let mut known = manifest.uploads.iter();
+    let known = known.find(|one| one.provider == key.provider && one.upload_id == Some(upload));
+    match known.map(|known| &known.outcome) {
+        Some(Outcome::Ready {
+            external_id,
+            external_name,
+            format,
+        }) => {
+            return Ok(Asked::Done(UploadResult {
+                external_id: external_id.clone(),
+                external_name: external_name.clone(),
+                format: format.clone(),
+            }));
+        }
+        Some(Outcome::Failed(failure)) => return Err(Problem::Expected(from_manifest(failure))),
+        Some(Outcome::Pending) | None => {}
+    }
     let work = uploads.works.join(key.clone(), &context.tasks, || {
-        let upload = Upload::of(context, &manifest, order, key)?;
+        let upload = Upload::of(context, &manifest, order, key, known.is_some())?;
         let (publish, steps) = watch::channel(0);
-        Ok::<_, Problem>((steps, upload.run(state, publish)))
-    })?;
-    Ok(Ok(work))
+        Ok::<_, Problem>((steps, upload.run(publish)))
+    });
+    work.map(Asked::Runs)
 }
 
 /// The id of an upload that has no record: that of one which runs, otherwise one that never was.
-fn made_up(
-    context: &Context,
-    manifest: &Manifest,
-    provider: &ProviderName,
-) -> Result<UploadId, Problem> {
-    let running = context.uploads.works.keys().into_iter().find(|key| {
-        key.id == manifest.id && key.provider == *provider && key.upload.sequence() >= MADE_UP
-    });
+fn made_up(context: &Context, id: &ImageId, provider: &ProviderName) -> Result<UploadId, Problem> {
+    let running =
+        context.uploads.works.keys().into_iter().find(|key| {
+            key.id == *id && key.provider == *provider && key.upload.sequence() >= MADE_UP
+        });
     if let Some(running) = running {
         return Ok(running.upload);
     }
-    let fresh = MADE_UP + now().as_secs() as u64;
-    let taken = manifest
-        .uploads
-        .iter()
-        .filter_map(|upload| upload.upload_id);
+    let manifest = context.repository.get(id);
+    let uploads = manifest.iter().flat_map(|manifest| &manifest.uploads);
+    let taken = uploads.filter_map(|upload| upload.upload_id);
     let taken = taken.map(UploadId::sequence).max().unwrap_or(0);
-    let id = format!("{:010}", fresh.max(taken + 1));
-    id.parse()
+    let fresh = MADE_UP + now().as_secs() as u64;
+    let made_up = format!("{:010}", fresh.max(taken + 1));
+    made_up
+        .parse()
         .map_err(|_| Problem::Surprise("there are no upload ids left".to_owned()))
-}
-
-/// One upload.
-struct Upload {
-    context: Arc<Context>,
-    manifest: Arc<Manifest>,
-    key: Key,
-    settings: UploadSettings,
-    format: Format,
-    driver: Arc<dyn Driver>,
-    owner: Owner,
-    name: Box<str>,
-}
-
-impl Upload {
-    fn of(
-        context: &Arc<Context>,
-        manifest: &Arc<Manifest>,
-        order: &UploadJob,
-        key: Key,
-    ) -> Result<Self, Problem> {
-        let config = context.config();
-        let image = &manifest.image;
-        let asked = order.image_name.as_ref().unwrap_or(image);
-        if asked != image {
-            let id = &key.id;
-            return Err(Problem::refused(format!(
-                "{id} is an image of {image}, not of {asked}"
-            )));
-        }
-        let (driver, owner) =
-            find_driver(context, &config, order.managed.as_deref(), &key.provider)?;
-        let provider = &key.provider;
-        let settings = config
-            .provider(provider.as_str())
-            .and_then(|found| UploadSettings::of(&config, found, image.as_str()));
-        let mut settings = settings.ok_or_else(|| {
-            Problem::refused(format!(
-                "provider {provider} does not use image {image} here"
-            ))
-        })?;
-        settings.metadata.extend(order.metadata.clone());
-        let format = settings.format.parse();
-        let format = format
-            .map_err(|error: nodeyard_image::BadFormat| Problem::refused(error.to_string()))?;
-        let name = match &order.external_name {
-            Some(name) => name.clone(),
-            None => settings.external_name(image, key.upload, now())?,
-        };
-        Ok(Self {
-            context: Arc::clone(context),
-            manifest: Arc::clone(manifest),
-            key,
-            settings,
-            format,
-            driver,
-            owner,
-            name,
-        })
-    }
-
-    async fn run(self, state: State, steps: watch::Sender<u64>) -> Result<UploadResult, Problem> {
-        self.record(Outcome::Pending).await?;
-        let outcome = self.bring(state, &steps).await;
-        match &outcome {
-            Ok(done) => {
-                let ready = Outcome::Ready {
-                    external_id: done.external_id.clone(),
-                    external_name: done.external_name.clone(),
-                    format: done.format.clone(),
-                };
-                if let Err(problem) = self.record(ready).await {
-                    // It is there all the same, and the caller is told.
-                    tracing::error!(id = %self.key.id, ?problem, "an upload cannot be noted");
-                }
-            }
-            // It is noted as under way, and goes on when it is asked for again.
-            Err(_) if self.context.stopping.is_cancelled() => {}
-            Err(problem) => {
-                let failure = to_manifest(&problem.clone().into_failure());
-                self.record(Outcome::Failed(failure)).await?;
-            }
-        }
-        outcome
-    }
-
-    async fn record(&self, outcome: Outcome) -> Result<(), Problem> {
-        let (repository, key) = (self.context.repository.clone(), self.key.clone());
-        blocking(move || {
-            repository.record_upload(&key.id, &key.provider, Some(key.upload), outcome)
-        })
-        .await
-    }
-
-    async fn bring(
-        &self,
-        mut state: State,
-        steps: &watch::Sender<u64>,
-    ) -> Result<UploadResult, Problem> {
-        let file = self.file().await?;
-        steps.send_replace(1);
-        let order = self.order(file.clone());
-        let limit = self.settings.timeout.unwrap_or(USUAL_LIMIT);
-        let uploaded = tokio::select! {
-            uploaded = tokio::time::timeout(limit, machine::upload(&*self.driver, &order, &mut state)) => uploaded,
-            () = self.context.stopping.cancelled() => return Err(stopped()),
-        };
-        let problem = match uploaded {
-            Ok(Ok(image)) => {
-                steps.send_replace(2);
-                state.external_id = Some(image.external_id.clone());
-                match self.agreed(&image, &file, limit).await {
-                    Ok(()) => return self.result(image),
-                    Err(problem) => problem,
-                }
-            }
-            Ok(Err(error)) => {
-                let provider = &self.key.provider;
-                Problem::failed(format!("upload to {provider}: {}", with_causes(&error)))
-            }
-            Err(_) => Problem::failed(format!(
-                "the upload took longer than {} allows, {} seconds",
-                self.key.provider,
-                limit.as_secs()
-            )),
-        };
-        if !self.context.stopping.is_cancelled() {
-            self.clean_up(state).await;
-        }
-        Err(problem)
-    }
-
-    /// The file in the provider's format, converted if need be.
-    async fn file(&self) -> Result<PathBuf, Problem> {
-        let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
-        if self.manifest.files.contains_key(&self.format) {
-            return Ok(repository.path(&id, &self.format)?);
-        }
-        let target = Target {
-            format: self.format.clone(),
-            compression: self.settings.compression,
-        };
-        let converter = Converter::default();
-        let converted = repository.convert(&id, &target, &converter, |_| {});
-        tokio::select! {
-            converted = converted => converted?,
-            () = self.context.stopping.cancelled() => return Err(stopped()),
-        };
-        Ok(repository.path(&id, &self.format)?)
-    }
-
-    fn order(&self, file: PathBuf) -> UploadOrder {
-        let current = self.context.repository.get(&self.key.id);
-        let digests = current
-            .as_ref()
-            .and_then(|manifest| manifest.files.get(&self.format))
-            .map(|file| file.digests.clone())
-            .unwrap_or_default();
-        let upload = self.upload_key();
-        UploadOrder {
-            tags: self.owner.upload_tags(upload.build.build, upload.upload),
-            upload,
-            name: self.name.clone(),
-            source: ImageSource::File(file),
-            format: self.format.as_str().into(),
-            md5: digests.md5,
-            sha256: digests.sha256,
-            metadata: self.settings.metadata.clone(),
-        }
-    }
-
-    fn upload_key(&self) -> UploadKey {
-        upload_key(&self.manifest, &self.key)
-    }
-
-    /// Whether the hook has nothing against the upload.
-    async fn agreed(
-        &self,
-        image: &UploadedImage,
-        file: &std::path::Path,
-        limit: Duration,
-    ) -> Result<(), Problem> {
-        let Some(hook) = &self.settings.hook else {
-            return Ok(());
-        };
-        let stop = self.context.stopping.child_token();
-        let late = async {
-            tokio::time::sleep(limit).await;
-            stop.cancel();
-            std::future::pending::<()>().await;
-        };
-        let id = image.external_id.to_string();
-        tokio::select! {
-            agreed = hook::run(&self.context, hook, &self.key.provider, &id, file, &stop) => agreed,
-            () = late => Err(Problem::failed("the post-upload hook never ended")),
-        }
-    }
-
-    fn result(&self, image: UploadedImage) -> Result<UploadResult, Problem> {
-        Ok(UploadResult {
-            external_id: image.external_id.to_string().into(),
-            external_name: image.external_name,
-            format: self.format.as_str().into(),
-        })
-    }
-
-    /// Removes from the cloud what is of no use.
-    async fn clean_up(&self, state: State) {
-        let target = ImageTarget {
-            upload: self.upload_key(),
-            external_id: state.external_id,
-        };
-        let removed = machine::delete(&*self.driver, &target);
-        let removed = tokio::time::timeout(CLEANUP_LIMIT, removed).await;
-        let error: Box<dyn std::error::Error> = match removed {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => Box::new(error),
-            Err(late) => Box::new(late),
-        };
-        tracing::warn!(
-            error = &*error, id = %self.key.id, provider = %self.key.provider, upload = %self.key.upload,
-            "what a failed upload left in the cloud could not be removed"
-        );
-    }
 }
 
 fn upload_key(manifest: &Manifest, key: &Key) -> UploadKey {
@@ -449,10 +209,6 @@ fn upload_key(manifest: &Manifest, key: &Key) -> UploadKey {
         provider: key.provider.clone(),
         upload: key.upload,
     }
-}
-
-fn stopped() -> Problem {
-    Problem::unable("the worker stopped during the upload; ask for it again and it goes on")
 }
 
 /// The driver of a provider, for whoever asks.

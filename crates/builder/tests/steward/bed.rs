@@ -25,8 +25,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::Cloud;
-
 /// So long that only a hang exceeds it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -208,6 +206,7 @@ impl Running {
             version: "0.1.0".into(),
             servers: vec![server.endpoint.clone()],
             uploads: 8,
+            cleans: true,
             timing: quick(),
             pace: hasty(),
         };
@@ -260,6 +259,12 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     }
 }
 
+/// Where uploads go.
+pub(crate) trait Clouds {
+    /// Everything that was uploaded: its provider, a slash, and its id there.
+    async fn ids(&self) -> BTreeSet<String>;
+}
+
 /// What the records say.
 pub(crate) struct Records(pub(crate) Registry);
 
@@ -304,30 +309,46 @@ impl Records {
         self.0.images().request_build(&image()).await.unwrap();
     }
 
-    /// So many builds are ready and nothing else is recorded, the newest is in both clouds, and the clouds hold what
-    /// the records say and nothing more. The builds, the oldest first.
-    pub(crate) async fn settled(&self, count: usize, cloud: &Cloud) -> Vec<BuildId> {
+    /// So many builds are ready and nothing else is recorded, the newest is in both clouds, the clouds hold what the
+    /// records say and nothing more, and nobody waits for a build. The builds, the oldest first.
+    pub(crate) async fn settled(&self, count: usize, cloud: &impl Clouds) -> Vec<BuildId> {
         eventually("everything is as it should be", || async {
-            let builds = self.builds().await;
-            let uploads = self.uploads().await;
-            let recorded: BTreeSet<String> = uploads
-                .iter()
-                .filter_map(|(.., upload)| Some(upload.external_id.as_deref()?.to_owned()))
-                .collect();
-            let (newest, _) = builds.last()?;
-            let all_ready = builds.iter().all(|(_, b)| b.state == BuildState::Ready)
-                && uploads.iter().all(|(.., u)| u.state == UploadState::Ready);
-            let in_clouds = uploads.iter().filter(|(build, ..)| build == newest).count();
+            let builds = self.as_it_should_be(count, cloud).await?;
             let request = self.0.images().build_request(&image()).await.unwrap();
-            let good = builds.len() == count
-                && all_ready
-                && in_clouds == 2
-                && recorded.len() == uploads.len()
-                && cloud.ids() == recorded
-                && request.is_none();
-            good.then(|| builds.iter().map(|(id, _)| *id).collect())
+            request.is_none().then_some(builds)
         })
         .await
+    }
+
+    /// The same, while somebody waits for a build.
+    pub(crate) async fn settled_but_asked(&self, count: usize, cloud: &impl Clouds) {
+        eventually("nothing but a build is missing", || async {
+            let request = self.0.images().build_request(&image()).await.unwrap();
+            assert!(request.is_some());
+            self.as_it_should_be(count, cloud).await
+        })
+        .await;
+    }
+
+    async fn as_it_should_be(&self, count: usize, cloud: &impl Clouds) -> Option<Vec<BuildId>> {
+        let builds = self.builds().await;
+        let uploads = self.uploads().await;
+        let recorded: BTreeSet<String> = uploads
+            .iter()
+            .filter_map(|(_, to, _, upload)| {
+                Some(format!("{to}/{}", upload.external_id.as_deref()?))
+            })
+            .collect();
+        let (newest, _) = builds.last()?;
+        let all_ready = builds.iter().all(|(_, b)| b.state == BuildState::Ready)
+            && uploads.iter().all(|(.., u)| u.state == UploadState::Ready);
+        let in_clouds = uploads.iter().filter(|(build, ..)| build == newest);
+        let good = builds.len() == count
+            && all_ready
+            && in_clouds.count() == 2
+            && recorded.len() == uploads.len()
+            && cloud.ids().await == recorded;
+        good.then(|| builds.iter().map(|(id, _)| *id).collect())
     }
 }
 

@@ -1,5 +1,5 @@
 //! The steward with everything around it: the embedded store and ZooKeeper, our job server, and workers that do what
-//! a test tells them to.
+//! a test tells them to; and once with the real worker and a simulated cloud.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,4 +14,5 @@ mod fuse;
 mod kill;
 mod life;
 mod session;
+mod together;
 mod worker;

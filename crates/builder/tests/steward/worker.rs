@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{JobServer, PATIENCE, image, provider};
+use crate::bed::{Clouds, JobServer, PATIENCE, image, provider};
 
 /// Which calls something happens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +58,16 @@ struct CloudImage {
     build: ImageId,
     managed: Option<Box<str>>,
     upload: Option<UploadId>,
+}
+
+impl Clouds for Cloud {
+    async fn ids(&self) -> BTreeSet<String> {
+        let state = self.0.lock().unwrap();
+        let images = state.images.iter();
+        images
+            .map(|(id, image)| format!("{}/{id}", image.provider))
+            .collect()
+    }
 }
 
 impl Cloud {

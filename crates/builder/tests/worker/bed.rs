@@ -22,6 +22,7 @@ use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_testbeds::gearman::{JobServer, Kind};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -319,7 +320,7 @@ impl Host {
             uses += &format!("      - {{name: {name}, meta: {{both: provider}}}}\n");
         }
         format!(
-            "images-dir: {images_dir}\nbuild-log-dir: {logs}\ndiskimages:\n{diskimages}\
+            "images-dir: {images_dir}\nimages-dir-reserve: 0\nbuild-log-dir: {logs}\ndiskimages:\n{diskimages}\
              providers:\n  - name: {PROVIDER}\n    driver: fake\n{provider}    diskimages:\n{uses}    pools: []\n",
             images_dir = self.path("images").display(),
             logs = self.path("logs").display(),
@@ -362,14 +363,24 @@ impl Running {
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
     ) -> Self {
-        Self::start_with(jobs, drivers, config, |_| {}).await
+        Self::launch(&tokio::runtime::Handle::current(), jobs, drivers, config).await
     }
 
-    pub(crate) async fn start_with(
+    /// On the threads of a runtime of its own.
+    pub(crate) async fn start_on(
+        runtime: &Runtime,
         jobs: &Jobs,
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
-        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        Self::launch(runtime.handle(), jobs, drivers, config).await
+    }
+
+    async fn launch(
+        runtime: &tokio::runtime::Handle,
+        jobs: &Jobs,
+        drivers: Arc<dyn DriverFactory>,
+        config: Arc<Config>,
     ) -> Self {
         logs();
         let mut options = Options::new("builder01.example.com", vec![jobs.endpoint()]);
@@ -381,8 +392,6 @@ impl Running {
             head: 64 << 10,
             tail: 4 << 10,
         };
-        options.space.keep_free = 0;
-        change(&mut options);
         let connections = options.build_workers + options.upload_workers + options.info_workers;
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {
@@ -391,7 +400,7 @@ impl Running {
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(worker.run(stop.clone()));
+        let task = runtime.spawn(worker.run(stop.clone()));
         assert!(soon("the worker is ready", handle.until_ready()).await);
         jobs.taken(connections).await;
         Self {

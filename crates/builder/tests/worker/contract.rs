@@ -21,6 +21,7 @@ on_every_server!(
     a_foreign_client_needs_one_line,
     gears_client_is_served,
     a_restarted_worker_answers_for_its_images,
+    each_worker_does_what_only_it_can,
 );
 
 async fn an_image_is_built_uploaded_and_deleted(between: Between) {
@@ -256,6 +257,41 @@ async fn a_restarted_worker_answers_for_its_images(between: Between) {
         jobs.withdrawn(&format!("image-info:{id}")).await;
     }
     worker.stop().await;
+}
+
+async fn each_worker_does_what_only_it_can(between: Between) {
+    let jobs = Jobs::start(between).await;
+    let cloud = Cloud::new(Default::default());
+    let hosts = [("trusty", Host::new()), ("win2022", Host::new())];
+    let mut workers = Vec::new();
+    for (image, host) in &hosts {
+        let config = parse(&host.config(&[(*image, GOOD)], ""));
+        workers.push(Running::start(&jobs, cloud.clone(), config).await);
+    }
+    let mut builders = Vec::new();
+    for (image, host) in &hosts {
+        let order = json!({"image-id": format!("id-of-{image}")}).to_string();
+        let built = jobs.json(&format!("image-build:{image}"), &order).await;
+        builders.push(built["builder-id"].clone());
+        assert!(
+            host.path(&format!("images/{image}-id-of-{image}.qcow2"))
+                .exists()
+        );
+    }
+    assert_ne!(builders[0], builders[1]);
+    // Uploads find the holder, whoever has a free slot.
+    for (image, _) in hosts.iter().rev() {
+        let order = json!({"provider": "fake-cloud", "image-name": image}).to_string();
+        jobs.json(&format!("image-upload:id-of-{image}"), &order)
+            .await;
+    }
+    assert_eq!(cloud.uploads().await.len(), 2);
+    jobs.call("image-delete:id-of-trusty", "").await.unwrap();
+    jobs.withdrawn("image-upload:id-of-trusty").await;
+    jobs.offered("image-upload:id-of-win2022").await;
+    for worker in workers {
+        worker.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,7 +62,15 @@ async fn malformed_calls_are_refused_one_by_one() {
         ),
         (
             "image-upload:1",
-            r#"{"provider": "fake-cloud", "upload-id": "7"}"#,
+            r#"{"provider": "fake-cloud", "upload-id": "7", "managed": "s"}"#,
+        ),
+        (
+            "image-upload:1",
+            r#"{"provider": "fake-cloud", "upload-id": "0000000007"}"#,
+        ),
+        (
+            "image-upload:1",
+            r#"{"provider": "fake-cloud", "upload-id": "9000000000", "managed": "s"}"#,
         ),
         (
             "image-upload:1",
@@ -183,23 +191,23 @@ async fn half_an_image_is_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_a_build_is_not_begun() {
     let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let config = parse(&host.config(&[("good", GOOD)], ""));
-    let cloud = Cloud::new(Simulate::default());
-    let space = nodeyard_image::Limits {
-        keep_free: u64::MAX,
-        ..nodeyard_image::Limits::default()
-    };
-    let worker = Running::start_with(&jobs, cloud, config, |options| options.space = space).await;
-    let failure = jobs
-        .call("image-build:good", r#"{"image-id": "1"}"#)
-        .await
-        .unwrap_err();
+    let roomy = host.config(&[("good", GOOD)], "");
+    let full = roomy.replace("images-dir-reserve: 0", "images-dir-reserve: 1000000T");
+    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), parse(&full)).await;
+    let order = r#"{"image-id": "1"}"#;
+    let failure = jobs.call("image-build:good", order).await.unwrap_err();
     assert_eq!(
         failure.kind,
         FailureKind::Unable,
         "another worker may have room: {failure}"
     );
     assert_eq!(host.files(), [""; 0]);
+    // Somebody has made room.
+    worker.config.send_replace(parse(&roomy));
+    until("the worker notices", || async {
+        jobs.call("image-build:good", order).await.ok()
+    })
+    .await;
     worker.stop().await;
 }
 

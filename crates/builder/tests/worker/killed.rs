@@ -43,8 +43,7 @@ fn working_until_killed() {
     let text = |name| std::env::var(name).expect("the other tests say how");
     let config = parse(&std::fs::read_to_string(text(CONFIG)).unwrap());
     let gearman = Endpoint::new("127.0.0.1", text(GEARMAN).parse().unwrap());
-    let mut options = Options::new("builder02.example.com", vec![gearman]);
-    options.space.keep_free = 0;
+    let options = Options::new("builder02.example.com", vec![gearman]);
     let (_sender, config) = watch::channel(config);
     let drivers = Arc::new(Remote(text(CLOUD)));
     let (worker, _handle) = Worker::new(options, Parts { config, drivers });

@@ -15,3 +15,4 @@ mod dib;
 mod hostile;
 mod killed;
 mod rules;
+mod steps;

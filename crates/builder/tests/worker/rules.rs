@@ -304,5 +304,6 @@ async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
         uploaded["external-id"].as_str(),
         images[0].id.as_text().as_deref()
     );
+    assert_eq!(uploaded["external-name"].as_str(), Some(&*images[0].name));
     worker.stop().await;
 }

@@ -21,6 +21,8 @@ use crate::{recover, settle};
 /// Before a request is planned anew that could not be served as planned; doubles each time.
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
+/// Before a request is looked at again that could not be declined.
+const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 /// Before a cloud is asked again that has refused for lack of quota.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
 
@@ -71,6 +73,11 @@ impl Dispatcher {
         let order = match decision.verdict {
             Verdict::Accept(acceptance) => Order::Accept(acceptance),
             Verdict::Reserve(_) => Order::Reserve,
+            Verdict::Decline(_) if !self.is_complete() => {
+                let timer = Timer::Release(key.clone(), decision.request);
+                self.timers.after(INCOMPLETE_PAUSE, timer);
+                return;
+            }
             Verdict::Decline(reason) => Order::Decline(reason.to_string()),
             Verdict::Skip(_) | Verdict::Yield(_) | Verdict::Defer(_) => return,
         };
@@ -155,6 +162,7 @@ impl Dispatcher {
 
     pub(super) fn take_report(&mut self, report: Report, news: &mut News) {
         match report {
+            // The nodes follow when the loop catches up, before the next decision.
             Report::Served { request, outcome } => self.served(request, outcome),
             Report::Lacking {
                 request,
@@ -205,19 +213,18 @@ impl Dispatcher {
                 attempt,
                 result,
             } => self.started(&provider, attempt, result),
-            Report::Inventory {
-                provider,
-                limits,
-                resources,
-                readiness,
-            } => self.take_inventory(&provider, limits, resources, readiness),
-            Report::Submitted(requests) => {
-                self.submitting = false;
-                for id in requests {
-                    self.min_ready.insert(id);
-                    self.feed_request(id);
-                }
+            Report::Inventory(inventory) => self.take_inventory(*inventory),
+            // Nobody waits for these answers if the launcher stops.
+            Report::Departed(answer) => {
+                self.catch_up(news);
+                let _ = answer.send(self.world.departed());
             }
+            Report::Missing { departed, answer } => {
+                self.catch_up(news);
+                self.world.nodes_seen(&departed);
+                let _ = answer.send(self.missing());
+            }
+            Report::Asked(made) => self.asked(made),
             Report::CleanedUp => {
                 self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
             }
@@ -233,6 +240,10 @@ impl Dispatcher {
             // The record tells the picture.
             Served::Fulfilled => {}
             Served::Declined => self.world.release(&task.pool, id),
+            Served::LaunchFailed => {
+                self.world.release(&task.pool, id);
+                self.check_cloud(&task.pool.provider);
+            }
             Served::Gone | Served::NotAsPlanned | Served::Lost => {
                 let setbacks = self.setbacks.entry(id).or_default();
                 *setbacks += 1;

@@ -36,7 +36,7 @@ impl Dispatcher {
         if let Some(node) = self.ctx.nodes.get(&id) {
             self.world.put_node(id, &node.value);
             self.world.set_node_locked(id, node.locked);
-        } else if self.ctx.nodes.empty().iter().any(|(empty, _)| *empty == id) {
+        } else if self.ctx.nodes.is_blank(&id) {
             self.world.put_empty_node(id);
         } else {
             self.world.remove_node(id);
@@ -63,7 +63,7 @@ impl Dispatcher {
             self.world.remove_request(id);
             self.setbacks.remove(&id);
             self.recovering.remove(&id);
-            self.min_ready.remove(&id);
+            self.ready_nodes.forget(id);
             self.ctx.history.gone(id, self.ctx.clock.now());
             if let Some(task) = self.serving.get(&id) {
                 task.gone.cancel();

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Dispatcher, Timer};
+use crate::attend;
 use crate::drain::Scope;
 use crate::error::{StartError, chain};
 use crate::provider::Provider;
@@ -108,7 +109,7 @@ impl Dispatcher {
         let options = self.options.clone();
         let factory = Arc::clone(&self.factory);
         self.tasks.spawn(async move {
-            let start = Provider::start(provider, &*factory, &ctx.system, &options, &ctx.clock);
+            let start = Provider::start(provider, &*factory, &ctx, &options);
             let result = tokio::select! {
                 result = start => result,
                 () = ctx.stop.cancelled() => return,
@@ -169,6 +170,8 @@ impl Dispatcher {
             let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
             self.tasks.spawn(work);
         }
+        let work = attend::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
+        self.tasks.spawn(work);
         let pools = self.announce_pools(&provider);
         info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
         let running = Running {
@@ -250,6 +253,17 @@ impl Dispatcher {
                 )
             })
         })
+    }
+
+    /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
+    /// while a provider starts, or is about to be seen, that may be able to serve it.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut announced = self
+            .providers
+            .values()
+            .flat_map(|running| running.pools.values());
+        let is_seen = |id| self.world.registered().any(|other| other == id);
+        self.starting.is_empty() && announced.all(|pool| is_seen(&pool.component.id))
     }
 
     pub(super) fn is_drained(&self, key: &PoolKey) -> bool {

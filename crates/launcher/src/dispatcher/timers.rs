@@ -27,7 +27,7 @@ pub(super) enum Timer {
     Cleanup,
     CloudCheck,
     Expiry,
-    /// Ready nodes may be missing for longer than a moment.
+    /// Ask for ready nodes again.
     KeepReady,
     /// Note what requests wait for.
     Look,

@@ -1,18 +1,13 @@
-//! What comes around by itself: clean-up, looks at clouds, ready nodes, and answers to questions.
+//! What comes around by itself: clean-up and looks at clouds; and answers to questions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nodeyard_driver::{Resource, ResourceKind, Target};
-use nodeyard_model::{
-    Label, Limits, NodeRequest, PoolName, RequestId, RequestState, Resources, Timestamp, UploadKey,
-};
+use nodeyard_model::{ProviderName, RequestId, Resources, Timestamp, UploadKey};
 use nodeyard_plan::leaks::{self, Leaks, Owner, Uploads};
-use nodeyard_plan::{MIN_READY_REQUESTOR, Readiness, expiry, min_ready};
-use nodeyard_store::registry::{ImageId, Lifetime};
-use tokio::time::Instant;
+use nodeyard_plan::{Zone, expiry};
+use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
-use uuid::Uuid;
 
 use super::{Dispatcher, Timer};
 use crate::context::Context;
@@ -20,12 +15,9 @@ use crate::drain::{self, Scope};
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
 use crate::launch;
 use crate::provider::{Provider, cloud_readiness};
-use crate::report::Report;
+use crate::report::{Inventory, Report};
 use crate::settings::ImageSettings;
 use crate::settle;
-
-/// How long ready nodes must be missing before more are asked for.
-const SHORT_FOR: Duration = Duration::from_millis(100);
 
 impl Dispatcher {
     /// Sets the clocks going.
@@ -73,8 +65,7 @@ impl Dispatcher {
                     .within(self.ctx.timing.cloud_check, Timer::CloudCheck);
             }
             Timer::Expiry => self.expire(),
-            // The look that follows every event is all there is to do.
-            Timer::KeepReady => {}
+            Timer::KeepReady => self.ready_nodes.pausing = false,
             Timer::Look => self.look_at_waiting(),
         }
     }
@@ -120,8 +111,14 @@ impl Dispatcher {
 
     /// A cloud has refused what we thought it had room for.
     pub(super) fn check_cloud_of(&self, request: RequestId) {
-        let key = self.world.taken_by(request);
-        if let Some(running) = key.and_then(|key| self.providers.get(&key.provider)) {
+        if let Some(key) = self.world.taken_by(request) {
+            self.check_cloud(&key.provider);
+        }
+    }
+
+    /// A cloud is not as we thought it was.
+    pub(super) fn check_cloud(&self, provider: &ProviderName) {
+        if let Some(running) = self.providers.get(provider) {
             self.look_at_cloud(Arc::clone(&running.provider), false);
         }
     }
@@ -134,7 +131,12 @@ impl Dispatcher {
         self.tasks.spawn(async move {
             let look = async {
                 let mut readiness = Vec::new();
+                let mut zones = Vec::new();
                 for (pool, settings) in &provider.settings.pools {
+                    if let Some(found) = told(&provider, provider.driver.zones(pool).await) {
+                        let found = found.iter().map(|zone| Zone::from(&**zone));
+                        zones.push((pool.clone(), found.collect()));
+                    }
                     for (label, settings) in &settings.labels {
                         let driver = &*provider.driver;
                         match cloud_readiness(driver, pool, label, settings, &ctx.clock).await {
@@ -148,12 +150,13 @@ impl Dispatcher {
                 }
                 let limits = told(&provider, provider.driver.limits().await);
                 let resources = told(&provider, provider.driver.list().await);
-                Report::Inventory {
+                Report::Inventory(Box::new(Inventory {
                     limits,
                     resources,
                     readiness,
+                    zones,
                     provider,
-                }
+                }))
             };
             tokio::select! {
                 report = look => ctx.report(report),
@@ -162,16 +165,23 @@ impl Dispatcher {
         });
     }
 
-    pub(super) fn take_inventory(
-        &mut self,
-        provider: &Arc<Provider>,
-        limits: Option<Limits>,
-        resources: Option<Vec<Resource>>,
-        readiness: Vec<(PoolName, Label, Readiness)>,
-    ) {
+    pub(super) fn take_inventory(&mut self, inventory: Inventory) {
+        let Inventory {
+            provider,
+            limits,
+            resources,
+            readiness,
+            zones,
+        } = inventory;
+        let provider = &provider;
         let current = self.providers.get(&provider.name);
         if !current.is_some_and(|running| Arc::ptr_eq(&running.provider, provider)) {
             return;
+        }
+        for (pool, zones) in zones {
+            if let Some(run) = provider.pools.get(&pool) {
+                self.world.set_zones(&run.key, zones);
+            }
         }
         for (pool, label, readiness) in readiness {
             let Some(run) = provider.pools.get(&pool) else {
@@ -281,62 +291,12 @@ impl Dispatcher {
         });
     }
 
-    /// Asks for the nodes that are to be ready before anybody wants them.
-    pub(super) fn keep_ready(&mut self) {
-        if self.submitting || !self.labels.values().any(|label| label.min_ready > 0) {
-            return;
-        }
-        let plan = min_ready::plan(&self.world, &self.labels, &self.min_ready);
-        let failed = plan.discard.into_iter().map(|id| (id, Vec::new()));
-        for (id, nodes) in plan.collect.into_iter().chain(failed) {
-            self.min_ready.remove(&id);
-            self.tasks
-                .spawn(settle::collect(self.ctx.clone(), id, nodes));
-        }
-        let wanted: Vec<Label> = plan
-            .submit
-            .into_iter()
-            .flat_map(|submit| std::iter::repeat_n(submit.label, submit.count))
-            .filter(|label| self.drains.get(&Scope::Label(label.clone())).is_none())
-            .collect();
-        if wanted.is_empty() {
-            self.short_since = None;
-            return;
-        }
-        // Requests and nodes are seen one after the other: what is missing for a moment may only be on its way.
-        let since = *self.short_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < SHORT_FOR {
-            self.timers.within(SHORT_FOR, Timer::KeepReady);
-            return;
-        }
-        self.short_since = None;
-        self.submitting = true;
-        let ctx = self.ctx.clone();
-        self.tasks.spawn(async move {
-            let requests = ctx.registry.requests();
-            let mut made = Vec::new();
-            for label in wanted {
-                let record = min_ready_request(&label, ctx.clock.now());
-                match requests
-                    .create(min_ready::PRECEDENCE, &record, Lifetime::Session)
-                    .await
-                {
-                    Ok((id, stat)) => {
-                        ctx.requests.wrote(id, Arc::new(record), stat);
-                        made.push(id);
-                    }
-                    Err(error) => debug!(%label, %error, "a ready node could not be asked for"),
-                }
-            }
-            ctx.report(Report::Submitted(made));
-        });
-    }
-
     pub(super) fn answer(&mut self, query: Query) {
         // Whoever asked may have gone.
         match query {
             Query::Explain(request, answer) => {
-                let _ = answer.send(self.explain(request));
+                let explanation = self.explain(request);
+                let _ = answer.send(self.with_progress(explanation));
             }
             Query::Status(answer) => {
                 let _ = answer.send(self.status());
@@ -446,16 +406,6 @@ fn listed(resource: &Resource, uploads: &[UploadKey]) -> Option<leaks::Resource>
         system: tags.system.as_ref().map(|system| system.as_str().into()),
         belongs_to,
     })
-}
-
-fn min_ready_request(label: &Label, now: Timestamp) -> NodeRequest {
-    let mut request = NodeRequest::new(RequestState::Requested, now);
-    request.labels = vec![label.clone()];
-    request.requestor = Some(MIN_READY_REQUESTOR.into());
-    request.reuse = false;
-    request.event_id = Some(Uuid::new_v4().simple().to_string().into());
-    request.created_time = Some(now);
-    request
 }
 
 async fn remove_old_locks(ctx: &Context) -> nodeyard_store::Result<()> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use nodeyard_driver::Clock;
 use nodeyard_model::{RequestId, Timestamp};
 use nodeyard_plan::explain::Ended;
 use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
@@ -13,8 +14,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
-
-use crate::clock::Clock;
 
 const EXPLANATIONS: &str = "/nodeyard/explanations";
 /// Written together, and no more than this between two pauses.

@@ -148,8 +148,8 @@ impl Serving {
                 return Err(Miss::NoRoom);
             }
             let begun = protocol::node::begin(Some(&got.held.value), self.id, self.ctx.clock.now());
+            // The launch writes it, with everything else that is known before there is a machine.
             got.held.value = begun.map_err(|_| Miss::Taken)?;
-            self.store(&mut got).await?;
             self.start(label, request, &mut got.held, id).await?;
             Ok(got)
         }

@@ -7,14 +7,16 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use nodeyard_config::{self as config, Config, Environment, Mode};
-use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver::{self as driver, Driver};
 use nodeyard_driver_static::StaticDriver;
-use nodeyard_launcher::{Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Timing};
+use nodeyard_launcher::{
+    Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
+};
 use nodeyard_model::{Node, NodeId};
-use nodeyard_nodescan::NetworkScanner;
+use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
 use nodeyard_store::{Tree, TreePath, ext};
 use nodeyard_testbeds::ZooKeeperServer;
@@ -96,7 +98,7 @@ impl DriverFactory for Drivers {
     fn make(
         &self,
         provider: &config::Provider,
-        _owner: Owner,
+        _: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, driver::Error> {
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
@@ -148,6 +150,17 @@ impl Running {
         text: &str,
         timing: Timing,
     ) -> Self {
+        let scanner = Arc::new(NetworkScanner::default());
+        Self::start_with(tree, drivers, scanner, text, timing).await
+    }
+
+    pub(crate) async fn start_with(
+        tree: Arc<dyn Tree>,
+        drivers: Arc<dyn DriverFactory>,
+        scanner: Arc<dyn Scanner>,
+        text: &str,
+        timing: Timing,
+    ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
             hostname: "np01".into(),
@@ -157,10 +170,11 @@ impl Running {
             policy: Policy::default(),
         };
         let parts = Parts {
+            views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
             tree: Arc::clone(&tree),
             config,
             drivers,
-            scanner: Arc::new(NetworkScanner::default()),
+            scanner,
             events: Arc::new(NoEvents),
             clock: Clock::system(),
         };

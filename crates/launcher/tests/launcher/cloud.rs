@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_model::{NodeState, RequestState};
+use nodeyard_model::{NodeId, NodeState, RequestState};
 use nodeyard_store::registry::Registry;
 
 use crate::bed::{Running, Store, eventually, logs, nodes};
@@ -192,13 +192,17 @@ async fn a_cancelled_request_leaves_nothing_behind() {
     launcher.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nodes_are_kept_ready() {
+/// Nodes are replaced one for one, however many launchers look after them: the numbers that the store has given to
+/// nodes tell how many there ever were.
+async fn nodes_are_kept_ready(store: Store, launchers: usize) {
     logs();
-    let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
     let labels = "  - name: small\n    min-ready: 2\n";
-    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, labels)).await;
+    let mut running = Vec::new();
+    for _ in 0..launchers {
+        let drivers = Arc::clone(&cloud) as _;
+        running.push(Running::start(&store, drivers, &config(9, labels)).await);
+    }
     let zuul = Zuul::new(store.session().await);
     let two_ready = || async {
         let nodes = nodes(&zuul.registry).await;
@@ -206,16 +210,35 @@ async fn nodes_are_kept_ready() {
             .iter()
             .filter(|(_, node)| node.state == NodeState::Ready && node.allocated_to.is_none());
         let requests = zuul.registry.requests().list().await.unwrap();
-        (free.count() == 2 && requests.is_empty()).then_some(nodes)
+        (free.count() == 2 && nodes.len() == 2 && requests.is_empty()).then_some(nodes)
     };
-    let ready = eventually("two nodes are ready", two_ready).await;
-    let id = zuul.submit(&["small"]).await;
-    let used = zuul.run_job(id).await;
-    assert!(
-        ready.iter().any(|(id, _)| *id == used[0]),
-        "a ready node is used"
-    );
-    zuul.gone(used[0]).await;
-    eventually("two nodes are ready again", two_ready).await;
-    launcher.stop().await;
+    let mut ready = eventually("two nodes are ready", two_ready).await;
+    let first = ready[0].0;
+    for used_before in 0..3 {
+        let newest = ready.iter().map(|(id, _)| *id).max().unwrap();
+        let number = |id: NodeId| id.to_string().parse::<u64>().unwrap();
+        let made = number(newest) - number(first) + 1;
+        assert_eq!(made, 2 + used_before, "more were made than needed");
+        let id = zuul.submit(&["small"]).await;
+        let used = zuul.run_job(id).await;
+        let was_ready = ready.iter().any(|(id, _)| *id == used[0]);
+        assert!(was_ready, "a ready node is used");
+        zuul.gone(used[0]).await;
+        ready = eventually("two nodes are ready again", two_ready).await;
+    }
+    for launcher in running {
+        launcher.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_kept_ready_by_one_launcher() {
+    nodes_are_kept_ready(Store::embedded(), 1).await;
+    nodes_are_kept_ready(Store::zookeeper().await, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_kept_ready_by_several_launchers_together() {
+    nodes_are_kept_ready(Store::embedded(), 3).await;
+    nodes_are_kept_ready(Store::zookeeper().await, 3).await;
 }

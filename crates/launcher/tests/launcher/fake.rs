@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Owner, Poll};
+use nodeyard_driver::{self as driver, Driver, Poll};
 use nodeyard_driver_fake::{
     CallError, Clock, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, InProcess,
     LabelImage, LabelOptions, Options, PoolOptions, Quota, Simulate, Span, Transport, World,
 };
-use nodeyard_launcher::DriverFactory;
+use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
+use nodeyard_launcher::{DriverFactory, Surroundings};
+use nodeyard_model::ImageName;
 use serde_json::value::RawValue;
 
 use crate::fuse::Fuse;
@@ -90,22 +92,38 @@ impl FakeCloud {
 
     /// The names of the servers there are.
     pub(crate) async fn servers(&self) -> Vec<String> {
-        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
-        let list = cloud.call("list_servers", b"{}".to_vec()).await.unwrap();
-        let list: Vec<serde_json::Value> = serde_json::from_str(list.get()).unwrap();
+        let list = self.list("list_servers").await;
         let names = list
             .iter()
             .map(|server| server["name"].as_str().unwrap().to_owned());
         names.collect()
     }
 
+    /// The ids of the images that the servers boot from.
+    pub(crate) async fn boot_images(&self) -> Vec<String> {
+        let servers = self.list("list_servers").await;
+        let images = servers.iter().map(|server| server["image"]["id"].as_str());
+        images.map(|id| id.unwrap().to_owned()).collect()
+    }
+
+    /// The id of an image that the cloud has.
+    pub(crate) async fn image_id(&self, name: &str) -> String {
+        let images = self.list("list_images").await;
+        let image = images.iter().find(|image| image["name"] == name).unwrap();
+        image["id"].as_str().unwrap().to_owned()
+    }
+
+    async fn list(&self, method: &str) -> Vec<serde_json::Value> {
+        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
+        let list = cloud.call(method, b"{}".to_vec()).await.unwrap();
+        serde_json::from_str(list.get()).unwrap()
+    }
+
     /// Makes a server that no record of ours knows.
     pub(crate) async fn create(&self, name: &str, meta: &[(&str, &str)]) {
         let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
-        let flavors = cloud.call("list_flavors", b"{}".to_vec()).await.unwrap();
-        let flavors: Vec<serde_json::Value> = serde_json::from_str(flavors.get()).unwrap();
-        let images = cloud.call("list_images", b"{}".to_vec()).await.unwrap();
-        let images: Vec<serde_json::Value> = serde_json::from_str(images.get()).unwrap();
+        let flavors = self.list("list_flavors").await;
+        let images = self.list("list_images").await;
         let meta: HashMap<&str, &str> = meta.iter().copied().collect();
         let arguments = serde_json::json!({
             "name": name, "meta": meta, "flavor": flavors[0]["id"], "image": images[0]["id"],
@@ -183,10 +201,16 @@ impl DriverFactory for FakeCloud {
     fn make(
         &self,
         provider: &config::Provider,
-        owner: Owner,
+        around: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, driver::Error> {
-        let config::Driver::Fake(section) = &provider.driver else {
-            return Err(driver::Error::unsupported("do without a cloud"));
+        let section = match &provider.driver {
+            config::Driver::Fake(section) => section,
+            config::Driver::Metastatic(section) => {
+                let backing = around.backing(&metastatic::identity(&around.owner.provider));
+                let driver = MetastaticDriver::new(section, around.owner, backing);
+                return Ok(Arc::new(driver));
+            }
+            _ => return Err(driver::Error::unsupported("do without a cloud")),
         };
         let section = &section.settings;
         let pools = section.pools.iter().map(|pool| PoolOptions {
@@ -208,7 +232,7 @@ impl DriverFactory for FakeCloud {
                 least: Duration::from_millis(5),
                 most: Duration::from_millis(50),
             },
-            ..Options::new(owner)
+            ..Options::new(around.owner)
         };
         let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
         let watch = Arc::clone(&self.watch);
@@ -224,7 +248,10 @@ impl DriverFactory for FakeCloud {
 }
 
 fn label(label: &config::OpenStackLabel) -> LabelOptions {
-    let image = label.cloud_image.as_ref().unwrap().as_str().into();
+    let image = match (&label.diskimage, &label.cloud_image) {
+        (Some(image), _) => LabelImage::Disk(ImageName::new(image.as_str()).unwrap()),
+        (None, image) => LabelImage::Cloud(image.as_ref().unwrap().as_str().into()),
+    };
     let flavor = label.flavor_name.as_deref().unwrap();
-    LabelOptions::new(label.name.as_str().into(), LabelImage::Cloud(image), flavor)
+    LabelOptions::new(label.name.as_str().into(), image, flavor)
 }

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 6;
 
 /// Whether the second launcher is there when the first dies.
 #[derive(Debug, Clone, Copy)]
-enum Successor {
+pub(crate) enum Successor {
     Beside,
     Afterwards,
 }
@@ -125,7 +125,7 @@ async fn die_with_static_nodes(at: usize, moment: Moment) -> bool {
 }
 
 /// Tries every n until the launcher survives a whole run.
-async fn at_every_step<F>(step: usize, run: impl Fn(usize, Moment) -> F)
+pub(crate) async fn at_every_step<F>(step: usize, run: impl Fn(usize, Moment) -> F)
 where
     F: Future<Output = bool> + Send + 'static,
 {

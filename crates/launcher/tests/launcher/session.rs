@@ -115,7 +115,10 @@ async fn lost_connections_lose_nothing() {
 }
 
 impl Store {
-    async fn through_a_proxy(&self, session_timeout: Duration) -> (Arc<dyn Tree>, Proxy) {
+    pub(crate) async fn through_a_proxy(
+        &self,
+        session_timeout: Duration,
+    ) -> (Arc<dyn Tree>, Proxy) {
         let Store::ZooKeeper { chroot } = self else {
             panic!("only ZooKeeper is behind a network");
         };

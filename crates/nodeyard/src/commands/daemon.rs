@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use nodeyard_config::{Config, Reloader, Source, Stamp};
-use nodeyard_store::Tree as _;
+use nodeyard_store::Tree;
 use nodeyard_store::zookeeper::ZooKeeper;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::background::{self, Detached};
 use crate::cli::DaemonFlags;
-use crate::commands::launcher::{self, Pages};
+use crate::commands::builder::{self, Hands};
+use crate::commands::launcher::{self, Pages, Tools};
 use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::exit::Outcome;
@@ -23,11 +24,14 @@ use crate::logging::{self, Destination};
 use crate::program::{self, Program};
 use crate::store_access::Target;
 
-pub(crate) fn run(
-    program: Program,
-    mut flags: DaemonFlags,
-    pages: Pages,
-) -> anyhow::Result<Outcome> {
+/// What a daemon does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    Launch(Pages),
+    Build(Hands),
+}
+
+pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyhow::Result<Outcome> {
     if flags.version {
         return program::print_nodepool_version();
     }
@@ -60,14 +64,8 @@ pub(crate) fn run(
     if flags.repl {
         warn!("there is no Python console to open; --repl has no effect");
     }
-    if program == Program::NodepoolLauncher {
-        crate::block_on(run_launcher(source, config, stamp, pages, detached))?;
-        return Ok(Outcome::Success);
-    }
-    bail!(
-        "{} is not part of this version yet; its configuration is good. What there is runs with `nodeyard up`",
-        program.name()
-    )
+    crate::block_on(serve(source, config, stamp, work, detached))?;
+    Ok(Outcome::Success)
 }
 
 /// The launcher's files are called by the name of the whole, as Nodepool's are.
@@ -88,22 +86,34 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(&path).with_context(|| format!("{} is not a path", path.display()))
 }
 
-async fn run_launcher(
+async fn serve(
     source: Source,
     config: Arc<Config>,
     stamp: Stamp,
-    pages: Pages,
+    work: Work,
     detached: Option<Detached>,
 ) -> anyhow::Result<()> {
     let stop = signals::stop()?;
-    let Target::ZooKeeper(options) = Target::of(Some(&config))? else {
-        bail!("the launcher needs `zookeeper-servers`");
+    let client = match Target::of(Some(&config))? {
+        Target::ZooKeeper(options) => Some(ZooKeeper::connect(options)),
+        Target::Embedded(_) => None,
     };
-    let client = ZooKeeper::connect(options);
+    let tree = client.clone().map(|client| client as Arc<dyn Tree>);
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
     let begun = CancellationToken::new();
-    let working = launcher::run(Arc::clone(&client) as _, handle, pages, begun.clone(), stop);
+    let tools = Tools::of_process()?;
+    let working = async {
+        match (work, tree) {
+            (Work::Launch(pages), Some(tree)) => {
+                launcher::run(tree, handle, tools, pages, begun.clone(), stop).await
+            }
+            (Work::Launch(_), None) => bail!("the launcher needs `zookeeper-servers`"),
+            (Work::Build(hands), tree) => {
+                builder::run(tree, handle, tools.drivers, hands, begun.clone(), stop).await
+            }
+        }
+    };
     let telling = async {
         match &detached {
             Some(detached) => {
@@ -121,7 +131,9 @@ async fn run_launcher(
     };
     let (result, told) = tokio::join!(working, telling);
     reloading.abort();
-    client.close().await;
+    if let Some(client) = client {
+        client.close().await;
+    }
     result.and(told)
 }
 

@@ -2,6 +2,10 @@
 //!
 //! What `nodepool` can do with images is done by the same code; the rest is here.
 
+mod logs;
+mod wait;
+mod why;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,7 +34,25 @@ enum ImageCommand {
     /// List uploads to providers
     Uploads,
     /// Ask for a build
-    Build { image: ImageName },
+    Build {
+        image: ImageName,
+        /// Stay until it is built and uploaded, and show how far it is
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Say why an image is (not) being built, uploaded or deleted
+    Why {
+        /// All images when absent
+        image: Option<ImageName>,
+    },
+    /// Print the log of a build
+    Logs {
+        /// `<image>-<build id>`, or an image for its newest build
+        build: String,
+        /// Go on until the build has ended
+        #[arg(short, long)]
+        follow: bool,
+    },
     /// Keep an image from being built
     Pause { image: ImageName },
     /// Take a pause back
@@ -67,7 +89,18 @@ async fn on_store(
         ImageCommand::Status => lists::image_status(registry, context.format).await,
         ImageCommand::Builds => lists::builds(registry, context.format).await,
         ImageCommand::Uploads => lists::uploads(registry, context.format).await,
-        ImageCommand::Build { image } => images::request_build(registry, context, &image).await,
+        ImageCommand::Build { image, wait } => {
+            let before = wait::builds(registry, &image).await?;
+            images::request_build(registry, context, &image).await?;
+            match wait {
+                true => wait::for_build(registry, context, &image, &before).await,
+                false => Ok(()),
+            }
+        }
+        ImageCommand::Why { image } => why::explain(registry, context, image).await,
+        ImageCommand::Logs { build, follow } => {
+            logs::print(registry, context, &build, follow).await
+        }
         ImageCommand::Pause { image } => images::pause(registry, &image).await,
         ImageCommand::Unpause { image } => images::unpause(registry, &image).await,
         ImageCommand::Delete { build } => images::delete_build(registry, &build).await,

@@ -5,30 +5,32 @@ mod outlook;
 mod stacks;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use nodeyard_config::{Config, Handle as ConfigHandle};
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
-use nodeyard_launcher::{Clock, DriverFactory, Launcher, Options, Parts, Timing};
+use nodeyard_launcher::{Clock, Launcher, Options, Parts, Timing};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_store::Tree;
+use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
-use drivers::Drivers;
+pub(crate) use drivers::Drivers;
+pub(crate) use outlook::statsd as open_statsd;
 use outlook::{Outlook, Recorder};
 
+use crate::commands::knobs;
 use crate::host;
 
 /// Runs a launcher on a store until `stop`. The store stays open. `begun` is cancelled when its pages can be seen.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
     config: ConfigHandle,
+    tools: Tools,
     pages: Pages,
     begun: CancellationToken,
     stop: CancellationToken,
@@ -37,9 +39,12 @@ pub(crate) async fn run(
     let options = options().await;
     let hostname = options.hostname.clone();
     let first = config.config();
-    let (drivers, scanner) = drivers()?;
+    let registry = Registry::new(Arc::clone(&tree));
+    let records = Views::open(&registry)?;
+    let Tools { drivers, scanner } = tools;
     let parts = Parts {
-        tree: Arc::clone(&tree),
+        tree,
+        views: records.clone(),
         config: follow(config),
         drivers,
         scanner,
@@ -57,7 +62,8 @@ pub(crate) async fn run(
         let outlook = Outlook {
             config: &first,
             pages,
-            tree,
+            registry,
+            records,
             metrics,
             launcher: handle.clone(),
             hostname: &hostname,
@@ -88,13 +94,24 @@ async fn options() -> Options {
 }
 
 /// What makes drivers, and what looks at the machines they make.
-pub(crate) fn drivers() -> anyhow::Result<(Arc<dyn DriverFactory>, Arc<dyn Scanner>)> {
-    let cloud = std::env::var(URL_VARIABLE).ok();
-    let scanner: Arc<dyn Scanner> = match &cloud {
-        Some(url) => Arc::new(RemoteScan::new(url)?),
-        None => Arc::new(NetworkScanner::default()),
-    };
-    Ok((Arc::new(Drivers::new(cloud, Arc::clone(&scanner))), scanner))
+#[derive(Clone)]
+pub(crate) struct Tools {
+    pub(crate) drivers: Arc<Drivers>,
+    scanner: Arc<dyn Scanner>,
+}
+
+impl Tools {
+    pub(crate) fn of_process() -> anyhow::Result<Self> {
+        let cloud = std::env::var(URL_VARIABLE).ok();
+        let scanner: Arc<dyn Scanner> = match &cloud {
+            Some(url) => Arc::new(RemoteScan::new(url)?),
+            None => Arc::new(NetworkScanner::default()),
+        };
+        Ok(Self {
+            drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+            scanner,
+        })
+    }
 }
 
 /// Tests of the daemon shorten the safety nets.
@@ -109,20 +126,15 @@ pub(crate) fn timing() -> Timing {
         ("NODEPOOL_TEST_MINIMUM_SLEEP", &mut timing.poll.0),
         ("NODEPOOL_TEST_MAXIMUM_SLEEP", &mut timing.poll.1),
     ] {
-        let Ok(text) = std::env::var(variable) else {
-            continue;
-        };
-        let seconds = text.parse().ok();
-        match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-            Some(time) => *field = time,
-            None => warn!(variable, text, "not a number of seconds; ignored"),
+        if let Some(time) = knobs::seconds(variable) {
+            *field = time;
         }
     }
     timing
 }
 
-/// The configuration in force, as the launcher follows it.
-fn follow(mut handle: ConfigHandle) -> watch::Receiver<Arc<Config>> {
+/// The configuration in force, as a service follows it.
+pub(crate) fn follow(mut handle: ConfigHandle) -> watch::Receiver<Arc<Config>> {
     let (sender, receiver) = watch::channel(handle.config());
     tokio::spawn(async move {
         while let Some(config) = handle.changed().await {

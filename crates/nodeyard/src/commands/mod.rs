@@ -1,5 +1,6 @@
 //! What the commands do, a file for each group.
 
+pub(crate) mod builder;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod daemon;
@@ -7,6 +8,7 @@ pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod image;
 pub(crate) mod install_links;
+mod knobs;
 pub(crate) mod launcher;
 pub(crate) mod man;
 pub(crate) mod nodepool;

@@ -14,7 +14,8 @@ use nodeyard_store::{Tree, socket};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::commands::launcher::{self, Pages};
+use crate::commands::builder::{self, Hands};
+use crate::commands::launcher::{self, Pages, Tools};
 use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::store_access::{self, Target};
@@ -95,12 +96,47 @@ async fn services(
 ) -> anyhow::Result<()> {
     match config {
         Some(config) => {
+            let tools = Tools::of_process()?;
             let begun = CancellationToken::new();
-            launcher::run(tree, config, Pages::Offered, begun, stop.clone()).await
+            let building = build(&tree, &config, &tools, stop);
+            let launching = async {
+                let pages = Pages::Offered;
+                let tools = tools.clone();
+                let result = launcher::run(
+                    Arc::clone(&tree),
+                    config.clone(),
+                    tools,
+                    pages,
+                    begun,
+                    stop.clone(),
+                );
+                let result = result.await;
+                stop.cancel();
+                result
+            };
+            let (built, launched) = tokio::join!(building, launching);
+            built.and(launched)
         }
         None => {
             stop.cancelled().await;
             Ok(())
         }
     }
+}
+
+/// A builder, where the configuration has a place for images.
+async fn build(
+    tree: &Arc<dyn Tree>,
+    config: &Handle,
+    tools: &Tools,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    if config.config().images_dir.is_none() {
+        return Ok(());
+    }
+    let tree = Some(Arc::clone(tree));
+    let drivers = Arc::clone(&tools.drivers);
+    let begun = CancellationToken::new();
+    let hands = Hands::default();
+    builder::run(tree, config.clone(), drivers, hands, begun, stop.clone()).await
 }

@@ -13,5 +13,6 @@ mod bed;
 mod complete_zuul;
 mod drain;
 mod killed;
+mod metastatic;
 mod mixed;
 mod zuul_client;

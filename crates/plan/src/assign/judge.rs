@@ -132,12 +132,13 @@ impl World {
         if let Stage::Taken(by) = &case.waiting.stage {
             return Some(Verdict::Skip(Skip::Taken { by: by.clone() }));
         }
+        if case.ask.declined_by.contains(&setup.id) {
+            let reason = self.never(pool, case);
+            return Some(Verdict::Skip(Skip::AlreadyDeclined { reason }));
+        }
         if case.waiting.state != RequestState::Requested {
             let state = case.waiting.state;
             return Some(Verdict::Skip(Skip::NotWaiting { state }));
-        }
-        if case.ask.declined_by.contains(&setup.id) {
-            return Some(Verdict::Skip(Skip::AlreadyDeclined));
         }
         self.yields(setup, registered.priority, case)
             .map(Verdict::Yield)

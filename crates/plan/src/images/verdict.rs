@@ -41,6 +41,20 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// Whether it removes what is not needed any more.
+    pub fn removes(&self) -> bool {
+        match self {
+            Self::RemoveUpload(_) | Self::RemoveBuild { .. } | Self::DropFiles { .. } => true,
+            Self::Build { .. }
+            | Self::ResumeBuild { .. }
+            | Self::ClearRequest { .. }
+            | Self::Upload { .. }
+            | Self::SettleUpload(_) => false,
+        }
+    }
+}
+
 /// Why an image is (not) built, uploaded or deleted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {

@@ -15,6 +15,7 @@ use nodeyard_model::{
 };
 
 use super::ledger::Account;
+use super::queue::MIN_READY_REQUESTOR;
 use crate::setup::{PoolKey, PoolSetup, Zone};
 use promise::Promise;
 
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) allocated_to: Option<RequestId>,
     pub(crate) tenant: Option<TenantName>,
     pub(crate) hold_expiration: Option<i64>,
+    /// Launched to be ready before anybody asks.
+    pub(crate) for_min_ready: bool,
     /// Somebody stands in line for its lock.
     pub(crate) locked: bool,
     resources: Option<Resources>,
@@ -43,6 +46,11 @@ impl Entry {
     /// Ready and nobody's, as far as the record says.
     pub(crate) fn is_idle(&self) -> bool {
         self.state == NodeState::Ready && self.allocated_to.is_none() && !self.locked
+    }
+
+    /// Ready and nobody's by its record alone, whoever has the lock at the moment.
+    fn is_spare(&self) -> bool {
+        self.state == NodeState::Ready && self.allocated_to.is_none() && self.key.is_some()
     }
 
     /// Its room comes back without anybody's doing.
@@ -120,7 +128,8 @@ pub(crate) struct Fleet {
     pools: HashMap<PoolKey, PoolBook>,
     providers: HashMap<ProviderName, ProviderBook>,
     tenants: HashMap<TenantName, Account>,
-    free_of_label: HashMap<Label, usize>,
+    /// Nodes that nobody has. Those that are being looked at count: a lock or a claim may come to nothing.
+    spare_of_label: HashMap<Label, usize>,
     claims: HashMap<NodeId, Claim>,
     promises: HashMap<RequestId, Promise>,
     allocated: HashMap<RequestId, BTreeSet<NodeId>>,
@@ -176,8 +185,8 @@ impl Fleet {
         self.nodes.len()
     }
 
-    pub(crate) fn free_of_label(&self, label: &Label) -> usize {
-        self.free_of_label.get(label).copied().unwrap_or(0)
+    pub(crate) fn spare_of_label(&self, label: &Label) -> usize {
+        self.spare_of_label.get(label).copied().unwrap_or(0)
     }
 
     pub(crate) fn allocated_to(&self, request: RequestId) -> impl Iterator<Item = NodeId> {
@@ -260,6 +269,7 @@ impl Fleet {
             allocated_to: node.allocated_to,
             tenant: node.tenant_name.clone(),
             hold_expiration: node.hold_expiration,
+            for_min_ready: node.requestor.as_deref() == Some(MIN_READY_REQUESTOR),
             locked: old.as_ref().is_some_and(|old| old.locked),
             resources: node.resources.clone(),
             charge,
@@ -368,6 +378,11 @@ impl Fleet {
         if entry.state == NodeState::Hold {
             self.held.insert(id);
         }
+        if entry.is_spare() {
+            for label in &entry.labels {
+                *self.spare_of_label.entry(label.clone()).or_default() += 1;
+            }
+        }
         if entry.is_idle() && !self.claims.contains_key(&id) {
             self.index_free(id, entry);
         }
@@ -399,6 +414,13 @@ impl Fleet {
         }
         self.loose.remove(&id);
         self.held.remove(&id);
+        if entry.is_spare() {
+            for label in &entry.labels {
+                if let Some(count) = self.spare_of_label.get_mut(label) {
+                    *count -= 1;
+                }
+            }
+        }
         if entry.is_idle() && !self.claims.contains_key(&id) {
             self.unindex_free(id, entry);
         }
@@ -411,9 +433,7 @@ impl Fleet {
         book.idle.insert(place);
         for label in &entry.labels {
             let zones = book.free.entry(label.clone()).or_default();
-            if zones.entry(entry.zone.clone()).or_default().insert(place) {
-                *self.free_of_label.entry(label.clone()).or_default() += 1;
-            }
+            zones.entry(entry.zone.clone()).or_default().insert(place);
         }
     }
 
@@ -430,11 +450,7 @@ impl Fleet {
             let Some(nodes) = zones.get_mut(&entry.zone) else {
                 continue;
             };
-            if nodes.remove(&place)
-                && let Some(count) = self.free_of_label.get_mut(label)
-            {
-                *count -= 1;
-            }
+            nodes.remove(&place);
             if nodes.is_empty() {
                 zones.remove(&entry.zone);
             }

@@ -100,6 +100,8 @@ pub(crate) struct Queue {
     pending: BTreeSet<RequestId>,
     locked: HashSet<RequestId>,
     min_ready: HashMap<Label, BTreeSet<RequestId>>,
+    /// Requests for ready nodes that have gone since the nodes were last looked at.
+    departed: BTreeMap<RequestId, Label>,
     next_line: u64,
 }
 
@@ -165,6 +167,15 @@ impl Queue {
         self.min_ready.get(label).into_iter().flatten().copied()
     }
 
+    /// The label of each request for a ready node that has gone.
+    pub(crate) fn departed(&self) -> &BTreeMap<RequestId, Label> {
+        &self.departed
+    }
+
+    pub(crate) fn forget_departed(&mut self, id: RequestId) {
+        self.departed.remove(&id);
+    }
+
     pub(crate) fn put(
         &mut self,
         id: RequestId,
@@ -176,6 +187,7 @@ impl Queue {
             Some(old) => (old.known_since, stage_after(old.stage, record)),
             None => (now, Stage::Open),
         };
+        self.departed.remove(&id);
         let min_ready = record.requestor.as_deref() == Some(MIN_READY_REQUESTOR);
         if min_ready && let [label] = record.labels.as_slice() {
             self.min_ready.entry(label.clone()).or_default().insert(id);
@@ -222,6 +234,7 @@ impl Queue {
             && let Some(requests) = self.min_ready.get_mut(label)
         {
             requests.remove(&id);
+            self.departed.insert(id, label.clone());
         }
         Some(old)
     }

@@ -5,7 +5,7 @@
 
 use nodeyard_model::{NodeRequest, Record as _, RequestId, layout};
 
-use super::{Attempt, Patience, Registry, RequestShape, Stored, new_id, path, store};
+use super::{Attempt, Patience, Registry, RequestShape, Stored, create, new_id, path, store};
 use crate::error::Result;
 use crate::ext;
 use crate::lock::LockGuard;
@@ -45,6 +45,21 @@ impl Requests<'_> {
             .registry
             .create(&dir, &prefix, request.to_json(), mode)
             .await?;
+        Ok((new_id(&created)?, created.stat))
+    }
+
+    /// Like [`Requests::create`] with [`Lifetime::Session`], unless the lock has been lost: then nothing is made.
+    pub async fn create_under(
+        &self,
+        guard: &LockGuard,
+        precedence: u16,
+        request: &NodeRequest,
+    ) -> Result<(RequestId, Stat)> {
+        let dir = path(layout::REQUESTS)?;
+        let prefix = path(layout::request_prefix(precedence))?;
+        let tree = &**guard.tree();
+        let mode = CreateMode::EphemeralSequential;
+        let created = create(tree, &dir, &prefix, request.to_json(), mode).await?;
         Ok((new_id(&created)?, created.stat))
     }
 

@@ -123,6 +123,11 @@ impl<S: Shape> State<S> {
             .collect()
     }
 
+    pub(super) fn is_blank(&self, id: &S::Id) -> bool {
+        let slot = self.slots.get(id);
+        slot.is_some_and(|slot| matches!(slot.content, Content::Empty))
+    }
+
     pub(super) fn subscribe(&mut self) -> Changes<S::Id> {
         self.subscribers.subscribe()
     }
@@ -158,8 +163,13 @@ impl<S: Shape> State<S> {
         self.slots.insert(id.clone(), Slot { content, stat });
     }
 
-    /// Our own write, whose event is still to come.
+    /// Our own write, whose event is still to come; or has come, and that of its deletion, too: what was changed and is
+    /// not there any more stays away.
     pub(super) fn put_own(&mut self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
+        let is_new = stat.version == 0;
+        if !is_new && !self.slots.contains_key(&id) {
+            return;
+        }
         self.forgotten.remove(&id);
         self.put(&id, Content::Value(value), stat);
         if !self.current {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_store::{
     CreateMode, Created, Error, Listing, Once, Op, OpOutcome, Record, Session, SessionId, Stat,
-    Tree, TreePath, Version, Watcher,
+    Tree, TreePath, Version, Watcher, ext,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -23,6 +23,9 @@ pub(crate) enum Fault {
     /// It takes effect, but nobody hears of it.
     LoseAnswerOfCreate,
     LoseDelete,
+    /// The parent of a persistent record is missing, and somebody makes both right afterwards. What was sent along
+    /// comes after that.
+    ParentsAppear,
 }
 
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(crate) struct Faulty {
     tree: Arc<dyn Tree>,
     fault: Arc<AtomicU8>,
     reads: Arc<Reads>,
+    /// Held back until parents have appeared.
+    parents: watch::Sender<bool>,
 }
 
 /// Keeps the answers of reads back.
@@ -49,6 +54,7 @@ impl Faulty {
                 answered: watch::Sender::new(None),
                 permits: Semaphore::new(0),
             }),
+            parents: watch::Sender::new(false),
         })
     }
 
@@ -72,6 +78,13 @@ impl Faulty {
         self.fault.store(fault as u8, Ordering::SeqCst);
     }
 
+    async fn parents_appeared(&self) {
+        if self.fault.load(Ordering::SeqCst) == Fault::ParentsAppear as u8 {
+            let mut parents = self.parents.subscribe();
+            parents.wait_for(|appeared| *appeared).await.unwrap();
+        }
+    }
+
     /// True once for each fault that was asked for.
     fn hits(&self, fault: Fault) -> bool {
         self.fault
@@ -91,7 +104,14 @@ impl Tree for Faulty {
         if self.hits(Fault::LoseCreate) {
             return Err(Error::ConnectionLoss);
         }
+        if mode != CreateMode::Persistent {
+            self.parents_appeared().await;
+        }
         let created = self.tree.create(path, data, mode).await;
+        if matches!(created, Err(Error::NoNode { .. })) && self.hits(Fault::ParentsAppear) {
+            ext::ensure_path(&*self.tree, path).await?;
+            self.parents.send_replace(true);
+        }
         if created.is_ok() && self.hits(Fault::LoseAnswerOfCreate) {
             return Err(Error::ConnectionLoss);
         }
@@ -126,6 +146,7 @@ impl Tree for Faulty {
     }
 
     async fn children(&self, path: &TreePath) -> Result<Listing> {
+        self.parents_appeared().await;
         self.tree.children(path).await
     }
 
@@ -158,6 +179,7 @@ impl Tree for Faulty {
             tree: self.tree.pinned(session),
             fault: Arc::clone(&self.fault),
             reads: Arc::clone(&self.reads),
+            parents: self.parents.clone(),
         })
     }
 

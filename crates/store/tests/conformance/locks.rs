@@ -406,6 +406,16 @@ pub(crate) async fn a_lost_answer_is_looked_for(backend: &impl Backend) {
     assert_eq!(contenders(locks.tree()).await, [""; 0]);
 }
 
+/// Once it was: the missing parent was taken for a reason to create again, although the first create had come later.
+pub(crate) async fn a_contender_enters_once_while_others_make_the_parents(backend: &impl Backend) {
+    let faulty = Faulty::new(backend.session().await);
+    let locks = Locks::new(Arc::clone(&faulty) as Arc<dyn Tree>);
+    faulty.next(Fault::ParentsAppear);
+    let lock = locks.lock(p(DIR)).likely_new();
+    let guard = within(lock.acquire()).await.unwrap();
+    assert_eq!(contenders(locks.tree()).await, [guard.path().name()]);
+}
+
 pub(crate) async fn a_lost_create_is_done_again(backend: &impl Backend) {
     let faulty = Faulty::new(backend.session().await);
     let locks = Locks::new(Arc::clone(&faulty) as Arc<dyn Tree>);

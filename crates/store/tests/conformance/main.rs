@@ -147,6 +147,7 @@ macro_rules! every_behaviour {
                 a_lock_of_something_gone_does_not_bring_it_back
                 a_missing_directory_is_made
                 a_lost_answer_is_looked_for
+                a_contender_enters_once_while_others_make_the_parents
                 a_lost_create_is_done_again
                 a_lost_release_is_done_in_the_end
                 a_guard_ends_with_its_session
@@ -157,6 +158,7 @@ macro_rules! every_behaviour {
                 malformed_records_are_kept_apart
                 empty_records_are_not_there_yet
                 own_writes_show_at_once
+                a_late_own_write_does_not_bring_a_record_back
                 own_deletes_show_at_once
                 a_late_read_does_not_undo_an_own_write
                 a_late_read_does_not_undo_an_own_delete

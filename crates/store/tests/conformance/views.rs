@@ -208,6 +208,20 @@ pub(crate) async fn own_writes_show_at_once(backend: &impl Backend) {
     assert_eq!(shown(&view), map([("a", 199)]));
 }
 
+/// Whoever wrote may come late: others have seen the write, and have deleted the record.
+pub(crate) async fn a_late_own_write_does_not_bring_a_record_back(backend: &impl Backend) {
+    let tree = backend.session().await;
+    directory(&tree).await;
+    put(&tree, "a", "1").await;
+    let view = things(&tree);
+    let path = p("/things/a");
+    let stat = tree.set(&path, "2".into(), Version::Any).await.unwrap();
+    tree.delete(&path, Version::Any).await.unwrap();
+    within(view.synced()).await.unwrap();
+    view.wrote("a".to_owned(), Arc::new(2), stat);
+    assert_eq!(shown(&view), map([]));
+}
+
 pub(crate) async fn own_deletes_show_at_once(backend: &impl Backend) {
     let tree = backend.session().await;
     directory(&tree).await;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nodeyard_store::lock::Locks;
 use nodeyard_store::zookeeper::ZooKeeper;
-use nodeyard_store::{CreateMode, Error, Session, Tree, TreePath, Version, WatchEvent};
+use nodeyard_store::{CreateMode, Error, Session, Tree, TreePath, Version, WatchEvent, ext};
 use nodeyard_testbeds::{Proxy, ZooKeeperServer};
 
 use super::support::*;
@@ -286,4 +287,39 @@ async fn a_new_list_of_hosts_moves_the_session() {
     tree.sync().await.unwrap();
     assert_eq!(session_id(&*tree).await, session);
     assert_eq!(first.accepted(), 1);
+}
+
+/// By both ways into the queue: the directory is there, or is made along with the contender.
+#[tokio::test]
+async fn a_contender_whose_answer_was_lost_is_found_again() {
+    for is_new in [false, true] {
+        let proxy = Proxy::start(shared_server().port()).unwrap();
+        let mut patient = options(proxy.port());
+        patient.session_timeout = Duration::from_secs(60);
+        let root = connect(patient).await;
+        let chroot = fresh_chroot(&*root).await;
+        let observer = connect(options(shared_server().port())).await;
+        let observer = observer.with_chroot(&chroot);
+        let dir = path("/lock");
+        let locks = Locks::new(root.with_chroot(&chroot) as Arc<dyn Tree>);
+        let mut lock = locks.lock(dir.clone());
+        if is_new {
+            lock = lock.likely_new();
+        } else {
+            ext::ensure_path(&*observer, &dir).await.unwrap();
+        }
+        proxy.stall_answers(true);
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        within("the contender is there", async {
+            while ext::child_names(&*observer, &dir).await.unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        proxy.drop_connections();
+        proxy.stall_answers(false);
+        let guard = within("the lock", acquiring).await.unwrap().unwrap();
+        let names = ext::child_names(&*observer, &dir).await.unwrap();
+        assert_eq!(names, [guard.path().name()], "new: {is_new}");
+    }
 }

@@ -240,17 +240,16 @@ impl FakeDriver {
     }
 
     fn instance(&self, server: Server, takes: nodeyard_model::Resources) -> Instance {
-        let address = |text: Option<String>| {
-            let text = text.filter(|text| !text.is_empty())?;
-            Some(text.into_boxed_str())
-        };
-        let public_ipv4 = address(server.public_v4);
+        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
         Instance {
-            // As Nodepool has it: nodes without a private address show the public one there.
-            private_ipv4: address(server.private_v4).or_else(|| public_ipv4.clone()),
-            public_ipv4,
-            public_ipv6: address(server.public_v6),
-            interface_ip: address(server.interface_ip),
+            // As Nodepool has it: nodes without a private address show the public one there, and an address
+            // that the cloud calls empty stays so.
+            private_ipv4: some(server.private_v4)
+                .or_else(|| server.public_v4.clone())
+                .map(Into::into),
+            public_ipv4: server.public_v4.map(Into::into),
+            public_ipv6: server.public_v6.map(Into::into),
+            interface_ip: some(server.interface_ip).map(Into::into),
             cloud: Some(self.options.cloud.clone()),
             region: self.options.region.clone(),
             az: server.zone,

@@ -265,6 +265,7 @@ impl Transport for FaultyTransport {
 fn refusal(class: ErrorClass) -> CloudError {
     let (status, message) = match class {
         ErrorClass::Retry => (503, "try again"),
+        ErrorClass::Failed => (500, "it went wrong"),
         ErrorClass::Quota => (403, "Quota exceeded for cores"),
         ErrorClass::Capacity => (500, "No valid host was found"),
         ErrorClass::Permanent => (404, "there is no such thing"),

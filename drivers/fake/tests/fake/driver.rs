@@ -167,7 +167,7 @@ async fn a_server_that_was_half_made_is_known_to_the_caller() {
     );
     let mut state = State::fresh();
     let error = bench.create(&order(1), &mut state).await.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+    assert_eq!(error.class(), ErrorClass::Failed, "{error}");
     let made = bench.ask("list_servers")[0]["id"]
         .as_str()
         .unwrap()
@@ -337,7 +337,7 @@ async fn what_the_cloud_calls_stale_is_looked_up_again() {
     bench.hand.advance(Duration::from_secs(1));
     let mut state = State::fresh();
     let error = bench.create(&order(2), &mut state).await.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Retry);
+    assert_eq!(error.class(), ErrorClass::Failed);
     bench.create(&order(2), &mut state).await.unwrap();
     assert_eq!(bench.ask("list_servers")[1]["image"]["id"], newer["id"]);
 }

@@ -1,7 +1,7 @@
 //! Which job servers a builder works with: those of the configuration, or one of its own.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use nodeyard_config::{Config, GearmanListen, GearmanRight, GearmanServer};
@@ -47,6 +47,44 @@ impl JobServers {
             own: Some(server),
         })
     }
+}
+
+/// Where the job servers are, for a command on a host of the fleet: those of the configuration, or the one that a
+/// builder on this host runs for itself.
+pub(crate) fn known(config: &Config) -> anyhow::Result<Vec<Endpoint>> {
+    if !config.gearman_servers.is_empty() {
+        return configured(&config.gearman_servers);
+    }
+    if let Some(listen) = &config.gearman_listen {
+        let server = GearmanServer {
+            host: listen.address.clone(),
+            port: listen.port,
+            ssl_ca: listen.ssl_ca.clone(),
+            ssl_cert: listen.ssl_cert.clone(),
+            ssl_key: listen.ssl_key.clone(),
+        };
+        return configured(&[server]);
+    }
+    let told = note(config).and_then(|path| std::fs::read_to_string(path).ok());
+    let address = told.and_then(|text| text.trim().parse::<SocketAddr>().ok());
+    let endpoint = |address: SocketAddr| Endpoint::new(address.ip().to_string(), address.port());
+    Ok(address.map(endpoint).into_iter().collect())
+}
+
+/// Leaves word for [`known`] of a server whose port the system chose.
+pub(super) fn tell(config: &Config, address: SocketAddr) {
+    let Some(path) = note(config).filter(|_| config.gearman_listen.is_none()) else {
+        return;
+    };
+    if let Err(error) = std::fs::write(&path, format!("{address}\n")) {
+        let error = &error as &dyn std::error::Error;
+        info!(path = %path.display(), error, "commands on this host will not find the job server");
+    }
+}
+
+fn note(config: &Config) -> Option<PathBuf> {
+    let images = config.images_dir.as_ref()?;
+    Some(Path::new(images).join("job-server.txt"))
 }
 
 /// The servers of `gearman-servers`.
@@ -134,7 +172,9 @@ fn rights(granted: &[GearmanRight], patterns: &[String]) -> anyhow::Result<Right
 fn network_of(text: &str) -> anyhow::Result<ipnet::IpNet> {
     text.parse()
         .or_else(|_| text.parse::<IpAddr>().map(ipnet::IpNet::from))
-        .with_context(|| format!("gearman-listen: allow-from: {text} is not a network such as 10.0.0.0/8"))
+        .with_context(|| {
+            format!("gearman-listen: allow-from: {text} is not a network such as 10.0.0.0/8")
+        })
 }
 
 /// Where to reach a server that listens on every address.

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nodeyard_config::{self as config, Fake, OpenStackLabel, OpenStackSettings};
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_fake as fake;
+use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_driver_static::StaticDriver;
-use nodeyard_launcher::DriverFactory;
+use nodeyard_launcher::Surroundings;
 use nodeyard_model::ImageName;
 use nodeyard_nodescan::Scanner;
 
-pub(super) struct Drivers {
+/// Makes drivers. Everything in this process shares one, so that it sees the same simulated clouds.
+pub(crate) struct Drivers {
     /// Where simulated clouds are, if not in this process.
     cloud_url: Option<String>,
     /// Simulated clouds in this process; they outlive changes of the configuration.
@@ -39,10 +41,13 @@ impl Drivers {
         })?;
         Ok(fake::FakeDriver::new(options(section, owner)?, transport))
     }
-}
 
-impl DriverFactory for Drivers {
-    fn make(&self, provider: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, Error> {
+    /// A driver that needs no other provider.
+    pub(crate) fn of_cloud(
+        &self,
+        provider: &config::Provider,
+        owner: Owner,
+    ) -> Result<Arc<dyn Driver>, Error> {
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
                 section,
@@ -51,11 +56,37 @@ impl DriverFactory for Drivers {
             config::Driver::Fake(section) => {
                 Ok(Arc::new(self.fake(section, provider.name(), owner)?))
             }
+            config::Driver::Metastatic(_) => Err(Error::permanent(
+                "its machines are those of other providers; only a launcher deals with them",
+            )),
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
                 other.name()
             ))),
         }
+    }
+}
+
+impl nodeyard_launcher::DriverFactory for Drivers {
+    fn make(
+        &self,
+        provider: &config::Provider,
+        around: Surroundings<'_>,
+    ) -> Result<Arc<dyn Driver>, Error> {
+        match &provider.driver {
+            config::Driver::Metastatic(section) => {
+                let backing = around.backing(&metastatic::identity(&around.owner.provider));
+                let driver = MetastaticDriver::new(section, around.owner, backing);
+                Ok(Arc::new(driver))
+            }
+            _ => self.of_cloud(provider, around.owner),
+        }
+    }
+}
+
+impl nodeyard_builder::worker::DriverFactory for Drivers {
+    fn make(&self, provider: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, Error> {
+        self.of_cloud(provider, owner)
     }
 }
 

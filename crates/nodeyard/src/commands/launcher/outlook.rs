@@ -16,7 +16,7 @@ use nodeyard_driver::ResourceKind;
 use nodeyard_launcher::{Events, Handle, LaunchAttempt, history};
 use nodeyard_model::{Limits, PoolName, ProviderName, RequestId, TenantName};
 use nodeyard_store::Tree;
-use nodeyard_store::registry::Registry;
+use nodeyard_store::registry::{self, Registry};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -108,22 +108,29 @@ fn reasons<E: fmt::Display + Serialize>(explanation: &E) -> Option<Reasons> {
     })
 }
 
-/// Metrics, sent to statsd if `STATSD_HOST` or `STATSD_PORT` says where it is.
+/// Metrics, sent to statsd where there is one.
 pub(super) async fn metrics() -> anyhow::Result<Metrics> {
+    Ok(Metrics::new(statsd().await?))
+}
+
+/// The way to statsd, if `STATSD_HOST` or `STATSD_PORT` says where it is.
+pub(crate) async fn statsd() -> anyhow::Result<Option<Statsd>> {
     let variable = |name| std::env::var(name).ok();
     let (host, port) = (variable("STATSD_HOST"), variable("STATSD_PORT"));
-    let statsd = match statsd::Options::from_variables(host.as_deref(), port.as_deref())? {
-        Some(options) => Some(Statsd::open(&options).await?),
-        None => None,
-    };
-    Ok(Metrics::new(statsd))
+    Ok(
+        match statsd::Options::from_variables(host.as_deref(), port.as_deref())? {
+            Some(options) => Some(Statsd::open(&options).await?),
+            None => None,
+        },
+    )
 }
 
 /// What is shown, and of what.
 pub(super) struct Outlook<'a> {
     pub(super) config: &'a Config,
     pub(super) pages: Pages,
-    pub(super) tree: Arc<dyn Tree>,
+    pub(super) registry: Registry,
+    pub(super) records: registry::Views,
     pub(super) metrics: Metrics,
     pub(super) launcher: Handle,
     pub(super) hostname: &'a str,
@@ -139,7 +146,8 @@ pub(super) async fn run(
     let Outlook {
         config,
         pages,
-        tree,
+        registry,
+        records,
         metrics,
         launcher,
         hostname,
@@ -148,8 +156,8 @@ pub(super) async fn run(
         begun.cancel();
         return Ok(());
     }
-    let registry = Registry::new(Arc::clone(&tree));
-    let views = Views::open(&registry)?;
+    let tree = Arc::clone(registry.tree());
+    let views = Views::open(&registry, records)?;
     let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
     let sources = Sources {
         views,

@@ -13,7 +13,7 @@ use nodeyard_store::registry::{Attempt, Registry};
 use tracing::warn;
 
 use super::{PATIENCE, lists, now};
-use crate::commands::launcher;
+use crate::commands::launcher::{self, Tools};
 use crate::context::Context;
 use crate::exit::Refusal;
 
@@ -133,12 +133,13 @@ async fn driver(
         format!("provider {name} is not in the configuration, so its cloud cannot be asked")
     })?;
     let owner = Owner {
-        system: SystemId::new(&*registry.system_id().await?),
+        system: SystemId::new(registry.system_id().await?),
         provider: name.clone(),
     };
-    let (drivers, _) = launcher::drivers()?;
-    drivers
-        .make(provider, owner)
+    let tools = Tools::of_process()?;
+    tools
+        .drivers
+        .of_cloud(provider, owner)
         .with_context(|| format!("the driver of {name} does not start"))
 }
 

@@ -138,6 +138,6 @@ async fn on_store(
     }
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }

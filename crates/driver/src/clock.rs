@@ -1,4 +1,4 @@
-//! What time it is, for records.
+//! What time it is, for whoever must not ask the system: records, and simulated clouds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use nodeyard_model::Timestamp;
 
-/// Tells the time that is written to records. Waiting is tokio's business.
+/// Tells the time, that of the system or one of a test's making. Waiting is tokio's business.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 

@@ -1,0 +1,264 @@
+//! One upload, from the file to the cloud.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_driver::{Driver, ImageSource, ImageTarget, Owner, State, UploadOrder, UploadedImage};
+use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
+use nodeyard_model::UploadKey;
+use tokio::sync::watch;
+
+use super::{Key, find_driver, upload_key};
+use crate::jobs::{UploadJob, UploadResult};
+use crate::worker::info::to_manifest;
+use crate::worker::problem::{Problem, blocking, with_causes};
+use crate::worker::provider::UploadSettings;
+use crate::worker::{Context, hook, machine, now};
+
+/// How long a cloud gets to remove what an upload has left in it.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
+
+/// A cloud may fetch or check what it got for hours, but not for ever.
+const USUAL_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One upload.
+pub(super) struct Upload {
+    context: Arc<Context>,
+    manifest: Arc<Manifest>,
+    key: Key,
+    /// An earlier worker may have begun it.
+    resumed: bool,
+    settings: UploadSettings,
+    format: Format,
+    driver: Arc<dyn Driver>,
+    owner: Owner,
+    name: Box<str>,
+}
+
+impl Upload {
+    pub(super) fn of(
+        context: &Arc<Context>,
+        manifest: &Arc<Manifest>,
+        order: &UploadJob,
+        key: Key,
+        resumed: bool,
+    ) -> Result<Self, Problem> {
+        let config = context.config();
+        let image = &manifest.image;
+        let asked = order.image_name.as_ref().unwrap_or(image);
+        if asked != image {
+            let id = &key.id;
+            return Err(Problem::refused(format!(
+                "{id} is an image of {image}, not of {asked}"
+            )));
+        }
+        let (driver, owner) =
+            find_driver(context, &config, order.managed.as_deref(), &key.provider)?;
+        let provider = &key.provider;
+        let settings = config
+            .provider(provider.as_str())
+            .and_then(|found| UploadSettings::of(&config, found, image.as_str()));
+        let mut settings = settings.ok_or_else(|| {
+            Problem::refused(format!(
+                "provider {provider} does not use image {image} here"
+            ))
+        })?;
+        settings.metadata.extend(order.metadata.clone());
+        let format = settings.format.parse();
+        let format = format.map_err(|error: BadFormat| Problem::refused(error.to_string()))?;
+        let name = match &order.external_name {
+            Some(name) => name.clone(),
+            None => settings.external_name(image, key.upload, now())?,
+        };
+        Ok(Self {
+            context: Arc::clone(context),
+            manifest: Arc::clone(manifest),
+            key,
+            resumed,
+            settings,
+            format,
+            driver,
+            owner,
+            name,
+        })
+    }
+
+    pub(super) async fn run(self, steps: watch::Sender<u64>) -> Result<UploadResult, Problem> {
+        self.record(Outcome::Pending).await?;
+        let outcome = self.bring(&steps).await;
+        match &outcome {
+            Ok(done) => {
+                let ready = Outcome::Ready {
+                    external_id: done.external_id.clone(),
+                    external_name: done.external_name.clone(),
+                    format: done.format.clone(),
+                };
+                if let Err(problem) = self.record(ready).await {
+                    // It is there all the same, and the caller is told.
+                    tracing::error!(id = %self.key.id, ?problem, "an upload cannot be noted");
+                }
+            }
+            // It is noted as under way, and goes on when it is asked for again.
+            Err(_) if self.context.stopping.is_cancelled() => {}
+            Err(problem) => {
+                let failure = to_manifest(&problem.clone().into_failure());
+                self.record(Outcome::Failed(failure)).await?;
+            }
+        }
+        outcome
+    }
+
+    async fn record(&self, outcome: Outcome) -> Result<(), Problem> {
+        let (repository, key) = (self.context.repository.clone(), self.key.clone());
+        blocking(move || {
+            repository.record_upload(&key.id, &key.provider, Some(key.upload), outcome)
+        })
+        .await
+    }
+
+    async fn bring(&self, steps: &watch::Sender<u64>) -> Result<UploadResult, Problem> {
+        let mut state = if self.resumed {
+            State::default()
+        } else {
+            State::fresh()
+        };
+        let file = self.file().await?;
+        steps.send_replace(1);
+        let order = self.order(file.clone());
+        let limit = self.settings.timeout.unwrap_or(USUAL_LIMIT);
+        let uploaded = tokio::select! {
+            uploaded = tokio::time::timeout(limit, machine::upload(&*self.driver, &order, &mut state)) => uploaded,
+            () = self.context.stopping.cancelled() => return Err(stopped()),
+        };
+        let problem = match uploaded {
+            Ok(Ok(image)) => {
+                steps.send_replace(2);
+                state.external_id = Some(image.external_id.clone());
+                match self.agreed(&image, &file, limit).await {
+                    Ok(()) => return Ok(self.result(image).await),
+                    Err(problem) => problem,
+                }
+            }
+            Ok(Err(error)) => {
+                let provider = &self.key.provider;
+                Problem::failed(format!("upload to {provider}: {}", with_causes(&error)))
+            }
+            Err(_) => Problem::failed(format!(
+                "the upload took longer than {} allows, {} seconds",
+                self.key.provider,
+                limit.as_secs()
+            )),
+        };
+        if !self.context.stopping.is_cancelled() {
+            self.clean_up(state).await;
+        }
+        Err(problem)
+    }
+
+    /// The file in the provider's format, converted if need be.
+    async fn file(&self) -> Result<PathBuf, Problem> {
+        let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
+        if self.manifest.files.contains_key(&self.format) {
+            return Ok(repository.path(&id, &self.format)?);
+        }
+        let target = Target {
+            format: self.format.clone(),
+            compression: self.settings.compression,
+        };
+        let converter = Converter::default();
+        let converted = repository.convert(&id, &target, &converter, |_| {});
+        tokio::select! {
+            converted = converted => converted?,
+            () = self.context.stopping.cancelled() => return Err(stopped()),
+        };
+        Ok(repository.path(&id, &self.format)?)
+    }
+
+    fn order(&self, file: PathBuf) -> UploadOrder {
+        let current = self.context.repository.get(&self.key.id);
+        let digests = current
+            .as_ref()
+            .and_then(|manifest| manifest.files.get(&self.format))
+            .map(|file| file.digests.clone())
+            .unwrap_or_default();
+        let upload = self.upload_key();
+        UploadOrder {
+            tags: self.owner.upload_tags(upload.build.build, upload.upload),
+            upload,
+            name: self.name.clone(),
+            source: ImageSource::File(file),
+            format: self.format.as_str().into(),
+            md5: digests.md5,
+            sha256: digests.sha256,
+            metadata: self.settings.metadata.clone(),
+        }
+    }
+
+    fn upload_key(&self) -> UploadKey {
+        upload_key(&self.manifest, &self.key)
+    }
+
+    /// Whether the hook has nothing against the upload.
+    async fn agreed(
+        &self,
+        image: &UploadedImage,
+        file: &Path,
+        limit: Duration,
+    ) -> Result<(), Problem> {
+        let Some(hook) = &self.settings.hook else {
+            return Ok(());
+        };
+        let stop = self.context.stopping.child_token();
+        let id = image.external_id.to_string();
+        let asked = hook::run(&self.context, hook, &self.key.provider, &id, file, &stop);
+        tokio::pin!(asked);
+        tokio::select! {
+            agreed = &mut asked => return agreed,
+            () = tokio::time::sleep(limit) => stop.cancel(),
+        }
+        asked.await
+    }
+
+    async fn result(&self, image: UploadedImage) -> UploadResult {
+        let name = self.name_in_cloud(&image).await;
+        UploadResult {
+            external_id: image.external_id.to_string().into(),
+            external_name: name.unwrap_or(image.external_name),
+            format: self.format.as_str().into(),
+        }
+    }
+
+    /// What a worker before us has called it; its name has another time in it.
+    async fn name_in_cloud(&self, image: &UploadedImage) -> Option<Box<str>> {
+        if !self.resumed {
+            return None;
+        }
+        let images = self.driver.list_images().await.ok()?;
+        let found = images.into_iter().find(|one| one.id == image.external_id)?;
+        Some(found.name)
+    }
+
+    /// Removes from the cloud what is of no use.
+    async fn clean_up(&self, state: State) {
+        let target = ImageTarget {
+            upload: self.upload_key(),
+            external_id: state.external_id,
+        };
+        let removed = machine::delete(&*self.driver, &target);
+        let removed = tokio::time::timeout(CLEANUP_LIMIT, removed).await;
+        let error: Box<dyn std::error::Error> = match removed {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => Box::new(error),
+            Err(late) => Box::new(late),
+        };
+        tracing::warn!(
+            error = &*error, id = %self.key.id, provider = %self.key.provider, upload = %self.key.upload,
+            "what a failed upload left in the cloud could not be removed"
+        );
+    }
+}
+
+fn stopped() -> Problem {
+    Problem::unable("the worker stopped during the upload; ask for it again and it goes on")
+}

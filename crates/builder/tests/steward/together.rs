@@ -1,0 +1,261 @@
+//! Steward, worker and a simulated cloud: an image from its configuration to its end.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nodeyard_builder::worker::{DriverFactory, Options, Parts, Worker};
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
+use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
+use nodeyard_model::{BuildState, ProviderName, UploadState};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::bed::{
+    Clouds, JobServer, PATIENCE, Records, Running, Store, eventually, image, logs, parse, provider,
+};
+
+/// Two simulated clouds.
+struct TwoClouds(Arc<World>);
+
+impl TwoClouds {
+    fn new() -> Arc<Self> {
+        let options = ["one", "two"].map(|name| (name.to_owned(), Simulate::default()));
+        let world = World::new(HashMap::from(options), fake::Clock::system());
+        Arc::new(Self(Arc::new(world)))
+    }
+
+    fn driver(&self, provider: &str, owner: Owner) -> FakeDriver {
+        let transport = InProcess::new(Arc::clone(&self.0), provider);
+        FakeDriver::new(fake::Options::new(owner), Arc::new(transport))
+    }
+
+    async fn uploads_to(&self, provider: &ProviderName) -> BTreeSet<String> {
+        let owner = Owner {
+            system: SystemId::new("test"),
+            provider: provider.clone(),
+        };
+        let images = self.driver(provider.as_str(), owner).list_images().await;
+        let images = images.unwrap().into_iter();
+        let uploaded = images.filter(|image| image.tags().build.is_some());
+        uploaded
+            .map(|image| format!("{provider}/{}", image.id))
+            .collect()
+    }
+}
+
+impl Clouds for Arc<TwoClouds> {
+    async fn ids(&self) -> BTreeSet<String> {
+        let mut ids = self.uploads_to(&provider("one")).await;
+        ids.extend(self.uploads_to(&provider("two")).await);
+        ids
+    }
+}
+
+impl DriverFactory for TwoClouds {
+    fn make(
+        &self,
+        provider: &config::Provider,
+        owner: Owner,
+    ) -> Result<Arc<dyn Driver>, driver::Error> {
+        Ok(Arc::new(self.driver(provider.name(), owner)))
+    }
+}
+
+impl fmt::Debug for TwoClouds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TwoClouds")
+    }
+}
+
+/// A builder's host, and what `nodepool.yaml` says there.
+struct Host(TempDir);
+
+const BUILD: &str = r#"#!/bin/sh
+for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
+    echo "this is $NODEYARD_IMAGE_ID as $format" > "$NODEYARD_OUTPUT.$format"
+done
+"#;
+
+impl Host {
+    fn new() -> Self {
+        let host = Self(tempfile::tempdir().unwrap());
+        std::fs::write(host.program(), BUILD).unwrap();
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(host.program(), executable).unwrap();
+        host
+    }
+
+    fn program(&self) -> PathBuf {
+        self.0.path().join("make-image")
+    }
+
+    fn config(&self, images: &str, providers: &str) -> String {
+        let dir = self.0.path().display();
+        format!(
+            "images-dir: {dir}/images\nbuild-log-dir: {dir}/logs\n\
+             diskimages: [{images}]\nproviders: [{providers}]\n"
+        )
+    }
+
+    fn image(&self, more: &str) -> String {
+        let program = self.program().display().to_string();
+        format!("{{name: ubuntu, builder: command, command: {program}{more}}}")
+    }
+
+    /// How many image files there are.
+    fn files(&self) -> usize {
+        let entries = std::fs::read_dir(self.0.path().join("images")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".qcow2")).count()
+    }
+}
+
+const BOTH: &str = "{name: one, driver: fake, diskimages: [{name: ubuntu}]}, \
+                    {name: two, driver: fake, diskimages: [{name: ubuntu}]}";
+
+struct RunningWorker {
+    config: watch::Sender<Arc<config::Config>>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl RunningWorker {
+    async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
+        let options = Options::new("builder01.example.com", vec![server.endpoint.clone()]);
+        let (sender, config) = watch::channel(parse(text));
+        let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
+        let (worker, mut handle) = Worker::new(options, Parts { config, drivers });
+        let stop = CancellationToken::new();
+        let run = worker.run(stop.clone());
+        let task = tokio::spawn(async move { run.await.unwrap() });
+        assert!(handle.until_ready().await);
+        Self {
+            config: sender,
+            stop,
+            task,
+        }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_from_its_configuration_to_its_end() {
+    logs();
+    let store = Store::embedded();
+    let server = JobServer::start().await;
+    let clouds = TwoClouds::new();
+    let host = Host::new();
+    let text = host.config(&host.image(""), BOTH);
+    let worker = RunningWorker::start(&server, &clouds, &text).await;
+    let steward = Running::start(&store, &server, &text).await;
+    let records = Records::of(&store).await;
+    let change = |text: &str| {
+        worker.config.send_replace(parse(text));
+        steward.config.send_replace(parse(text));
+    };
+
+    records.settled(1, &clouds).await;
+    let (_, build) = records.builds().await.remove(0);
+    assert_eq!(build.builder.as_deref(), Some("builder01.example.com"));
+    assert!(build.builder_id.is_some());
+
+    // Retention: two of three builds stay, with their uploads and files.
+    for _ in 0..2 {
+        records.request().await;
+        records.settled(2, &clouds).await;
+    }
+    eventually("two files are left", || async {
+        (host.files() == 2).then_some(())
+    })
+    .await;
+
+    // A pause holds the next build back.
+    records.0.images().pause(&image()).await.unwrap();
+    records.request().await;
+    records.settled_but_asked(2, &clouds).await;
+    records.0.images().unpause(&image()).await.unwrap();
+    records.settled(2, &clouds).await;
+
+    // A provider that does not take the image any more loses it.
+    let only_one =
+        "{name: one, driver: fake, diskimages: [{name: ubuntu}]}, {name: two, driver: fake}";
+    change(&host.config(&host.image(""), only_one));
+    eventually("the second cloud is empty", || async {
+        let gone = clouds.uploads_to(&provider("two")).await.is_empty();
+        (gone && records.uploads().await.len() == 2).then_some(())
+    })
+    .await;
+
+    // One that takes it again gets the newest build.
+    change(&text);
+    eventually("the second cloud has it again", || async {
+        let uploads = clouds.uploads_to(&provider("two")).await;
+        (uploads.len() == 1).then_some(())
+    })
+    .await;
+    records.settled(2, &clouds).await;
+
+    // One that left the configuration keeps what it has; the image goes everywhere else.
+    change(&host.config("", "{name: one, driver: fake}"));
+    eventually("only the second cloud has something", || async {
+        let gone = clouds.uploads_to(&provider("one")).await.is_empty();
+        let uploads = records.uploads().await;
+        let kept = uploads
+            .iter()
+            .all(|(_, to, _, upload)| *to == provider("two") && upload.state == UploadState::Ready);
+        (gone && kept && records.builds().await.len() == 1).then_some(())
+    })
+    .await;
+    change(&host.config("", "{name: one, driver: fake}, {name: two, driver: fake}"));
+    eventually("everything is gone", || async {
+        let left = records.builds().await.len() + clouds.ids().await.len() + host.files();
+        (left == 0).then_some(())
+    })
+    .await;
+    steward.stop().await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
+    let store = Store::zookeeper().await;
+    let server = JobServer::start().await;
+    let clouds = TwoClouds::new();
+    let host = Host::new();
+    let slow = format!("#!/bin/sh\nsleep 600\n{BUILD}");
+    std::fs::write(host.program(), slow).unwrap();
+    let text = host.config(&host.image(", delete-after-upload: true"), BOTH);
+    let worker = RunningWorker::start(&server, &clouds, &text).await;
+    let steward = Running::start(&store, &server, &text).await;
+    let records = Records::of(&store).await;
+    eventually("the build is under way", || async {
+        let (_, build) = records.builds().await.pop()?;
+        let logs = std::fs::read_dir(host.0.path().join("logs")).ok()?;
+        (build.state == BuildState::Building && logs.count() > 0).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    std::fs::write(host.program(), BUILD).unwrap();
+    let worker = RunningWorker::start(&server, &clouds, &text).await;
+    records.settled(1, &clouds).await;
+    eventually("the file is gone after the uploads", || async {
+        (host.files() == 0).then_some(())
+    })
+    .await;
+    records.settled(1, &clouds).await;
+    steward.stop().await;
+    worker.stop().await;
+}

@@ -1,0 +1,289 @@
+//! Keeps the survey: what the views show, as far as it concerns one provider.
+//!
+//! One task writes it, from the views as they are at that moment, so it never goes back in time. What somebody else
+//! writes into a record proves nothing: a node is held only if the first contender of its lock is ours. That is
+//! looked up when the node appears, and again when its lock seems to have changed.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use nodeyard_driver::backing::{Asked, HeldNode, Note, OwnNode, Placement, Survey};
+use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId};
+use nodeyard_store::registry::{NodeShape, RequestShape};
+use nodeyard_store::view::{Change, Changes, Item};
+use nodeyard_store::{Error, Result, TreePath, ext};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::warn;
+
+use crate::context::Context;
+
+/// Somebody wants the survey to show what the views show.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    pub(super) doubtful: Option<NodeId>,
+    pub(super) done: oneshot::Sender<()>,
+}
+
+pub(super) struct Follower {
+    ctx: Context,
+    provider: ProviderName,
+    identity: Arc<str>,
+    survey: watch::Sender<Survey>,
+    /// Nodes whose lock is ours.
+    proven: HashSet<NodeId>,
+}
+
+/// What has changed and is not in the survey yet.
+#[derive(Default)]
+struct Pending {
+    nodes: BTreeSet<NodeId>,
+    all_nodes: bool,
+    requests: BTreeSet<RequestId>,
+    all_requests: bool,
+}
+
+impl Pending {
+    fn add_nodes(&mut self, change: Change<NodeId>) {
+        match change {
+            Change::Ids(ids) => self.nodes.extend(ids),
+            Change::Everything => self.all_nodes = true,
+        }
+    }
+
+    fn add_requests(&mut self, change: Change<RequestId>) {
+        match change {
+            Change::Ids(ids) => self.requests.extend(ids),
+            Change::Everything => self.all_requests = true,
+        }
+    }
+}
+
+struct News {
+    nodes: Changes<NodeId>,
+    requests: Changes<RequestId>,
+}
+
+impl News {
+    /// Takes in what has changed already.
+    fn drain(&mut self, pending: &mut Pending) {
+        while let Some(Some(change)) = self.nodes.next().now_or_never() {
+            pending.add_nodes(change);
+        }
+        while let Some(Some(change)) = self.requests.next().now_or_never() {
+            pending.add_requests(change);
+        }
+    }
+}
+
+impl Follower {
+    pub(super) fn new(
+        ctx: Context,
+        provider: ProviderName,
+        identity: Arc<str>,
+    ) -> (Self, watch::Receiver<Survey>) {
+        let (survey, receiver) = watch::channel(Survey::default());
+        let follower = Self {
+            ctx,
+            provider,
+            identity,
+            survey,
+            proven: HashSet::new(),
+        };
+        (follower, receiver)
+    }
+
+    /// Works until the store is closed or nobody wants to know any more.
+    pub(super) async fn run(mut self, calls: mpsc::UnboundedReceiver<CatchUp>) {
+        match self.follow(calls).await {
+            Ok(()) | Err(Error::Closed) => {}
+            Err(error) => warn!(
+                provider = %self.provider,
+                error = &error as &dyn std::error::Error,
+                "the nodes that a provider builds on cannot be followed any more"
+            ),
+        }
+    }
+
+    async fn follow(&mut self, mut calls: mpsc::UnboundedReceiver<CatchUp>) -> Result<()> {
+        let mut news = News {
+            nodes: self.ctx.nodes.changes(),
+            requests: self.ctx.requests.changes(),
+        };
+        self.ctx.nodes.synced().await?;
+        self.ctx.requests.synced().await?;
+        let mut pending = Pending {
+            all_nodes: true,
+            all_requests: true,
+            ..Pending::default()
+        };
+        let mut waiting = Vec::new();
+        loop {
+            news.drain(&mut pending);
+            self.take_in(&mut news, std::mem::take(&mut pending))
+                .await?;
+            for done in waiting.drain(..) {
+                let done: oneshot::Sender<()> = done;
+                // Whoever waited may have been dropped.
+                let _ = done.send(());
+            }
+            tokio::select! {
+                change = news.nodes.next() => pending.add_nodes(change.ok_or(Error::Closed)?),
+                change = news.requests.next() => pending.add_requests(change.ok_or(Error::Closed)?),
+                call = calls.recv() => match call {
+                    Some(CatchUp { doubtful, done }) => {
+                        if let Some(node) = doubtful {
+                            self.proven.remove(&node);
+                            pending.nodes.insert(node);
+                        }
+                        waiting.push(done);
+                    }
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    async fn take_in(&mut self, news: &mut News, mut pending: Pending) -> Result<()> {
+        let has_ended = {
+            let survey = self.survey.borrow();
+            let mut asked = pending.requests.iter();
+            asked.any(|id| survey.asked.contains_key(id) && self.ctx.requests.get(id).is_none())
+        };
+        if has_ended {
+            // A request of ours goes in the write that takes its node into use: the node must be seen first.
+            self.ctx.nodes.synced().await?;
+            news.drain(&mut pending);
+        }
+        if pending.all_nodes {
+            let survey = self.survey.borrow();
+            pending.nodes.extend(survey.own.keys());
+            pending.nodes.extend(survey.held.keys());
+            self.ctx.nodes.for_each(|item| {
+                if self.is_own(&item.value) || self.is_claimed(&item.value) {
+                    pending.nodes.insert(item.id);
+                }
+            });
+        }
+        if pending.all_requests {
+            pending.requests.extend(self.survey.borrow().asked.keys());
+            self.ctx.requests.for_each(|item| {
+                pending.requests.insert(item.id);
+            });
+        }
+        self.prove(&pending.nodes).await?;
+        self.survey
+            .send_if_modified(|survey| self.update(survey, &pending));
+        Ok(())
+    }
+
+    /// Finds out which of the nodes that name us are ours.
+    async fn prove(&mut self, nodes: &BTreeSet<NodeId>) -> Result<()> {
+        for id in nodes {
+            let item = self.ctx.nodes.get(id);
+            let Some(item) = item.filter(|item| self.is_claimed(&item.value)) else {
+                self.proven.remove(id);
+                continue;
+            };
+            if item.locked && self.proven.contains(id) {
+                continue;
+            }
+            if contender(&self.ctx, *id, &self.identity).await?.is_some() {
+                self.proven.insert(*id);
+            } else {
+                self.proven.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if the survey is another one now.
+    fn update(&self, survey: &mut Survey, pending: &Pending) -> bool {
+        // The first time counts even if there is nothing.
+        let mut changed = survey.edition == 0;
+        for id in &pending.nodes {
+            let item = self.ctx.nodes.get(id);
+            let own = item.as_ref().and_then(|item| self.own(&item.value));
+            let held = item.filter(|_| self.proven.contains(id));
+            let held = held.map(|item| self.held(&item));
+            changed |= put(&mut survey.own, id, own);
+            changed |= put(&mut survey.held, id, held);
+        }
+        for id in &pending.requests {
+            let item = self.ctx.requests.get(id);
+            let asked = item.and_then(|item| self.asked(&item));
+            changed |= put(&mut survey.asked, id, asked);
+        }
+        if changed {
+            survey.edition += 1;
+        }
+        changed
+    }
+
+    fn is_own(&self, node: &Node) -> bool {
+        node.provider.as_ref() == Some(&self.provider)
+    }
+
+    /// It was given to us, by its own account.
+    fn is_claimed(&self, node: &Node) -> bool {
+        node.requestor.as_deref() == Some(&*self.identity) && !self.is_own(node)
+    }
+
+    fn own(&self, node: &Node) -> Option<OwnNode> {
+        self.is_own(node).then(|| OwnNode {
+            label: node.labels.first().cloned(),
+            launching: matches!(node.state, NodeState::Init | NodeState::Building),
+            placement: Placement::read(&node.driver_data),
+        })
+    }
+
+    fn held(&self, item: &Item<NodeShape>) -> HeldNode {
+        HeldNode {
+            node: Arc::clone(&item.value),
+            version: item.stat.version,
+            note: Note::read(&item.value.user_data, &self.identity),
+        }
+    }
+
+    fn asked(&self, item: &Item<RequestShape>) -> Option<Asked> {
+        let record: &NodeRequest = &item.value;
+        if record.requestor.as_deref() != Some(&*self.identity) {
+            return None;
+        }
+        let session = self.ctx.registry.tree().session().borrow().id();
+        Some(Asked {
+            label: record.labels.first()?.clone(),
+            state: record.state,
+            mine: session.is_some_and(|session| session.0 == item.stat.ephemeral_owner),
+        })
+    }
+}
+
+/// True if that makes a difference.
+fn put<K: Ord + Copy, V: PartialEq>(
+    map: &mut std::collections::BTreeMap<K, V>,
+    key: &K,
+    value: Option<V>,
+) -> bool {
+    if map.get(key) == value.as_ref() {
+        return false;
+    }
+    match value {
+        Some(value) => map.insert(*key, value),
+        None => map.remove(key),
+    };
+    true
+}
+
+/// The contender by which we hold a node.
+pub(super) async fn contender(
+    ctx: &Context,
+    node: NodeId,
+    identity: &str,
+) -> Result<Option<TreePath>> {
+    let lock = ctx.registry.nodes().lock_of(node)?;
+    let contenders = ext::persist(&**ctx.registry.tree(), || lock.contenders()).await?;
+    let first = contenders.into_iter().next();
+    let ours = first.filter(|first| first.identifier == identity && first.session.is_none());
+    Ok(ours.map(|ours| ours.path))
+}

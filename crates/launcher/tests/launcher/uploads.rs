@@ -1,0 +1,119 @@
+//! Launches from images that were built and uploaded for the purpose, by the records that tell of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_launcher::Timing;
+use nodeyard_model::{
+    BuildKey, ImageName, ImageUpload, ProviderName, RequestState, Timestamp, UploadState,
+};
+
+use crate::bed::{Running, Store, eventually, logs, quick};
+use crate::fake::{FakeCloud, PROVIDER, simulate};
+use crate::zuul::Zuul;
+
+const BUILD: &str = "0123456789abcdef0123456789abcdef";
+const CONFIG: &str = "
+labels: [{name: small, min-ready: 1}]
+diskimages: [{name: debian, username: unused}]
+providers:
+  - name: fake-cloud
+    driver: fake
+    rate: 0
+    diskimages: [{name: debian, connection-port: 2222}]
+    pools:
+      - name: main
+        labels: [{name: small, diskimage: debian, flavor-name: tiny}]
+";
+
+/// Records an upload to the provider of the test, as a builder does.
+async fn upload(zuul: &Zuul, provider: &str, at: f64, state: UploadState, id: &str) {
+    let build = BuildKey {
+        image: ImageName::new("debian").unwrap(),
+        build: BUILD.parse().unwrap(),
+    };
+    let mut upload = ImageUpload::new(state, Timestamp::from_secs(at).unwrap());
+    upload.external_id = Some(id.into());
+    upload.username = Some(format!("user-{id}").into());
+    upload.python_path = Some("/usr/bin/python3".into());
+    upload.shell_type = Some("sh".into());
+    let provider = ProviderName::new(provider).unwrap();
+    let images = zuul.registry.images();
+    images
+        .create_upload(&build, &provider, &upload)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_boot_from_the_newest_upload_as_soon_as_there_is_one() {
+    logs();
+    let store = Store::embedded();
+    let mut simulate = simulate();
+    simulate.images = ["early", "late", "newest"].map(str::to_owned).into();
+    let cloud = FakeCloud::new(simulate);
+    // Only events lead to anything.
+    let never = Duration::from_secs(24 * 3600);
+    let timing = Timing {
+        pass: never,
+        cleanup: never,
+        cloud_check: never,
+        ..quick()
+    };
+    let drivers = Arc::clone(&cloud) as _;
+    let launcher = Running::start_on(store.session().await, drivers, CONFIG, timing).await;
+    let zuul = Zuul::new(store.session().await);
+    let [early, late, newest] = [
+        cloud.image_id("early").await,
+        cloud.image_id("late").await,
+        cloud.image_id("newest").await,
+    ];
+    // None of these will do: one has failed, one is elsewhere.
+    upload(&zuul, PROVIDER, 9.0, UploadState::Failed, &newest).await;
+    upload(&zuul, "elsewhere", 9.0, UploadState::Ready, &newest).await;
+    let id = zuul.submit(&["small"]).await;
+    let failed = zuul.done(id).await;
+    assert_eq!(failed.state, RequestState::Failed);
+    let why = launcher.handle.explain(id).await.unwrap().to_string();
+    assert!(why.contains("debian"), "{why}");
+    assert_eq!(cloud.creates(), 0);
+
+    upload(&zuul, PROVIDER, 5.0, UploadState::Ready, &late).await;
+    eventually("a node is launched ahead of requests", || async {
+        (cloud.boot_images().await == [late.as_str()]).then_some(())
+    })
+    .await;
+    let id = zuul.submit(&["small"]).await;
+    let nodeset = zuul.accept(id).await;
+    let all_from_late = || async {
+        let booted = cloud.boot_images().await;
+        booted.iter().all(|id| *id == late)
+    };
+    assert!(all_from_late().await);
+    let node = &nodeset.nodes[0].1.value;
+    assert_eq!(node.username.as_deref(), Some(&*format!("user-{late}")));
+    assert_eq!(node.python_path.as_deref(), Some("/usr/bin/python3"));
+    assert_eq!(node.shell_type.as_deref(), Some("sh"));
+    assert_eq!(
+        node.connection_port,
+        nodeyard_model::ConnectionPort::Number(2222)
+    );
+    let record = node.image_id.as_deref().unwrap();
+    let place = format!("/debian/builds/{BUILD}/providers/fake-cloud/");
+    assert!(record.contains(&place), "{record}");
+
+    // An older one that was recorded later is not the newest.
+    upload(&zuul, PROVIDER, 3.0, UploadState::Ready, &early).await;
+    give_back(&zuul, nodeset).await;
+    let id = zuul.submit(&["small"]).await;
+    let nodeset = zuul.accept(id).await;
+    assert!(all_from_late().await);
+    give_back(&zuul, nodeset).await;
+    launcher.stop().await;
+}
+
+async fn give_back(zuul: &Zuul, mut nodeset: crate::zuul::Nodeset) {
+    zuul.set_state(&mut nodeset, nodeyard_model::NodeState::Used)
+        .await;
+    zuul.unlock(nodeset).await;
+}

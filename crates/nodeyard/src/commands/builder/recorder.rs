@@ -1,0 +1,60 @@
+//! What happens to images, as metrics.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nodeyard_api::builder::BuilderMetrics;
+use nodeyard_builder::steward::{BuildEnded, Events, WorkState};
+use nodeyard_model::{ImageName, ProviderName};
+
+#[derive(Debug)]
+pub(super) struct Recorder {
+    metrics: BuilderMetrics,
+    requested: Mutex<BTreeSet<ImageName>>,
+}
+
+impl Recorder {
+    pub(super) fn new(metrics: BuilderMetrics) -> Self {
+        Self {
+            metrics,
+            requested: Mutex::default(),
+        }
+    }
+}
+
+impl Events for Recorder {
+    fn built(&self, build: &BuildEnded<'_>) {
+        let sizes = build.formats.unwrap_or_default().iter();
+        let sizes = sizes.map(|(format, info)| (*format, info.allocated));
+        let succeeded = build.formats.is_some();
+        self.metrics
+            .built(build.image, build.took, succeeded, sizes);
+    }
+
+    fn uploaded(&self, image: &ImageName, provider: &ProviderName, took: Duration) {
+        self.metrics.uploaded(image, provider, took);
+    }
+
+    fn building(&self, image: &ImageName, state: WorkState) {
+        self.metrics.building(image, state as u8);
+    }
+
+    fn uploading(&self, image: &ImageName, provider: &ProviderName, state: WorkState) {
+        self.metrics.uploading(image, provider, state as u8);
+    }
+
+    fn requested(&self, image: &ImageName, waits: bool) {
+        self.metrics.requested(image, waits);
+        let mut requested = self
+            .requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if waits {
+            requested.insert(image.clone());
+        } else {
+            requested.remove(image);
+        }
+        self.metrics.all_requested(requested.len());
+    }
+}

@@ -1,0 +1,158 @@
+//! Waiting for a build that was asked for, with a line that says how far it is.
+
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use anyhow::bail;
+use nodeyard_builder::steward::{notes::Notes, progress};
+use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState};
+use nodeyard_plan::images::Subject;
+use nodeyard_store::registry::Registry;
+use tokio::time::sleep;
+
+use crate::context::Context;
+
+/// The progress is written once a second; there is no sense in looking more often.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+const BAR: usize = 30;
+
+/// The builds there are.
+pub(super) async fn builds(
+    registry: &Registry,
+    image: &ImageName,
+) -> anyhow::Result<BTreeSet<BuildId>> {
+    let builds = registry.images().builds(image).await?;
+    Ok(builds.into_iter().map(|(key, _)| key.build).collect())
+}
+
+/// Returns when a build that was not there `before` is ready and every provider has it.
+pub(super) async fn for_build(
+    registry: &Registry,
+    context: &Context,
+    image: &ImageName,
+    before: &BTreeSet<BuildId>,
+) -> anyhow::Result<()> {
+    let providers: BTreeSet<String> = context
+        .load()?
+        .map(|config| {
+            let takers = config.providers_of_image(image.as_str());
+            let takers = takers.filter(|provider| provider.manages_images());
+            takers.map(|provider| provider.name().to_owned()).collect()
+        })
+        .unwrap_or_default();
+    let images = registry.images();
+    let mut line = Line::default();
+    loop {
+        let builds = images.builds(image).await?;
+        let newest = builds
+            .into_iter()
+            .filter(|(key, _)| !before.contains(&key.build))
+            .max_by(|(_, a), (_, b)| a.stat.czxid.cmp(&b.stat.czxid));
+        match newest {
+            None => line.show("waits for a worker")?,
+            Some((key, build)) => match build.value.state {
+                BuildState::Failed => {
+                    line.end()?;
+                    let notes = Notes::read(&**registry.tree(), image).await?;
+                    let why = notes.setbacks.get(&Subject::Build);
+                    let why = why.map_or("no reason is known", |setback| &*setback.reason);
+                    bail!("the build of {image} failed: {why}");
+                }
+                BuildState::Building => line.show(&told(registry, &key, "is built").await?)?,
+                BuildState::Deleting => bail!("the build {image}-{} is being deleted", key.build),
+                BuildState::Ready => {
+                    let mut missing = providers.clone();
+                    for provider in images.providers(&key).await? {
+                        let uploads = images.uploads(&key, &provider).await?;
+                        let ready = |state| state == UploadState::Ready;
+                        if uploads.iter().any(|(_, upload)| ready(upload.value.state)) {
+                            missing.remove(provider.as_str());
+                        }
+                    }
+                    if missing.is_empty() {
+                        line.show(&format!("{image}-{} is ready", key.build))?;
+                        return line.end();
+                    }
+                    let missing: Vec<String> = missing.into_iter().collect();
+                    let what = format!("is uploaded to {}", missing.join(", "));
+                    line.show(&told(registry, &key, &what).await?)?;
+                }
+            },
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// What is done, with a bar for each job whose worker says how far it is.
+async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result<String> {
+    let jobs = progress::list(&**registry.tree(), &key.image).await?;
+    let jobs = jobs.iter().filter(|job| job.build == key.build);
+    let bars = jobs
+        .filter_map(|job| job.done)
+        .map(|(done, all)| bar(done, all));
+    let mut text = format!("{}-{} {what}", key.image, key.build);
+    for bar in bars {
+        text.push_str("  ");
+        text.push_str(&bar);
+    }
+    Ok(text)
+}
+
+fn bar(done: u64, all: u64) -> String {
+    let all = all.max(1);
+    let done = done.min(all);
+    let part =
+        |of: usize| usize::try_from(u128::from(done) * of as u128 / u128::from(all)).unwrap_or(of);
+    let full = part(BAR);
+    format!(
+        "[{}{}] {:3} %",
+        "#".repeat(full),
+        "-".repeat(BAR - full),
+        part(100)
+    )
+}
+
+/// One line that is written over on a terminal, and a line for each change elsewhere.
+#[derive(Debug, Default)]
+struct Line {
+    shown: String,
+}
+
+impl Line {
+    fn show(&mut self, text: &str) -> io::Result<()> {
+        if self.shown == text {
+            return Ok(());
+        }
+        let mut out = io::stderr().lock();
+        if io::stderr().is_terminal() {
+            write!(out, "\r\x1b[K{text}")?;
+            out.flush()?;
+        } else {
+            writeln!(out, "{text}")?;
+        }
+        text.clone_into(&mut self.shown);
+        Ok(())
+    }
+
+    fn end(&self) -> anyhow::Result<()> {
+        if io::stderr().is_terminal() {
+            writeln!(io::stderr())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_never_leaves_its_frame() {
+        assert_eq!(bar(0, 0), format!("[{}]   0 %", "-".repeat(BAR)));
+        assert_eq!(bar(9, 3), format!("[{}] 100 %", "#".repeat(BAR)));
+        assert!(bar(1, 2).ends_with("]  50 %"));
+        assert!(bar(u64::MAX, u64::MAX).ends_with("100 %"));
+    }
+}

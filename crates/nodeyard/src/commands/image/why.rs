@@ -1,0 +1,55 @@
+//! Why an image is (not) being built, uploaded or deleted: the stewards' own plan, made from the same picture.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use nodeyard_builder::steward::{self, Functions};
+use nodeyard_model::ImageName;
+use nodeyard_plan::images::{Explanation, Pace, decide};
+use nodeyard_store::registry::Registry;
+
+use crate::commands::builder::job_server;
+use crate::commands::nodepool::now;
+use crate::context::Context;
+use crate::output::{self, Format};
+
+/// For each job server to say who answers what.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(super) async fn explain(
+    registry: &Registry,
+    context: &Context,
+    image: Option<ImageName>,
+) -> anyhow::Result<()> {
+    let config = context
+        .load()?
+        .context("without a configuration nothing is known of images; name one with --config")?;
+    let known = steward::known_images(registry, &config).await?;
+    let images = match image {
+        Some(image) => {
+            ensure!(
+                known.contains(&image),
+                "there is no image {image}, neither in the configuration nor in the store"
+            );
+            vec![image]
+        }
+        None => known.into_iter().collect(),
+    };
+    let functions = Functions::ask(&job_server::known(&config)?, PATIENCE).await;
+    let mut explanations: Vec<Explanation> = Vec::with_capacity(images.len());
+    for image in &images {
+        let picture = steward::draw(registry, &config, &functions, image).await?;
+        explanations.push(decide(&picture, &Pace::default(), now()).explanation);
+    }
+    match context.format {
+        Format::Json => output::json(&explanations),
+        Format::Table => {
+            let mut out = io::stdout().lock();
+            for explanation in &explanations {
+                writeln!(out, "{}", explanation.told_at(now()))?;
+            }
+            Ok(())
+        }
+    }
+}
