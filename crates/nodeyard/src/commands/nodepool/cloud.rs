@@ -10,6 +10,7 @@ use nodeyard_launcher::Clock;
 use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState};
 use nodeyard_status::{Cell, Table};
 use nodeyard_store::registry::{Attempt, Registry};
+use tracing::warn;
 
 use super::{PATIENCE, lists, now};
 use crate::commands::launcher::{self, Tools};
@@ -77,7 +78,14 @@ pub(super) async fn alien_images(
     }
     let mut rows = Vec::new();
     for provider in providers {
-        let driver = driver(registry, &config, &provider).await?;
+        let driver = match driver(registry, &config, &provider).await {
+            // The others are worth knowing without it.
+            Err(error) if only.is_none() => {
+                warn!(%provider, error = &*error as &dyn std::error::Error, "a provider is left out");
+                continue;
+            }
+            driver => driver?,
+        };
         if !driver.capabilities().launches {
             continue;
         }
