@@ -1,7 +1,7 @@
 //! `nodeyard up`: everything in one process, with one signal to stop it.
 //!
-//! What there is so far: the store, open to other processes of the same user, the configuration, read again
-//! whenever it changes, and the launcher.
+//! The store, open to other processes of the same user, the configuration, read again whenever it changes, the
+//! launcher, and a builder where there is a place for images.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         Target::Embedded(directory) => Box::pin(embedded(&directory, config, &stop)).await,
         Target::ZooKeeper(options) => {
             let client = ZooKeeper::connect(options);
-            let result = services(Arc::clone(&client) as _, config, &stop).await;
+            let result = Box::pin(services(Arc::clone(&client) as _, config, &stop)).await;
             client.close().await;
             result
         }
@@ -75,7 +75,7 @@ async fn embedded(
     info!(socket = %path.display(), "store ready");
     let session = engine.session();
     let services = async {
-        let result = services(Arc::clone(&session), config, stop).await;
+        let result = Box::pin(services(Arc::clone(&session), config, stop)).await;
         // Without them the store would be served in vain.
         stop.cancel();
         result
