@@ -1,0 +1,186 @@
+//! Containers that do not come up, and runtimes that do not work.
+
+use std::time::{Duration, Instant};
+
+use nodeyard_driver::{Driver, ErrorClass, Readiness, State};
+use nodeyard_driver_container::{LabelImage, Reach, Socket};
+
+use crate::common::{
+    chain, count, create, delete, driver, driver_through, now, options, order, owner, podman,
+};
+
+fn shell(script: &str) -> Option<Vec<String>> {
+    Some(["/bin/sh", "-c", script].map(ToOwned::to_owned).into())
+}
+
+/// Neither of them may be waited for until the end of `boot-timeout`, which is an hour here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_ends_fails_the_launch_with_its_last_words() {
+    let Some(podman) = podman() else { return };
+    let scripts = [
+        "echo out; echo no such luck >&2; exit 7",
+        "sleep 2; echo no such luck; exit 7",
+    ];
+    for (number, script) in (1..).zip(scripts) {
+        let mut options = options("ends", |label| label.command = shell(script));
+        options.boot_timeout = Duration::from_secs(3600);
+        let driver = driver(podman, options);
+        let order = order("ends", number);
+        let (error, id) = create(&driver, &order).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("exit code 7"), "{text}");
+        assert!(text.contains("no such luck"), "{text}");
+        assert_eq!(error.class(), ErrorClass::Permanent, "{text}");
+        let id = id.unwrap();
+        let evidence = driver.evidence(&order.pool, &order.label, &id);
+        assert!(evidence.await.unwrap().unwrap().contains("no such luck"));
+        delete(&driver, &order).await;
+        assert_eq!(count(&driver, "ends").await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_container_may_be_tried_again() {
+    let Some(podman) = podman() else { return };
+    let options = options("killed", |label| label.command = shell("kill -9 $$"));
+    let driver = driver(podman, options);
+    let order = order("killed", 1);
+    // The first process of a container is deaf to its own signals, so that a child has to be it.
+    let (error, _) = create(&driver, &order).await.unwrap_err();
+    assert!(
+        matches!(error.class(), ErrorClass::Retry | ErrorClass::Permanent),
+        "{error}"
+    );
+    delete(&driver, &order).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_without_sshd_fails_at_its_boot_timeout() {
+    let Some(podman) = podman() else { return };
+    let mut options = options("deaf", |label| {
+        label.command = shell("echo deaf; exec sleep 3600");
+    });
+    options.boot_timeout = Duration::from_secs(3);
+    let driver = driver(podman, options);
+    let order = order("deaf", 1);
+    let (error, _) = create(&driver, &order).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry);
+    let text = chain(&error);
+    assert!(
+        text.contains("deaf") && text.contains("does not answer"),
+        "{text}"
+    );
+    delete(&driver, &order).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_start_says_what_to_change() {
+    let Some(podman) = podman() else { return };
+    let cases: [(
+        &str,
+        &str,
+        &dyn Fn(&mut nodeyard_driver_container::LabelOptions),
+    ); 2] = [
+        ("no-program", "set `command`", &|label| {
+            label.command = Some(vec!["/no/such/program".to_owned()]);
+        }),
+        ("no-limit", "`ulimits`", &|label| {
+            label.ulimits.insert("nofile".to_owned(), 1 << 30);
+        }),
+    ];
+    for (system, remedy, change) in cases {
+        let options = options(system, |label| {
+            label.reach = Reach::Exec;
+            change(label);
+        });
+        let driver = driver(podman, options);
+        let order = order(system, 1);
+        let (error, _) = create(&driver, &order).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(remedy), "{system}: {text}");
+        assert_eq!(error.class(), ErrorClass::Permanent, "{text}");
+        delete(&driver, &order).await;
+        assert_eq!(count(&driver, system).await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_fails_is_remembered_for_a_while() {
+    let Some(podman) = podman() else { return };
+    // Nobody listens on port 1.
+    let reference = "127.0.0.1:1/nothing:12";
+    let options = options("pull", |label| {
+        label.image = LabelImage::Reference(reference.into());
+    });
+    let driver = driver(podman, options);
+    let order = order("pull", 1);
+    let ready = || driver.readiness(&order.pool, &order.label, now());
+    assert_eq!(ready().await.unwrap(), Readiness::Ready, "it may be there");
+    let (error, id) = create(&driver, &order).await.unwrap_err();
+    assert!(error.to_string().contains("pull an image"), "{error}");
+    assert_eq!(id, None);
+    assert!(matches!(ready().await.unwrap(), Readiness::NotReady(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_somebody_uses_is_not_needed() {
+    let Some(podman) = podman() else { return };
+    let name = "np0000000001-names";
+    podman
+        .run(&["create", "--name", name, crate::common::IMAGE, "true"])
+        .unwrap();
+    let options = options("names", |label| label.reach = Reach::Exec);
+    let driver = driver(podman, options);
+    let order = order("names", 1);
+    create(&driver, &order).await.unwrap();
+    delete(&driver, &order).await;
+    podman.run(&["rm", name]).unwrap();
+}
+
+/// A process that dies between two steps leaves a container that its successor finds by the labels.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_takes_over_what_was_begun() {
+    let Some(podman) = podman() else { return };
+    let system = "successor";
+    let make = || driver(podman, options(system, |label| label.reach = Reach::Exec));
+    let order = order(system, 1);
+    let mut lost = State::fresh();
+    make().create(&order, &mut lost, now()).await.unwrap();
+    let first = lost.external_id.unwrap();
+    let mut state = State::default();
+    let successor = make();
+    while state.external_id.is_none() {
+        successor.create(&order, &mut state, now()).await.unwrap();
+    }
+    assert_eq!(state.external_id.unwrap(), first);
+    delete(&successor, &order).await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_not_there_is_missed_in_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = Socket::new(directory.path().join("none.sock"));
+    let driver = driver_through(options("none", |_| {}), std::sync::Arc::new(socket));
+    let error = driver.limits().await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry);
+    assert!(
+        error.to_string().contains("systemctl start podman.socket"),
+        "{error}"
+    );
+}
+
+/// Somebody else listens at the socket and says nothing.
+#[tokio::test]
+async fn a_silent_runtime_is_not_waited_for_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("silent.sock");
+    let _listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let mut options = options("silent", |_| {});
+    options.call_timeout = Duration::from_millis(200);
+    let driver = driver_through(options, std::sync::Arc::new(Socket::new(path)));
+    let begun = Instant::now();
+    let error = driver.list().await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry);
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    let _owner = owner("silent");
+}
