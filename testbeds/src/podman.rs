@@ -45,9 +45,11 @@ impl Podman {
         let directory = temporary_directory()?;
         let path = directory.path();
         fs::write(path.join("containers.conf"), CONFIGURATION)?;
-        let mut command = enclosed("podman");
+        // The shell picks up what the containers of a server leave behind when they end; the server does not.
+        let mut command = enclosed("sh");
         command
             .env("CONTAINERS_CONF", path.join("containers.conf"))
+            .args(["-c", r#""$@" & wait"#, "sh", "podman"])
             .args(["--runtime", "runc", "--root"])
             .arg(path.join("storage"))
             .arg("--runroot")

@@ -8,6 +8,8 @@ use nodeyard_config as config;
 use nodeyard_driver::{Error, ImageFilter, Owner, Poll};
 use nodeyard_model::{ImageName, Label, PoolName};
 
+const SSH_PORT: u16 = 22;
+
 #[derive(Debug, Clone)]
 pub struct Options {
     pub owner: Owner,
@@ -63,7 +65,8 @@ impl Options {
         });
         let mut pools = Vec::new();
         for pool in &section.pools {
-            let labels = pool.labels.iter().map(LabelOptions::of);
+            let labels = pool.labels.iter();
+            let labels = labels.map(|label| LabelOptions::of(label, connection(section, label)));
             pools.push(PoolOptions {
                 name: PoolName::new(pool.common.name.as_str()),
                 labels: labels.collect::<Result<_, _>>()?,
@@ -149,6 +152,8 @@ pub struct LabelOptions {
     pub name: Label,
     pub image: LabelImage,
     pub reach: Reach,
+    /// Ansible's name for the kind of connection, unless it is by exec.
+    pub connection_type: Box<str>,
     /// Of sshd in the container.
     pub ssh_port: u16,
     pub authorized_keys: Vec<Box<str>>,
@@ -173,7 +178,8 @@ impl LabelOptions {
             name,
             image,
             reach: Reach::Ssh,
-            ssh_port: 22,
+            connection_type: "ssh".into(),
+            ssh_port: SSH_PORT,
             authorized_keys: Vec::new(),
             host_key_checking: true,
             cpus: None,
@@ -187,7 +193,10 @@ impl LabelOptions {
         }
     }
 
-    fn of(label: &config::ContainerLabel) -> Result<Self, Error> {
+    fn of(
+        label: &config::ContainerLabel,
+        connection: Option<&config::Connection>,
+    ) -> Result<Self, Error> {
         let image = match (&label.diskimage, &label.cloud_image, &label.image) {
             (Some(image), ..) => LabelImage::Disk(image_name(image)?),
             (None, Some(image), _) => LabelImage::Cloud(image.as_str().into()),
@@ -202,7 +211,14 @@ impl LabelOptions {
                 config::Reach::Ssh => Reach::Ssh,
                 config::Reach::Exec => Reach::Exec,
             },
-            ssh_port: label.ssh_port.0,
+            connection_type: connection
+                .map_or("ssh", |connection| &connection.connection_type)
+                .into(),
+            // The label knows better than the image.
+            ssh_port: match connection {
+                Some(connection) if label.ssh_port.0 == SSH_PORT => connection.connection_port.0,
+                _ => label.ssh_port.0,
+            },
             authorized_keys: label
                 .authorized_keys
                 .iter()
@@ -283,6 +299,26 @@ pub enum ImageChoice {
     /// Pulled when it is not there.
     Reference(Box<str>),
     Filters(Vec<ImageFilter>),
+}
+
+/// What the entry of a label's image says about reaching it.
+fn connection<'a>(
+    section: &'a config::Container,
+    label: &config::ContainerLabel,
+) -> Option<&'a config::Connection> {
+    if let Some(name) = &label.diskimage {
+        let image = section
+            .diskimages
+            .iter()
+            .find(|image| image.name == *name)?;
+        return Some(&image.connection);
+    }
+    let name = label.cloud_image.as_ref()?;
+    let image = section
+        .cloud_images
+        .iter()
+        .find(|image| image.name == *name)?;
+    Some(&image.connection)
 }
 
 fn choice(image: &config::ContainerCloudImage) -> ImageChoice {

@@ -38,10 +38,11 @@ pub(crate) async fn run(
         Some(url) => Arc::new(RemoteScan::new(url)?),
         None => Arc::new(NetworkScanner::default()),
     };
+    let config = follow(config);
     let parts = Parts {
         tree: Arc::clone(&tree),
-        config: follow(config),
-        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner), config.clone())),
+        config,
         scanner,
         events: Arc::new(Recorder(metrics.clone())),
         clock: Clock::system(),

@@ -9,6 +9,7 @@
 
 mod bed;
 mod config;
+mod container;
 mod nodepool;
 mod programs;
 mod store;

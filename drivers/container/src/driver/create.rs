@@ -379,7 +379,7 @@ impl ContainerDriver {
         let target = nodescan::Target {
             address: address.clone(),
             port: *port,
-            connection_type: "ssh".into(),
+            connection_type: label.connection_type.clone(),
             limit,
         };
         let ended = async {

@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, Error, ErrorClass, ExternalId, Instance, Owner,
-    RequestAttributes, State, Step, SystemId, Target,
+    BootImage, CreateOrder, Driver, Error, ExternalId, Instance, Owner, RequestAttributes, State,
+    Step, SystemId, Target,
 };
 use nodeyard_driver_container::{
     ContainerDriver, LabelImage, LabelOptions, Options, PoolOptions, Socket, Transport,
@@ -95,9 +95,6 @@ pub(crate) async fn create(
             Ok(Step::Wait(wait)) => {
                 assert!(Instant::now() < deadline, "no end");
                 tokio::time::sleep(wait.at_most).await;
-            }
-            Err(error) if error.class() == ErrorClass::Retry && Instant::now() < deadline => {
-                return Err((error, state.external_id));
             }
             Err(error) => return Err((error, state.external_id)),
         }

@@ -147,7 +147,11 @@ async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used() {
 fn packed(directory: &Path, program: &str, suffix: &str) -> PathBuf {
     let plain = directory.join("rootfs.tar");
     std::fs::copy(root_filesystem().unwrap(), &plain).unwrap();
-    let status = Command::new(program).arg(&plain).status().unwrap();
+    let status = Command::new(program)
+        .arg("-1")
+        .arg(&plain)
+        .status()
+        .unwrap();
     assert!(status.success());
     directory.join(format!("rootfs.tar.{suffix}"))
 }

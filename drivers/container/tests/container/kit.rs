@@ -1,40 +1,67 @@
-//! The kit, with every call going to a real Podman.
+//! The kit. All of it on an emulated runtime, where a run takes no time; deaths at every call on a real Podman.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ErrorClass, ImageSource};
-use nodeyard_driver_container::{Answer, Call, CallError, Reach, Socket, Transport};
+use nodeyard_driver::{BootImage, Driver, ErrorClass, ImageSource, State, Step};
+use nodeyard_driver_container::{Answer, Call, CallError, Options, Reach, Socket, Transport};
 use nodeyard_model::{ImageName, Resources, Timestamp};
-use nodeyard_testbeds::Podman;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::Notify;
 
-use crate::common::{IMAGE, driver_through, now, options, owner, start};
+use crate::common::{
+    IMAGE, count, delete, driver, driver_through, now, options, order, owner, podman,
+};
+use crate::emulated::Runtime;
 
 const SYSTEM: &str = "ours";
 
-/// One Podman for all runs of a suite.
-struct PodmanBed {
-    podman: Arc<Podman>,
-    /// What is uploaded: a small thing, for it is uploaded often.
-    archive: std::path::PathBuf,
+struct EmulatedBed {
+    runtime: Arc<Runtime>,
+    files: TempDir,
+}
+
+impl EmulatedBed {
+    /// With things of others that have the names and ids ours will have.
+    fn new() -> Self {
+        let runtime = Runtime::with_image(IMAGE);
+        for number in 1..4 {
+            let mut tags = order(SYSTEM, number).tags;
+            tags.system = None;
+            let body = json!({"Labels": tags.to_metadata(), "Image": "sha256:theirs"});
+            runtime.create(&format!("np{number:010}-{SYSTEM}"), &body);
+        }
+        let files = tempfile::tempdir().unwrap();
+        std::fs::write(files.path().join("tiny.tar"), [0; 1024]).unwrap();
+        Self {
+            runtime: Arc::new(runtime),
+            files,
+        }
+    }
+
+    fn options() -> Options {
+        options(SYSTEM, |label| {
+            label.authorized_keys = vec!["ssh-ed25519 AAAA".into()];
+            label.host_key_checking = false;
+            label.cpus = Some(0.25);
+            label.memory = Some(32);
+        })
+    }
 }
 
 #[async_trait]
-impl Bed for PodmanBed {
+impl Bed for EmulatedBed {
     async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
-        let options = options(SYSTEM, |label| {
-            label.reach = Reach::Exec;
-            label.cpus = Some(0.25);
-            label.memory = Some(32);
-        });
         let transport = FaultyTransport {
-            socket: Socket::new(self.podman.socket()),
+            runtime: Arc::clone(&self.runtime),
             faults: faults.clone(),
         };
-        Box::new(driver_through(options, Arc::new(transport)))
+        Box::new(driver_through(Self::options(), Arc::new(transport)))
     }
 
     fn setup(&self) -> Setup {
@@ -45,29 +72,17 @@ impl Bed for PodmanBed {
             image: BootImage::Cloud,
             upload: Some((
                 ImageName::new("tiny").unwrap(),
-                ImageSource::File(self.archive.clone()),
+                ImageSource::File(self.files.path().join("tiny.tar")),
                 "tar".into(),
             )),
         }
     }
 
     async fn exists(&self) -> BTreeSet<String> {
-        let lines = |arguments: &[&str]| -> Vec<String> {
-            let text = self.podman.run(arguments).unwrap();
-            text.lines().map(ToOwned::to_owned).collect()
-        };
-        let mut all = lines(&["ps", "--all", "--format", "container {{.ID}}"]);
-        all.extend(lines(&[
-            "images",
-            "--all",
-            "--format",
-            "image {{.ID}} {{.Repository}}",
-        ]));
-        all.extend(lines(&["volume", "ls", "--format", "volume {{.Name}}"]));
-        all.into_iter().collect()
+        self.runtime.exists().into_iter().collect()
     }
 
-    /// Podman does not keep sums.
+    /// Runtimes do not keep sums.
     async fn used(&self) -> Resources {
         Resources::default()
     }
@@ -76,16 +91,13 @@ impl Bed for PodmanBed {
         now()
     }
 
-    async fn wait(&self, time: Duration) {
-        // Nothing here takes as long as a caller waits after an error.
-        tokio::time::sleep(time.min(Duration::from_millis(50))).await;
-    }
+    async fn wait(&self, _time: Duration) {}
 }
 
 /// Lets the kit strike at each call.
 #[derive(Debug)]
 struct FaultyTransport {
-    socket: Socket,
+    runtime: Arc<Runtime>,
     faults: Faults,
 }
 
@@ -93,7 +105,7 @@ struct FaultyTransport {
 impl Transport for FaultyTransport {
     async fn call(&self, call: Call) -> Result<Answer, CallError> {
         let name = call.name;
-        match self.faults.call(name, self.socket.call(call)).await {
+        match self.faults.call(name, self.runtime.call(call)).await {
             Ok(answer) => answer,
             Err(Injected::Lost) => Err(CallError::NoAnswer(None)),
             Err(Injected::Refused(class)) => Ok(refusal(class)),
@@ -119,73 +131,114 @@ fn refusal(class: ErrorClass) -> Answer {
     }
 }
 
-async fn run(name: &str, suite: Suite) -> Option<usize> {
-    let podman = Arc::new(start()?);
-    let directory = tempfile::tempdir().unwrap();
-    let archive = directory.path().join("tiny.tar");
-    let mut builder = tar::Builder::new(std::fs::File::create(&archive).unwrap());
-    builder.append_dir("empty", directory.path()).unwrap();
-    builder.finish().unwrap();
-    // Things of others, with the names that ours will have.
-    for number in 1..4 {
-        let name = format!("np{number:010}-{SYSTEM}");
-        let id = format!("nodepool_node_id={number:010}");
-        podman
-            .run(&[
-                "create",
-                "--name",
-                &name,
-                "--label",
-                &id,
-                "--label",
-                "nodepool_provider_name=here",
-                IMAGE,
-                "true",
-            ])
-            .unwrap();
-    }
-    let begun = std::time::Instant::now();
-    let result = explore(suite, || async {
-        PodmanBed {
-            podman: Arc::clone(&podman),
-            archive: archive.clone(),
-        }
-    })
-    .await;
-    match result {
+async fn kit(name: &str, suite: Suite) -> usize {
+    match explore(suite, || async { EmulatedBed::new() }).await {
         Ok(report) => {
-            let (runs, points) = (report.runs, report.points);
-            eprintln!(
-                "{name}: {runs} runs, {points} points, {:?}",
-                begun.elapsed()
-            );
-            Some(runs)
+            eprintln!("{name}: {} runs, {} points", report.runs, report.points);
+            report.runs
         }
         Err(failure) => panic!("{failure}: {}", failure.violation),
     }
 }
 
+const SUITE: Suite = Suite {
+    nodes: 2,
+    uploads: 0,
+    pairs: None,
+    step_limit: Duration::from_millis(100),
+};
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_survives_every_fault() {
-    let suite = Suite {
-        nodes: 1,
-        step_limit: Duration::from_secs(5),
-        ..Suite::default()
-    };
-    if let Some(runs) = run("a node", suite).await {
-        assert!(runs > 100);
-    }
+async fn emulated_nodes_survive_every_fault() {
+    assert!(kit("two nodes", SUITE).await > 300);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_survives_every_fault() {
+async fn emulated_uploads_survive_every_fault() {
     let suite = Suite {
         nodes: 0,
-        uploads: 1,
-        step_limit: Duration::from_secs(5),
-        ..Suite::default()
+        uploads: 2,
+        ..SUITE
     };
-    if let Some(runs) = run("an upload", suite).await {
-        assert!(runs > 50);
+    assert!(kit("two uploads", suite).await > 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emulated_node_and_upload_survive_two_faults_in_a_row() {
+    let suite = Suite {
+        nodes: 1,
+        uploads: 1,
+        pairs: Some(11),
+        ..SUITE
+    };
+    assert!(kit("pairs", suite).await > 1000);
+}
+
+/// Dies at one of the calls: just before it, or just after.
+#[derive(Debug)]
+struct Mortal {
+    socket: Socket,
+    calls: AtomicUsize,
+    death: usize,
+    after: bool,
+    died: Notify,
+}
+
+#[async_trait]
+impl Transport for Mortal {
+    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        if number == self.death {
+            if self.after {
+                let _unheard = self.socket.call(call).await;
+            }
+            self.died.notify_one();
+            return std::future::pending().await;
+        }
+        self.socket.call(call).await
+    }
+}
+
+/// Whoever comes after the dead process knows only the id of the node, and removes all that there was.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_process_that_died_at_any_call() {
+    let Some(podman) = podman() else { return };
+    let system = "mortal";
+    let make = || options(system, |label| label.reach = Reach::Exec);
+    let order = order(system, 1);
+    for death in 0.. {
+        let mut reached = false;
+        for after in [false, true] {
+            let mortal = Arc::new(Mortal {
+                socket: Socket::new(podman.socket()),
+                calls: AtomicUsize::new(0),
+                death,
+                after,
+                died: Notify::new(),
+            });
+            let doomed = driver_through(make(), Arc::clone(&mortal) as Arc<dyn Transport>);
+            let mut state = State::fresh();
+            let life = async {
+                while let Step::Wait(wait) = doomed.create(&order, &mut state, now()).await.unwrap()
+                {
+                    tokio::time::sleep(wait.at_most).await;
+                }
+            };
+            reached |= tokio::select! {
+                () = life => false,
+                () = mortal.died.notified() => true,
+            };
+            let successor = driver(podman, make());
+            delete(&successor, &order).await;
+            assert_eq!(
+                count(&successor, system).await,
+                0,
+                "death at {death}, after: {after}"
+            );
+        }
+        if !reached {
+            assert!(death > 4);
+            return;
+        }
     }
 }

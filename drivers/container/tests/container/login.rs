@@ -5,7 +5,7 @@ use std::process::Command;
 
 use nodeyard_driver::{Driver, Instance};
 use nodeyard_driver_container::{
-    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
+    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Options, Reach,
 };
 use nodeyard_model::ConnectionPort;
 use tempfile::TempDir;
@@ -167,9 +167,7 @@ async fn the_configured_user_logs_in_even_without_a_home() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_by_exec_has_no_port() {
     let Some(podman) = podman() else { return };
-    let options = options("exec", |label| {
-        label.reach = nodeyard_driver_container::Reach::Exec
-    });
+    let options = options("exec", |label| label.reach = Reach::Exec);
     let driver = driver(podman, options);
     let order = order("exec", 1);
     let instance = create(&driver, &order).await.unwrap();

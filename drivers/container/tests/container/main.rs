@@ -1,4 +1,4 @@
-//! The driver against a real Podman.
+//! The driver against a real Podman, and the kit against one in memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,6 +9,7 @@
 )]
 
 mod common;
+mod emulated;
 mod images;
 mod kit;
 mod limits;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Driver, ErrorClass, Readiness, State};
-use nodeyard_driver_container::{LabelImage, Reach, Socket};
+use nodeyard_driver_container::{LabelImage, LabelOptions, Reach, Socket};
 
 use crate::common::{
-    chain, count, create, delete, driver, driver_through, now, options, order, owner, podman,
+    chain, count, create, delete, driver, driver_through, now, options, order, podman,
 };
 
 fn shell(script: &str) -> Option<Vec<String>> {
@@ -40,17 +40,22 @@ async fn a_container_that_ends_fails_the_launch_with_its_last_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_container_may_be_tried_again() {
+async fn a_container_that_somebody_kills_may_be_tried_again() {
     let Some(podman) = podman() else { return };
-    let options = options("killed", |label| label.command = shell("kill -9 $$"));
+    let mut options = options("killed", |label| label.command = shell("exec sleep 3600"));
+    options.boot_timeout = Duration::from_secs(3600);
     let driver = driver(podman, options);
     let order = order("killed", 1);
-    // The first process of a container is deaf to its own signals, so that a child has to be it.
-    let (error, _) = create(&driver, &order).await.unwrap_err();
-    assert!(
-        matches!(error.class(), ErrorClass::Retry | ErrorClass::Permanent),
-        "{error}"
-    );
+    let killer = async {
+        let named = ["kill", "--signal", "KILL", "np0000000001-killed"];
+        while podman.run(&named).is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (created, ()) = tokio::join!(create(&driver, &order), killer);
+    let (error, _) = created.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+    assert!(error.to_string().contains("137"), "{error}");
     delete(&driver, &order).await;
 }
 
@@ -76,11 +81,8 @@ async fn a_machine_without_sshd_fails_at_its_boot_timeout() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_start_says_what_to_change() {
     let Some(podman) = podman() else { return };
-    let cases: [(
-        &str,
-        &str,
-        &dyn Fn(&mut nodeyard_driver_container::LabelOptions),
-    ); 2] = [
+    type Change<'a> = &'a dyn Fn(&mut LabelOptions);
+    let cases: [(&str, &str, Change<'_>); 2] = [
         ("no-program", "set `command`", &|label| {
             label.command = Some(vec!["/no/such/program".to_owned()]);
         }),
@@ -182,5 +184,4 @@ async fn a_silent_runtime_is_not_waited_for_for_ever() {
     let error = driver.list().await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry);
     assert!(begun.elapsed() < Duration::from_secs(60));
-    let _owner = owner("silent");
 }
