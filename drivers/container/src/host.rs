@@ -87,10 +87,19 @@ impl Info {
 /// Limits that every container needs on this host, because a runtime that asks for its usual ones is refused where not
 /// even root may have as much.
 pub(crate) fn necessary_ulimits() -> impl Iterator<Item = (&'static str, u64)> {
-    [("nofile", Resource::Nofile), ("nproc", Resource::Nproc)]
+    let files = getrlimit(Resource::Nofile).maximum;
+    let processes = getrlimit(Resource::Nproc).maximum;
+    // Podman gives up the right to more processes than the kernel has numbers for.
+    let processes = processes.into_iter().chain(most_processes()).min();
+    [("nofile", files), ("nproc", processes)]
         .into_iter()
-        .filter_map(|(name, resource)| Some((name, getrlimit(resource).maximum?)))
+        .filter_map(|(name, limit)| Some((name, limit?)))
         .filter(|(_, limit)| *limit < USUAL_LIMIT)
+}
+
+fn most_processes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok()?;
+    text.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One process, one machine, no cloud: a request is served by a container, and a person logs in to it.
 
 use std::fs;
+use std::net::TcpListener;
 use std::process::Command;
 
 use nodeyard_testbeds::Podman;
@@ -12,10 +13,16 @@ const IMAGE: &str = "localhost/base";
 
 fn configuration(podman: &Podman, bed: &Bed) -> String {
     let key = fs::read_to_string(bed.path("key.pub")).unwrap();
-    let [socket, key] = [podman.socket().display().to_string(), key.trim().to_owned()];
+    let (socket, key) = (podman.socket(), key.trim());
+    let socket = socket.display();
+    let state = bed.path("state");
+    let state = state.display();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = port.local_addr().unwrap().port();
     format!(
         "
-webapp: {{port: 0, listen_address: 127.0.0.1}}
+state-dir: {state}
+webapp: {{port: {port}, listen_address: 127.0.0.1}}
 labels: [{{name: box}}]
 providers:
   - name: here
@@ -79,13 +86,13 @@ fn a_request_becomes_a_container_that_is_logged_in_to() {
     let ready = || {
         nodes(&bed)
             .into_iter()
-            .find(|node| node["State"] == "ready")
+            .find(|node| node["state"] == "ready")
     };
     wait_until("a node is ready", || ready().is_some());
     let shown = ready().unwrap();
 
     // The record has all that a client needs, the host keys included.
-    let id = shown["ID"].as_str().unwrap();
+    let id = shown["id"].as_str().unwrap();
     let record = bed.store(&["get", &format!("/nodepool/nodes/{id}")]);
     let record = record.succeeded().json();
     let known: String = record["host_keys"]
