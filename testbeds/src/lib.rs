@@ -5,12 +5,12 @@
 //! latest with the process that started it. The programs come from Debian packages
 //! (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
 
+pub mod containers;
 pub mod gearman;
 
 mod certificates;
 mod ensemble;
 mod nodepool;
-pub mod podman;
 mod process;
 mod proxy;
 mod python;
@@ -20,9 +20,9 @@ pub mod zuul;
 mod zuul_client;
 
 pub use certificates::{Certificates, Identity};
+pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions};
-pub use podman::Podman;
 pub use proxy::Proxy;
 pub use sshd::Sshd;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};

@@ -40,11 +40,17 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
     (
         &[
             "command that was not found",
+            "container process: exec:",
             "executable file",
             "exec format error",
         ],
         ErrorClass::Permanent,
         "the image has no such program: set `command` of the label, or use another image",
+    ),
+    (
+        &["apply caps"],
+        ErrorClass::Permanent,
+        "root of this host lacks rights that a privileged container has: remove `privileged` of the label",
     ),
     (
         &[
@@ -204,6 +210,18 @@ mod tests {
                 r#"{"message":"runc: runc create failed: unable to start container process: exec: \"/x\": stat /x: no such file or directory: OCI runtime attempted to invoke a command that was not found"}"#,
                 ErrorClass::Permanent,
                 "command",
+            ),
+            (
+                400,
+                r#"{"message":"failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: exec: \"/x\": stat /x: no such file or directory: unknown"}"#,
+                ErrorClass::Permanent,
+                "command",
+            ),
+            (
+                400,
+                r#"{"message":"failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: unable to apply caps: operation not permitted: unknown"}"#,
+                ErrorClass::Permanent,
+                "privileged",
             ),
             (
                 500,

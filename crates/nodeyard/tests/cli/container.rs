@@ -4,14 +4,15 @@ use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
 
-use nodeyard_testbeds::Podman;
+use nodeyard_testbeds::ContainerRuntime;
+use nodeyard_testbeds::containers::Kind;
 use serde_json::Value;
 
 use crate::bed::{Bed, Ran, wait_until};
 
 const IMAGE: &str = "localhost/base";
 
-fn configuration(podman: &Podman, bed: &Bed) -> String {
+fn configuration(podman: &ContainerRuntime, bed: &Bed) -> String {
     let key = fs::read_to_string(bed.path("key.pub")).unwrap();
     let (socket, key) = (podman.socket(), key.trim());
     let socket = socket.display();
@@ -70,7 +71,7 @@ fn request(bed: &Bed) {
 
 #[test]
 fn a_request_becomes_a_container_that_is_logged_in_to() {
-    let Some(podman) = Podman::start_if_possible().unwrap() else {
+    let Some(podman) = ContainerRuntime::start_if_possible(Kind::Podman).unwrap() else {
         return;
     };
     podman.import(IMAGE).unwrap();

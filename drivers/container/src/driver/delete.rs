@@ -32,21 +32,16 @@ impl ContainerDriver {
         if containers.is_empty() {
             return Ok(Step::Done(()));
         }
+        // A runtime that was busy with it may have forgotten: it is told again, and does not mind.
+        for container in &containers {
+            self.engine.remove(&container.id).await?;
+        }
         match state.read()? {
             Delete::Asked => {
-                for container in &containers {
-                    self.engine.remove(&container.id).await?;
-                }
                 state.write(&Delete::Going { since: now })?;
                 Ok(Step::go_on())
             }
-            // A runtime that was busy with it may have forgotten: it is told again, and does not mind.
-            Delete::Going { since } => {
-                for container in &containers {
-                    self.engine.remove(&container.id).await?;
-                }
-                Ok(Step::wait(self.options.poll.after(now.since(since))))
-            }
+            Delete::Going { since } => Ok(Step::wait(self.options.poll.after(now.since(since)))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A Podman for all tests, orders for it, and a caller in small.
+//! Runtimes for all tests, orders for them, and a caller in small.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -12,23 +12,50 @@ use nodeyard_driver_container::{
 };
 use nodeyard_model::{NodeId, ProviderName, Timestamp};
 use nodeyard_nodescan::NetworkScanner;
-use nodeyard_testbeds::Podman;
+use nodeyard_testbeds::ContainerRuntime;
+use nodeyard_testbeds::containers::Kind;
 
 /// The name of an image with sshd in it, and without a command.
 pub(crate) const IMAGE: &str = "localhost/base";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One for all tests: each has a system id of its own. None where containers cannot run, which is said.
-pub(crate) fn podman() -> Option<&'static Podman> {
-    static PODMAN: LazyLock<Option<Podman>> = LazyLock::new(start);
-    PODMAN.as_ref()
+/// One of each kind for all tests: each has a system id of its own. None where it cannot run, which is said.
+pub(crate) fn runtime(kind: Kind) -> Option<&'static ContainerRuntime> {
+    static PODMAN: LazyLock<Option<ContainerRuntime>> = LazyLock::new(|| start(Kind::Podman));
+    static DOCKER: LazyLock<Option<ContainerRuntime>> = LazyLock::new(|| start(Kind::Docker));
+    match kind {
+        Kind::Podman => PODMAN.as_ref(),
+        Kind::Docker => DOCKER.as_ref(),
+    }
 }
 
-pub(crate) fn start() -> Option<Podman> {
-    let podman = Podman::start_if_possible().unwrap()?;
-    podman.import(IMAGE).unwrap();
-    Some(podman)
+fn start(kind: Kind) -> Option<ContainerRuntime> {
+    let runtime = ContainerRuntime::start_if_possible(kind).unwrap()?;
+    runtime.import(IMAGE).unwrap();
+    Some(runtime)
 }
+
+/// Makes a test for each runtime of functions that take one.
+macro_rules! on_both_runtimes {
+    ($($name:ident),* $(,)?) => {
+        crate::common::on_both_runtimes!(@ podman Podman $($name)*);
+        crate::common::on_both_runtimes!(@ docker Docker $($name)*);
+    };
+    (@ $module:ident $kind:ident $($name:ident)*) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    let kind = nodeyard_testbeds::containers::Kind::$kind;
+                    if let Some(runtime) = crate::common::runtime(kind) {
+                        super::$name(runtime).await;
+                    }
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_both_runtimes;
 
 pub(crate) fn owner(system: &str) -> Owner {
     Owner {
@@ -51,8 +78,8 @@ pub(crate) fn options(system: &str, label: impl FnOnce(&mut LabelOptions)) -> Op
     }
 }
 
-pub(crate) fn driver(podman: &Podman, options: Options) -> ContainerDriver {
-    driver_through(options, Arc::new(Socket::new(podman.socket())))
+pub(crate) fn driver(runtime: &ContainerRuntime, options: Options) -> ContainerDriver {
+    driver_through(options, Arc::new(Socket::new(runtime.socket())))
 }
 
 pub(crate) fn driver_through(options: Options, transport: Arc<dyn Transport>) -> ContainerDriver {

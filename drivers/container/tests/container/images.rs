@@ -10,9 +10,19 @@ use nodeyard_driver::{
 };
 use nodeyard_driver_container::{ContainerDriver, LabelImage, Reach};
 use nodeyard_model::{BuildId, BuildKey, ImageName, UploadKey};
-use nodeyard_testbeds::podman::root_filesystem;
+use nodeyard_testbeds::ContainerRuntime;
+use nodeyard_testbeds::containers::root_filesystem;
 
-use crate::common::{PATIENCE, create, delete, driver, now, options, order, owner, podman};
+use crate::common::{
+    PATIENCE, create, delete, driver, now, on_both_runtimes, options, order, owner,
+};
+
+on_both_runtimes!(
+    an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used,
+    packed_archives_are_unpacked_by_the_runtime,
+    a_file_that_is_not_what_was_promised_becomes_no_image,
+    an_import_whose_answer_was_lost_is_found_again,
+);
 
 fn upload_order(system: &str, number: u32, file: &Path, format: &str) -> UploadOrder {
     let build = BuildId::from_u128(7);
@@ -85,16 +95,16 @@ fn sum(program: &str, file: &Path) -> Box<str> {
     text.split(' ').next().unwrap().into()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used() {
-    let Some(podman) = podman() else { return };
+async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used(
+    runtime: &ContainerRuntime,
+) {
     let system = "upload";
     let file = root_filesystem().unwrap();
     let options = options(system, |label| {
         label.image = LabelImage::Disk(ImageName::new("base").unwrap());
         label.reach = Reach::Exec;
     });
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let mut upload_order = upload_order(system, 1, &file, "tar");
     upload_order.sha256 = Some(sum("sha256sum", &file));
     upload_order.md5 = Some(sum("md5sum", &file).to_uppercase().into());
@@ -156,11 +166,9 @@ fn packed(directory: &Path, program: &str, suffix: &str) -> PathBuf {
     directory.join(format!("rootfs.tar.{suffix}"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn packed_archives_are_unpacked_by_the_runtime() {
-    let Some(podman) = podman() else { return };
+async fn packed_archives_are_unpacked_by_the_runtime(runtime: &ContainerRuntime) {
     let system = "packed";
-    let driver = driver(podman, options(system, |_| {}));
+    let driver = driver(runtime, options(system, |_| {}));
     let directory = tempfile::tempdir().unwrap();
     for (number, (program, suffix, format)) in
         (1..).zip([("gzip", "gz", "tgz"), ("xz", "xz", "tar.xz")])
@@ -169,7 +177,7 @@ async fn packed_archives_are_unpacked_by_the_runtime() {
         let upload_order = upload_order(system, number, &file, format);
         let image = upload(&driver, &upload_order).await;
         let id = image.external_id.as_text().unwrap();
-        let said = podman.run(&[
+        let said = runtime.run(&[
             "run",
             "--rm",
             "--ulimit",
@@ -185,11 +193,9 @@ async fn packed_archives_are_unpacked_by_the_runtime() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_not_what_was_promised_becomes_no_image() {
-    let Some(podman) = podman() else { return };
+async fn a_file_that_is_not_what_was_promised_becomes_no_image(runtime: &ContainerRuntime) {
     let system = "promise";
-    let driver = driver(podman, options(system, |_| {}));
+    let driver = driver(runtime, options(system, |_| {}));
     let file = root_filesystem().unwrap();
     let mut wrong = upload_order(system, 1, &file, "tar");
     wrong.sha256 = Some("00".repeat(32).into());
@@ -215,11 +221,9 @@ async fn a_file_that_is_not_what_was_promised_becomes_no_image() {
 }
 
 /// As after a crash between the answer of the runtime and the record of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_import_whose_answer_was_lost_is_found_again() {
-    let Some(podman) = podman() else { return };
+async fn an_import_whose_answer_was_lost_is_found_again(runtime: &ContainerRuntime) {
     let system = "lost-upload";
-    let driver = driver(podman, options(system, |_| {}));
+    let driver = driver(runtime, options(system, |_| {}));
     let file = root_filesystem().unwrap();
     let upload_order = upload_order(system, 1, &file, "tar");
     // Twice, as if two processes had been at it.

@@ -10,14 +10,17 @@ use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver, ErrorClass, ImageSource, State, Step};
 use nodeyard_driver_container::{Answer, Call, CallError, Options, Reach, Socket, Transport};
 use nodeyard_model::{ImageName, Resources, Timestamp};
+use nodeyard_testbeds::ContainerRuntime;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
 use crate::common::{
-    IMAGE, count, delete, driver, driver_through, now, options, order, owner, podman,
+    IMAGE, count, delete, driver, driver_through, now, on_both_runtimes, options, order, owner,
 };
 use crate::emulated::Runtime;
+
+on_both_runtimes!(nothing_is_left_of_a_process_that_died_at_any_call,);
 
 const SYSTEM: &str = "ours";
 
@@ -200,9 +203,7 @@ impl Transport for Mortal {
 }
 
 /// Whoever comes after the dead process knows only the id of the node, and removes all that there was.
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_of_a_process_that_died_at_any_call() {
-    let Some(podman) = podman() else { return };
+async fn nothing_is_left_of_a_process_that_died_at_any_call(runtime: &ContainerRuntime) {
     let system = "mortal";
     let make = || options(system, |label| label.reach = Reach::Exec);
     let order = order(system, 1);
@@ -210,7 +211,7 @@ async fn nothing_is_left_of_a_process_that_died_at_any_call() {
         let mut reached = false;
         for after in [false, true] {
             let mortal = Arc::new(Mortal {
-                socket: Socket::new(podman.socket()),
+                socket: Socket::new(runtime.socket()),
                 calls: AtomicUsize::new(0),
                 death,
                 after,
@@ -228,7 +229,7 @@ async fn nothing_is_left_of_a_process_that_died_at_any_call() {
                 () = life => false,
                 () = mortal.died.notified() => true,
             };
-            let successor = driver(podman, make());
+            let successor = driver(runtime, make());
             delete(&successor, &order).await;
             assert_eq!(
                 count(&successor, system).await,

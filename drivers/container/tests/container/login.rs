@@ -8,9 +8,18 @@ use nodeyard_driver_container::{
     CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Options, Reach,
 };
 use nodeyard_model::ConnectionPort;
+use nodeyard_testbeds::ContainerRuntime;
+use nodeyard_testbeds::containers::Kind;
 use tempfile::TempDir;
 
-use crate::common::{IMAGE, count, create, delete, driver, options, order, podman};
+use crate::common::{IMAGE, count, create, delete, driver, on_both_runtimes, options, order};
+
+on_both_runtimes!(
+    a_fresh_key_logs_in_to_a_fresh_machine,
+    machines_of_one_image_have_host_keys_of_their_own,
+    the_configured_user_logs_in_even_without_a_home,
+    a_machine_by_exec_has_no_port,
+);
 
 /// A key that did not exist a moment ago.
 struct Key {
@@ -92,11 +101,9 @@ fn with_key(system: &str, key: &Key, label: impl FnOnce(&mut LabelOptions)) -> O
     })
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_fresh_key_logs_in_to_a_fresh_machine() {
-    let Some(podman) = podman() else { return };
+async fn a_fresh_key_logs_in_to_a_fresh_machine(runtime: &ContainerRuntime) {
     let key = Key::new();
-    let driver = driver(podman, with_key("login", &key, |_| {}));
+    let driver = driver(runtime, with_key("login", &key, |_| {}));
     let order = order("login", 1);
     let begun = std::time::Instant::now();
     let instance = create(&driver, &order).await.unwrap();
@@ -126,11 +133,9 @@ async fn a_fresh_key_logs_in_to_a_fresh_machine() {
     assert_eq!(count(&driver, "login").await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn machines_of_one_image_have_host_keys_of_their_own() {
-    let Some(podman) = podman() else { return };
+async fn machines_of_one_image_have_host_keys_of_their_own(runtime: &ContainerRuntime) {
     let key = Key::new();
-    let driver = driver(podman, with_key("twins", &key, |_| {}));
+    let driver = driver(runtime, with_key("twins", &key, |_| {}));
     let (first, second) = (order("twins", 1), order("twins", 2));
     let (one, two) = tokio::join!(create(&driver, &first), create(&driver, &second));
     let (one, two) = (one.unwrap(), two.unwrap());
@@ -142,9 +147,7 @@ async fn machines_of_one_image_have_host_keys_of_their_own() {
     delete(&driver, &second).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_configured_user_logs_in_even_without_a_home() {
-    let Some(podman) = podman() else { return };
+async fn the_configured_user_logs_in_even_without_a_home(runtime: &ContainerRuntime) {
     let key = Key::new();
     let mut options = with_key("homeless", &key, |label| {
         label.image = LabelImage::Cloud("base".into());
@@ -155,7 +158,7 @@ async fn the_configured_user_logs_in_even_without_a_home() {
         choice: ImageChoice::Reference(IMAGE.into()),
         username: Some("homeless".into()),
     }];
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let order = order("homeless", 1);
     let instance = create(&driver, &order).await.unwrap();
     assert_eq!(instance.username, None, "the record knows it already");
@@ -164,18 +167,20 @@ async fn the_configured_user_logs_in_even_without_a_home() {
     delete(&driver, &order).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_by_exec_has_no_port() {
-    let Some(podman) = podman() else { return };
+async fn a_machine_by_exec_has_no_port(runtime: &ContainerRuntime) {
     let options = options("exec", |label| label.reach = Reach::Exec);
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let order = order("exec", 1);
     let instance = create(&driver, &order).await.unwrap();
-    assert_eq!(instance.connection_type.as_deref(), Some("podman"));
+    let expected = match runtime.kind() {
+        Kind::Podman => "podman",
+        Kind::Docker => "docker",
+    };
+    assert_eq!(instance.connection_type.as_deref(), Some(expected));
     assert_eq!(instance.connection_port, Some(ConnectionPort::Null));
     let name = instance.interface_ip.as_deref().unwrap();
     assert_eq!(
-        podman.run(&["exec", name, "hostname"]).unwrap(),
+        runtime.run(&["exec", name, "hostname"]).unwrap(),
         "np0000000001"
     );
     let evidence = driver.evidence(&order.pool, &order.label, &instance.external_id);

@@ -1,4 +1,4 @@
-//! The driver against a real Podman, and the kit against one in memory.
+//! The driver against a real Podman and a real Docker, and the kit against a runtime in memory.
 
 #![allow(
     clippy::unwrap_used,

@@ -4,19 +4,28 @@ use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Driver, ErrorClass, Readiness, State};
 use nodeyard_driver_container::{LabelImage, LabelOptions, Reach, Socket};
+use nodeyard_testbeds::ContainerRuntime;
 
 use crate::common::{
-    chain, count, create, delete, driver, driver_through, now, options, order, podman,
+    chain, count, create, delete, driver, driver_through, now, on_both_runtimes, options, order,
 };
+
+on_both_runtimes!(
+    a_container_that_ends_fails_the_launch_with_its_last_words,
+    a_container_that_somebody_kills_may_be_tried_again,
+    a_machine_without_sshd_fails_at_its_boot_timeout,
+    what_cannot_start_says_what_to_change,
+    a_pull_that_fails_is_remembered_for_a_while,
+    a_name_that_somebody_uses_is_not_needed,
+    a_successor_takes_over_what_was_begun,
+);
 
 fn shell(script: &str) -> Option<Vec<String>> {
     Some(["/bin/sh", "-c", script].map(ToOwned::to_owned).into())
 }
 
 /// Neither of them may be waited for until the end of `boot-timeout`, which is an hour here.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_ends_fails_the_launch_with_its_last_words() {
-    let Some(podman) = podman() else { return };
+async fn a_container_that_ends_fails_the_launch_with_its_last_words(runtime: &ContainerRuntime) {
     let scripts = [
         "echo out; echo no such luck >&2; exit 7",
         "sleep 2; echo no such luck; exit 7",
@@ -24,7 +33,7 @@ async fn a_container_that_ends_fails_the_launch_with_its_last_words() {
     for (number, script) in (1..).zip(scripts) {
         let mut options = options("ends", |label| label.command = shell(script));
         options.boot_timeout = Duration::from_secs(3600);
-        let driver = driver(podman, options);
+        let driver = driver(runtime, options);
         let order = order("ends", number);
         let (error, id) = create(&driver, &order).await.unwrap_err();
         let text = error.to_string();
@@ -39,16 +48,14 @@ async fn a_container_that_ends_fails_the_launch_with_its_last_words() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_somebody_kills_may_be_tried_again() {
-    let Some(podman) = podman() else { return };
+async fn a_container_that_somebody_kills_may_be_tried_again(runtime: &ContainerRuntime) {
     let mut options = options("killed", |label| label.command = shell("exec sleep 3600"));
     options.boot_timeout = Duration::from_secs(3600);
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let order = order("killed", 1);
     let killer = async {
         let named = ["kill", "--signal", "KILL", "np0000000001-killed"];
-        while podman.run(&named).is_err() {
+        while runtime.run(&named).is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -59,14 +66,12 @@ async fn a_container_that_somebody_kills_may_be_tried_again() {
     delete(&driver, &order).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_without_sshd_fails_at_its_boot_timeout() {
-    let Some(podman) = podman() else { return };
+async fn a_machine_without_sshd_fails_at_its_boot_timeout(runtime: &ContainerRuntime) {
     let mut options = options("deaf", |label| {
         label.command = shell("echo deaf; exec sleep 3600");
     });
     options.boot_timeout = Duration::from_secs(3);
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let order = order("deaf", 1);
     let (error, _) = create(&driver, &order).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry);
@@ -78,9 +83,7 @@ async fn a_machine_without_sshd_fails_at_its_boot_timeout() {
     delete(&driver, &order).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_start_says_what_to_change() {
-    let Some(podman) = podman() else { return };
+async fn what_cannot_start_says_what_to_change(runtime: &ContainerRuntime) {
     type Change<'a> = &'a dyn Fn(&mut LabelOptions);
     let cases: [(&str, &str, Change<'_>); 2] = [
         ("no-program", "set `command`", &|label| {
@@ -95,7 +98,7 @@ async fn what_cannot_start_says_what_to_change() {
             label.reach = Reach::Exec;
             change(label);
         });
-        let driver = driver(podman, options);
+        let driver = driver(runtime, options);
         let order = order(system, 1);
         let (error, _) = create(&driver, &order).await.unwrap_err();
         let text = error.to_string();
@@ -106,15 +109,13 @@ async fn what_cannot_start_says_what_to_change() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_fails_is_remembered_for_a_while() {
-    let Some(podman) = podman() else { return };
+async fn a_pull_that_fails_is_remembered_for_a_while(runtime: &ContainerRuntime) {
     // Nobody listens on port 1.
     let reference = "127.0.0.1:1/nothing:12";
     let options = options("pull", |label| {
         label.image = LabelImage::Reference(reference.into());
     });
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let order = order("pull", 1);
     let ready = || driver.readiness(&order.pool, &order.label, now());
     assert_eq!(ready().await.unwrap(), Readiness::Ready, "it may be there");
@@ -124,27 +125,23 @@ async fn a_pull_that_fails_is_remembered_for_a_while() {
     assert!(matches!(ready().await.unwrap(), Readiness::NotReady(_)));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_somebody_uses_is_not_needed() {
-    let Some(podman) = podman() else { return };
+async fn a_name_that_somebody_uses_is_not_needed(runtime: &ContainerRuntime) {
     let name = "np0000000001-names";
-    podman
+    runtime
         .run(&["create", "--name", name, crate::common::IMAGE, "true"])
         .unwrap();
     let options = options("names", |label| label.reach = Reach::Exec);
-    let driver = driver(podman, options);
+    let driver = driver(runtime, options);
     let order = order("names", 1);
     create(&driver, &order).await.unwrap();
     delete(&driver, &order).await;
-    podman.run(&["rm", name]).unwrap();
+    runtime.run(&["rm", name]).unwrap();
 }
 
 /// A process that dies between two steps leaves a container that its successor finds by the labels.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_successor_takes_over_what_was_begun() {
-    let Some(podman) = podman() else { return };
+async fn a_successor_takes_over_what_was_begun(runtime: &ContainerRuntime) {
     let system = "successor";
-    let make = || driver(podman, options(system, |label| label.reach = Reach::Exec));
+    let make = || driver(runtime, options(system, |label| label.reach = Reach::Exec));
     let order = order(system, 1);
     let mut lost = State::fresh();
     make().create(&order, &mut lost, now()).await.unwrap();
