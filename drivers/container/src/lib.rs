@@ -3,8 +3,7 @@
 //! A node is one container; its labels carry the tags. Nothing is remembered here: what an earlier process
 //! began is found by these labels.
 //!
-//! The client is our own, on a few calls ([`Transport`], `engine`): it reads the states that only Podman has, gives
-//! each call its own time-out, and lets tests strike at every call.
+//! The client is our own (docs/decisions/docker-client.md says why): [`Transport`] carries one call, `engine` knows the calls.
 
 mod archive;
 mod driver;

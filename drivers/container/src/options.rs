@@ -346,3 +346,6 @@ fn image_name(name: &config::Name) -> Result<ImageName, Error> {
     ImageName::new(name.as_str())
         .map_err(|cause| Error::permanent("an image cannot be used").because(cause))
 }
+
+#[cfg(test)]
+mod tests;

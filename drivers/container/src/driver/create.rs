@@ -88,7 +88,7 @@ impl ContainerDriver {
                 }
                 if !inspected.is_running() {
                     start_over(state)?;
-                    return Err(self.ended(&container, &inspected).await);
+                    return Err(self.ended(label, &container, &inspected).await);
                 }
                 let mut instance = self.instance(label, &container, &inspected).await?;
                 instance.username = username;
@@ -410,20 +410,25 @@ impl ContainerDriver {
         }
     }
 
-    /// Why a container that should run does not.
-    async fn ended(&self, container: &str, inspected: &Inspected) -> Error {
+    /// Why a container that should run does not. One that was killed may live longer the next time.
+    async fn ended(&self, label: &LabelOptions, container: &str, inspected: &Inspected) -> Error {
         let state = &inspected.state;
-        let log = self.last_lines(container).await;
-        let text = format!("{}{log}", inspected.describe());
+        let mut text = inspected.describe();
         let killed = state.exit_code > SIGNALLED && !state.out_of_memory;
-        if killed {
-            return Error::retry(text);
+        if state.out_of_memory {
+            text.push_str("; give the label more `memory`");
+        } else if killed && label.memory.is_some() {
+            // Podman does not always notice.
+            text.push_str(
+                "; it was killed, perhaps because its label gives it too little `memory`",
+            );
         }
-        Error::permanent(if state.out_of_memory {
-            format!("{text}; give the label more `memory`")
+        text.push_str(&self.last_lines(container).await);
+        if killed {
+            Error::retry(text)
         } else {
-            text
-        })
+            Error::permanent(text)
+        }
     }
 
     /// The output, as the end of a sentence.
