@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs Podman and Docker, and makes the root file system that tests run in them: busybox, and this machine's own
-# sshd with the libraries it needs. No registry is asked. Quick when all is there; safe to run twice at once.
+# Installs Podman, Docker and a registry, and makes the root file system that tests run in them: busybox, and this machine's own
+# sshd with the libraries it needs. No network is needed for it. Quick when all is there; safe to run twice at once.
 set -eu
 
 cache="${NODEYARD_CACHE:-$HOME/.cache/nodeyard}/containers"
@@ -11,8 +11,8 @@ exec 9>"$cache/lock"
 flock 9
 
 # crun, which Podman would take by itself, does not start where both versions of control groups are mounted.
-"$(dirname "$0")/../packages.sh" podman docker.io runc containernetworking-plugins iptables busybox-static \
-    openssh-client openssh-server util-linux
+"$(dirname "$0")/../packages.sh" podman docker.io docker-registry runc containernetworking-plugins \
+    iptables busybox-static openssh-client openssh-server util-linux
 
 [ ! -f "$archive" ] || exit 0
 

@@ -3,6 +3,7 @@
 //! `testbeds/containers/install.sh` installs them and makes the [root file system](root_filesystem) for containers.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::process::{Process, enclosed, is_root, show, tail, temporary_directory};
+use crate::process::{
+    Process, enclosed, free_ports, is_root, retried, show, tail, temporary_directory, tied,
+};
 
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -178,6 +181,54 @@ fn serve_docker(command: &mut Command, path: &Path) {
         .arg(path.join("pid"))
         .arg("--host")
         .arg(format!("unix://{}", path.join("socket").display()));
+}
+
+/// A registry without TLS or login, on a loopback port of its own; Docker trusts it, since it is on loopback.
+#[derive(Debug)]
+pub struct Registry {
+    // Before the directory, so that it is gone first.
+    _process: Process,
+    address: String,
+    _directory: TempDir,
+}
+
+impl Registry {
+    pub fn start() -> Result<Self> {
+        retried(|| {
+            let directory = temporary_directory()?;
+            let path = directory.path();
+            let [port] = free_ports()?;
+            let address = format!("127.0.0.1:{port}");
+            let storage = path.join("storage");
+            let configuration = format!(
+                "version: 0.1\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \"{address}\"}}\n",
+                storage.display()
+            );
+            fs::write(path.join("configuration"), configuration)?;
+            let mut command = tied("docker-registry");
+            command.arg("serve").arg(path.join("configuration"));
+            let mut process = Process::start(command, &path.join("log"))?;
+            let deadline = Instant::now() + START_PATIENCE;
+            while TcpStream::connect(&address).is_err() {
+                ensure!(
+                    !process.has_ended() && Instant::now() < deadline,
+                    "docker-registry does not serve; run testbeds/install.sh\n{}",
+                    tail(&path.join("log"))
+                );
+                thread::sleep(Duration::from_millis(10));
+            }
+            Ok(Self {
+                _process: process,
+                address,
+                _directory: directory,
+            })
+        })
+    }
+
+    /// Host and port, as references of images begin.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
 }
 
 /// A tar archive: busybox, sshd without host keys, and the users `root`, `zuul` and `homeless`, whose home is missing.

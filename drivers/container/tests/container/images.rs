@@ -11,10 +11,10 @@ use nodeyard_driver::{
 use nodeyard_driver_container::{ContainerDriver, LabelImage, Reach};
 use nodeyard_model::{BuildId, BuildKey, ImageName, UploadKey};
 use nodeyard_testbeds::ContainerRuntime;
-use nodeyard_testbeds::containers::root_filesystem;
+use nodeyard_testbeds::containers::{Kind, Registry, root_filesystem};
 
 use crate::common::{
-    PATIENCE, create, delete, driver, now, on_both_runtimes, options, order, owner,
+    IMAGE, PATIENCE, create, delete, driver, now, on_both_runtimes, options, order, owner, runtime,
 };
 
 on_both_runtimes!(
@@ -242,4 +242,37 @@ async fn an_import_whose_answer_was_lost_is_found_again(runtime: &ContainerRunti
     let mut state = State::default();
     while driver.delete(&leak, &mut state, now()).await.unwrap() != Step::Done(()) {}
     assert_eq!(count(&driver, system).await, 0);
+}
+
+/// Several machines want an image that is not there: it is fetched once, and all of them come up.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_not_there_is_pulled() {
+    let Some(runtime) = runtime(Kind::Docker) else {
+        return;
+    };
+    let system = "pulled";
+    let registry = Registry::start().unwrap();
+    let reference = format!("{}/base:7", registry.address());
+    runtime.run(&["tag", IMAGE, &reference]).unwrap();
+    runtime.run(&["push", &reference]).unwrap();
+    runtime.run(&["rmi", &reference]).unwrap();
+    let options = options(system, |label| {
+        label.image = LabelImage::Reference(reference.as_str().into());
+        label.reach = Reach::Exec;
+    });
+    let driver = driver(runtime, options);
+    let (first, second) = (order(system, 1), order(system, 2));
+    let (one, two) = tokio::join!(create(&driver, &first), create(&driver, &second));
+    assert_ne!(one.unwrap().external_id, two.unwrap().external_id);
+    delete(&driver, &first).await;
+    delete(&driver, &second).await;
+    runtime.run(&["rmi", &reference]).unwrap();
+    // A tag that the registry does not have.
+    let missing = crate::common::options(system, |label| {
+        label.image = LabelImage::Reference(format!("{}/base:8", registry.address()).into());
+    });
+    let (error, _) = create(&crate::common::driver(runtime, missing), &first)
+        .await
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Permanent, "{error}");
 }

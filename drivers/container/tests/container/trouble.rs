@@ -8,7 +8,8 @@ use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
 
 use crate::common::{
-    PATIENCE, chain, count, create, delete, driver, driver_through, now, on_both_runtimes, options, order,
+    PATIENCE, chain, count, create, delete, driver, driver_through, now, on_both_runtimes, options,
+    order,
 };
 
 on_both_runtimes!(
