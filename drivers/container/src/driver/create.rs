@@ -64,8 +64,13 @@ impl ContainerDriver {
                 Ok(Step::go_on())
             }
             Create::Made { container } => {
-                let username = self.prepare_login(order, label, &container).await?;
-                self.engine.start(&container).await?;
+                let username = match self.bring_up(order, label, &container).await {
+                    Ok(username) => username,
+                    Err(error) if self.engine.inspect(&container).await?.is_some() => {
+                        return Err(error);
+                    }
+                    Err(_) => return Err(vanished(&container, state)?),
+                };
                 state.write(&Create::Started {
                     container,
                     since: now,
@@ -79,9 +84,7 @@ impl ContainerDriver {
                 username,
             } => {
                 let Some(inspected) = self.engine.inspect(&container).await? else {
-                    start_over(state)?;
-                    let text = format!("container {container} was removed while it started");
-                    return Err(Error::retry(text));
+                    return Err(vanished(&container, state)?);
                 };
                 if inspected.is_new() {
                     return Ok(Step::wait(self.options.poll.after(now.since(since))));
@@ -259,6 +262,17 @@ impl ContainerDriver {
             Reach::Exec => "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done".to_owned(),
         };
         Ok(Some(vec!["/bin/sh".to_owned(), "-c".to_owned(), script]))
+    }
+
+    async fn bring_up(
+        &self,
+        order: &CreateOrder,
+        label: &LabelOptions,
+        container: &str,
+    ) -> Result<Option<Box<str>>, Error> {
+        let username = self.prepare_login(order, label, container).await?;
+        self.engine.start(container).await?;
+        Ok(username)
     }
 
     /// Puts in place what a login needs, and returns who logs in where only the image says so. May be done twice.
@@ -455,6 +469,14 @@ fn port_key(label: &LabelOptions) -> String {
 
 fn unreadable(cause: std::io::Error) -> Error {
     Error::retry("what the container runtime says is in a container cannot be read").because(cause)
+}
+
+/// Somebody has removed it; another one is made.
+fn vanished(container: &str, state: &mut State) -> Result<Error, Error> {
+    start_over(state)?;
+    Ok(Error::retry(format!(
+        "container {container} was removed while it started"
+    )))
 }
 
 /// What was made is of no use; the next run clears it away and makes another.

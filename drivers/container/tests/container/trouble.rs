@@ -20,6 +20,7 @@ on_both_runtimes!(
     what_cannot_start_says_what_to_change,
     a_pull_that_fails_is_remembered_for_a_while,
     a_name_that_somebody_uses_is_not_needed,
+    a_container_that_somebody_removes_is_made_again,
     a_successor_takes_over_what_was_begun,
 );
 
@@ -159,6 +160,21 @@ async fn a_name_that_somebody_uses_is_not_needed(runtime: &ContainerRuntime) {
     create(&driver, &order).await.unwrap();
     delete(&driver, &order).await;
     runtime.run(&["rm", name]).unwrap();
+}
+
+async fn a_container_that_somebody_removes_is_made_again(runtime: &ContainerRuntime) {
+    let driver = driver(runtime, options("removed", |_| {}));
+    let order = order("removed", 1);
+    let mut state = State::fresh();
+    driver.create(&order, &mut state, now()).await.unwrap();
+    let first = state.external_id.clone().unwrap();
+    runtime.run(&["rm", &first.as_text().unwrap()]).unwrap();
+    let error = driver.create(&order, &mut state, now()).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+    while state.external_id.as_ref() == Some(&first) {
+        driver.create(&order, &mut state, now()).await.unwrap();
+    }
+    delete(&driver, &order).await;
 }
 
 /// A process that dies between two steps leaves a container that its successor finds by the labels.
