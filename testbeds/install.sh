@@ -10,3 +10,4 @@ cd "$(dirname "$0")"
 ./zuul/install.sh >/dev/null
 ./gearman/install.sh >/dev/null
 ./dib/install.sh >/dev/null
+./containers/install.sh >/dev/null

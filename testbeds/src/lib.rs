@@ -5,6 +5,7 @@
 //! latest with the process that started it. The programs come from Debian packages
 //! (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
 
+pub mod containers;
 pub mod dib;
 pub mod gearman;
 
@@ -20,6 +21,7 @@ pub mod zuul;
 mod zuul_client;
 
 pub use certificates::{Certificates, Identity};
+pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions};
 pub use proxy::Proxy;

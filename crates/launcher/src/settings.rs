@@ -3,6 +3,8 @@
 //! A driver gets its own section from whoever makes it. This is the rest: limits, time-outs, how machines are
 //! reached.
 
+mod container;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +86,7 @@ impl Settings {
             config::Driver::Fake(section) => of_openstack(&section.settings)?,
             config::Driver::OpenStack(section) => of_openstack(&section.settings)?,
             config::Driver::Metastatic(section) => of_metastatic(section),
+            config::Driver::Container(section) => container::settings(section)?,
             other => {
                 return Err(StartError::NoSettings {
                     driver: other.name(),

@@ -111,6 +111,8 @@ section! {
         "memory" [ours] memory: Option<u64> = optional;
         /// Limit of processes.
         "processes" [ours] processes: Option<u64> = optional;
+        /// Other limits of a process by their usual names, such as `nofile`; the runtime's own when absent.
+        "ulimits" [ours] ulimits: Table<u64> = default(Table::<u64>::new());
         /// Command; the image's own when absent.
         "command" [ours] command: Option<Vec<String>> = optional;
         /// Variables of the container.

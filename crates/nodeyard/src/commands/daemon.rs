@@ -102,7 +102,7 @@ async fn serve(
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
     let begun = CancellationToken::new();
-    let tools = Tools::of_process()?;
+    let tools = Tools::new(launcher::follow(handle.clone()))?;
     let working = async {
         match (work, tree) {
             (Work::Launch(pages), Some(tree)) => {

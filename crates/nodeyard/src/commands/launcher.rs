@@ -101,14 +101,15 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    pub(crate) fn of_process() -> anyhow::Result<Self> {
+    /// `config` is for what drivers have to know of more than their own provider.
+    pub(crate) fn new(config: watch::Receiver<Arc<Config>>) -> anyhow::Result<Self> {
         let cloud = std::env::var(URL_VARIABLE).ok();
         let scanner: Arc<dyn Scanner> = match &cloud {
             Some(url) => Arc::new(RemoteScan::new(url)?),
             None => Arc::new(NetworkScanner::default()),
         };
         Ok(Self {
-            drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+            drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner), config)),
             scanner,
         })
     }

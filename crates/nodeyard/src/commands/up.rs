@@ -96,7 +96,7 @@ async fn services(
 ) -> anyhow::Result<()> {
     match config {
         Some(config) => {
-            let tools = Tools::of_process()?;
+            let tools = Tools::new(launcher::follow(config.clone()))?;
             let begun = CancellationToken::new();
             let building = build(&tree, &config, &tools, stop);
             let launching = async {

@@ -10,6 +10,7 @@
 mod bed;
 mod cloud;
 mod config;
+mod container;
 mod daemon;
 mod drain;
 mod explain;

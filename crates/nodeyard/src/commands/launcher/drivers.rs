@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nodeyard_config::{self as config, Fake, OpenStackLabel, OpenStackSettings};
+use nodeyard_config::{self as config, Config, Container, Fake, OpenStackLabel, OpenStackSettings};
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
+use nodeyard_driver_container::{self as container, ContainerDriver};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
 use nodeyard_model::ImageName;
 use nodeyard_nodescan::Scanner;
+use tokio::sync::watch;
 
 /// Makes drivers. Everything in this process shares one, so that it sees the same simulated clouds.
 pub(crate) struct Drivers {
@@ -19,15 +21,34 @@ pub(crate) struct Drivers {
     /// Simulated clouds in this process; they outlive changes of the configuration.
     clouds: Mutex<HashMap<String, Arc<fake::World>>>,
     scanner: Arc<dyn Scanner>,
+    /// Of images that are built, some drivers have to know more than their own section says.
+    config: watch::Receiver<Arc<Config>>,
 }
 
 impl Drivers {
-    pub(super) fn new(cloud_url: Option<String>, scanner: Arc<dyn Scanner>) -> Self {
+    pub(super) fn new(
+        cloud_url: Option<String>,
+        scanner: Arc<dyn Scanner>,
+        config: watch::Receiver<Arc<Config>>,
+    ) -> Self {
         Self {
             cloud_url,
             clouds: Mutex::default(),
             scanner,
+            config,
         }
+    }
+
+    fn container(&self, section: &Container, owner: Owner) -> Result<ContainerDriver, Error> {
+        let config = Arc::clone(&self.config.borrow());
+        let username = |image: &str| Some(config.images.get(image)?.username.clone());
+        let options = container::Options::of(section, owner, username)?;
+        let socket = Arc::new(container::Socket::find(section.socket.as_deref()));
+        Ok(ContainerDriver::new(
+            options,
+            socket,
+            Arc::clone(&self.scanner),
+        ))
     }
 
     fn fake(&self, section: &Fake, name: &str, owner: Owner) -> Result<fake::FakeDriver, Error> {
@@ -56,6 +77,7 @@ impl Drivers {
             config::Driver::Fake(section) => {
                 Ok(Arc::new(self.fake(section, provider.name(), owner)?))
             }
+            config::Driver::Container(section) => Ok(Arc::new(self.container(section, owner)?)),
             config::Driver::Metastatic(_) => Err(Error::permanent(
                 "its machines are those of other providers; only a launcher deals with them",
             )),

@@ -125,7 +125,7 @@ fn configuration(context: &Context) -> anyhow::Result<Arc<Config>> {
 
 async fn driver(
     registry: &Registry,
-    config: &Config,
+    config: &Arc<Config>,
     name: &ProviderName,
 ) -> anyhow::Result<Arc<dyn Driver>> {
     let provider = config.providers.get(name.as_str());
@@ -136,7 +136,8 @@ async fn driver(
         system: SystemId::new(registry.system_id().await?),
         provider: name.clone(),
     };
-    let tools = Tools::of_process()?;
+    let (_, in_force) = tokio::sync::watch::channel(Arc::clone(config));
+    let tools = Tools::new(in_force)?;
     tools
         .drivers
         .of_cloud(provider, owner)

@@ -1,0 +1,151 @@
+//! One process, one machine, no cloud: a request is served by a container, and a person logs in to it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+
+use nodeyard_testbeds::ContainerRuntime;
+use nodeyard_testbeds::containers::Kind;
+use serde_json::Value;
+
+use crate::bed::{Bed, Ran, wait_until};
+
+const IMAGE: &str = "localhost/base";
+
+fn configuration(podman: &ContainerRuntime, bed: &Bed) -> String {
+    let key = fs::read_to_string(bed.path("key.pub")).unwrap();
+    let (socket, key) = (podman.socket(), key.trim());
+    let socket = socket.display();
+    let state = bed.path("state");
+    let state = state.display();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = port.local_addr().unwrap().port();
+    format!(
+        "
+state-dir: {state}
+webapp: {{port: {port}, listen_address: 127.0.0.1}}
+labels: [{{name: box}}]
+providers:
+  - name: here
+    driver: container
+    socket: {socket}
+    pools:
+      - name: main
+        max-servers: 2
+        labels:
+          - name: box
+            image: {IMAGE}
+            memory: 128
+            cpus: 0.5
+            processes: 200
+            authorized-keys: {key}
+"
+    )
+}
+
+fn nodes(bed: &Bed) -> Vec<Value> {
+    let mut command = bed.called("nodepool");
+    command.args([
+        "-c",
+        "nodepool.yaml",
+        "--format",
+        "json",
+        "list",
+        "--detail",
+    ]);
+    let listed = Ran::from(command.output().unwrap()).succeeded().json();
+    listed.as_array().cloned().unwrap_or_default()
+}
+
+fn request(bed: &Bed) {
+    let request = r#"{\"state\": \"requested\", \"state_time\": 1, \"node_types\": [\"box\"], \"requestor\": \"test\", \"requestor_data\": null, \"provider\": null, \"event_id\": null}"#;
+    let lines = [
+        r#"{"nodeyard-export":1}"#.to_owned(),
+        r#"{"path":"/nodepool"}"#.to_owned(),
+        r#"{"path":"/nodepool/requests"}"#.to_owned(),
+        format!(r#"{{"path":"/nodepool/requests/200-0000000000","data":"{request}"}}"#),
+    ];
+    bed.write("request.jsonl", lines.join("\n"));
+    bed.store(&["import", "request.jsonl"]).succeeded();
+}
+
+#[test]
+fn a_request_becomes_a_container_that_is_logged_in_to() {
+    let Some(podman) = ContainerRuntime::start_if_possible(Kind::Podman).unwrap() else {
+        return;
+    };
+    podman.import(IMAGE).unwrap();
+    let bed = Bed::new();
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"])
+        .arg(bed.path("key"))
+        .status();
+    assert!(made.unwrap().success());
+    bed.write("nodepool.yaml", configuration(&podman, &bed));
+    let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
+    request(&bed);
+    let ready = || {
+        nodes(&bed)
+            .into_iter()
+            .find(|node| node["state"] == "ready")
+    };
+    wait_until("a node is ready", || ready().is_some());
+    let shown = ready().unwrap();
+
+    // The record has all that a client needs, the host keys included.
+    let id = shown["id"].as_str().unwrap();
+    let record = bed.store(&["get", &format!("/nodepool/nodes/{id}")]);
+    let record = record.succeeded().json();
+    let known: String = record["host_keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| {
+            format!(
+                "[127.0.0.1]:{} {}\n",
+                record["connection_port"],
+                key.as_str().unwrap()
+            )
+        })
+        .collect();
+    bed.write("known_hosts", known);
+    let login = |command: &str| {
+        let output = Command::new("ssh")
+            .args([
+                "-F",
+                "none",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "StrictHostKeyChecking=yes",
+            ])
+            .arg("-o")
+            .arg(format!(
+                "UserKnownHostsFile={}",
+                bed.path("known_hosts").display()
+            ))
+            .args(["-p", &record["connection_port"].to_string(), "-i"])
+            .arg(bed.path("key"))
+            .arg(format!(
+                "{}@127.0.0.1",
+                record["username"].as_str().unwrap()
+            ))
+            .arg(command)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(login("id -un; hostname"), format!("zuul\nnp{id}"));
+
+    // A killed process is succeeded by one that knows the machine.
+    daemon.kill();
+    let _successor = bed.up(&["-c", "nodepool.yaml"]);
+    assert_eq!(login("hostname"), format!("np{id}"));
+    let mut command = bed.called("nodepool");
+    command.args(["-c", "nodepool.yaml", "delete", id]);
+    Ran::from(command.output().unwrap()).succeeded();
+    wait_until("the container is gone", || {
+        podman.run(&["ps", "--all", "--quiet"]).unwrap().is_empty()
+    });
+    wait_until("its record is gone", || nodes(&bed).is_empty());
+}
