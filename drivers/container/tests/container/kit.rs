@@ -119,7 +119,7 @@ impl Transport for FaultyTransport {
 /// How runtimes tell an error of a class.
 fn refusal(class: ErrorClass) -> Answer {
     let (status, message) = match class {
-        ErrorClass::Retry => (500, "database is locked"),
+        ErrorClass::Retry | ErrorClass::Failed => (500, "database is locked"),
         ErrorClass::Quota => (
             500,
             "no available IPv4 addresses on this network's address pools",
