@@ -59,7 +59,8 @@ def plain(value):
 class Clouds:
     """The fake clouds of one program, by provider, behind one address."""
 
-    def __init__(self):
+    def __init__(self, program):
+        self.program = program
         self.managers = {}
         clouds = self
 
@@ -111,9 +112,9 @@ class Clouds:
         if path == "nodescan":
             return self.scan(**arguments)
         provider, method = path.split("/")
-        manager = self.managers.get(provider)
-        if manager is None:
-            raise LookupError("no provider %s" % provider)
+        if provider not in self.managers:
+            self.program.load()
+        manager = self.managers[provider]
         adapter = manager.adapter
         client = adapter._getClient()
         if method == "list_servers":
@@ -188,7 +189,7 @@ class Program:
         return []
 
     def start(self):
-        self.clouds = Clouds()
+        self.clouds = Clouds(self)
         self.load()
         command = [PROGRAMS[self.kind], "-f", "-c", self.configfile, *self.arguments()]
         if self.securefile:
@@ -272,6 +273,10 @@ class Program:
 
     def is_alive(self):
         return self.child is not None and self.child.poll() is None
+
+    @property
+    def _config(self):
+        return self.config
 
     def getProviderManager(self, name):
         if name not in self.clouds.managers:

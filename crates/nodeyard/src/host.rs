@@ -37,12 +37,19 @@ pub(crate) async fn full_name() -> String {
     }
 }
 
-/// The first name with a dot among those that the hosts file gives to the same address.
+/// What the first line of the hosts file for our address calls it: by a name with a dot if there is one, and by its
+/// first name otherwise.
 fn in_hosts<'a>(hosts: &'a str, name: &str) -> Option<&'a str> {
     let lines = hosts.lines().filter_map(|line| line.split('#').next());
-    let names = lines.map(|line| line.split_whitespace().skip(1));
-    let mut ours = names.filter(|names| names.clone().any(|other| other == name));
-    ours.find_map(|mut names| names.find(|other| other.contains('.')))
+    let mut lines = lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        Some((words.next()?, words))
+    });
+    let is_ours = |names: &std::str::SplitWhitespace<'a>| names.clone().any(|other| other == name);
+    let (address, _) = lines.clone().find(|(_, names)| is_ours(names))?;
+    let (_, names) = lines.find(|(other, _)| *other == address)?;
+    let mut dotted = names.clone().filter(|name| name.contains('.'));
+    dotted.next().or_else(|| names.clone().next())
 }
 
 /// The standard library cannot ask for canonical names; this program does nothing else.
@@ -65,7 +72,9 @@ mod tests {
         let hosts =
             "127.0.0.1 localhost # np01.wrong\n10.0.0.1 np01.example.com np01\n10.0.0.2 np02\n";
         assert_eq!(in_hosts(hosts, "np01"), Some("np01.example.com"));
-        assert_eq!(in_hosts(hosts, "np02"), None);
+        assert_eq!(in_hosts(hosts, "np02"), Some("np02"));
+        let shared = "127.0.0.1 localhost\n127.0.0.1 np04\n";
+        assert_eq!(in_hosts(shared, "np04"), Some("localhost"));
         assert_eq!(in_hosts(hosts, "np03"), None);
     }
 }

@@ -123,5 +123,7 @@ fn shorten(options: &mut steward::Options) {
         options.cleans = interval > Duration::ZERO;
         options.timing.pass = interval.max(Duration::from_millis(100));
         options.pace.linger = interval;
+        options.timing.inquiry = interval.max(Duration::from_millis(100));
+        options.timing.patience = options.timing.inquiry.saturating_mul(10);
     }
 }
