@@ -17,6 +17,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 #[derive(Parser)]
 struct Args {
     /// What to measure; everything if nothing is named

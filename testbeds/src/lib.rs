@@ -8,6 +8,7 @@
 pub mod containers;
 pub mod dib;
 pub mod gearman;
+pub mod nodepool_suite;
 
 mod certificates;
 mod ensemble;

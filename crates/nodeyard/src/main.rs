@@ -27,6 +27,10 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::program::Program;
 
+/// Copies of many records come and go with the watches, from many threads; docs/decisions/allocator.md has the figures.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let program = Program::from_argv0(args.first().map(OsString::as_os_str));

@@ -15,4 +15,5 @@ mod drain;
 mod killed;
 mod metastatic;
 mod mixed;
+mod nodepools_own_tests;
 mod zuul_client;

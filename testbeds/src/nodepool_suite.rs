@@ -1,0 +1,87 @@
+//! Nodepool's own tests, with other programs in the place of its launcher and builder.
+//!
+//! `testbeds/nodepool-suite` has the stand-ins and the list of tests that can be run so: those that do not reach into
+//! the objects of Python's programs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::{fs, thread};
+
+use anyhow::{Context, Result};
+
+use crate::process::tied;
+use crate::python::{self, testbeds};
+use crate::zookeeper::ZooKeeperServer;
+
+/// Tests at once. They wait most of the time.
+const AT_ONCE: usize = 3;
+
+/// What came of the tests.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub passed: usize,
+    /// The whole output of each test that failed.
+    pub failed: Vec<(String, String)>,
+}
+
+/// Runs all tests of the list. `programs` is a directory with links named `nodepool-launcher` and `nodepool-builder`.
+pub fn run(zookeeper: &ZooKeeperServer, programs: &Path) -> Result<Report> {
+    let list = testbeds().join("nodepool-suite/tests.txt");
+    let list =
+        fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let tests = list.lines().map(str::trim);
+    let tests = tests.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let waiting: Mutex<Vec<&str>> = Mutex::new(tests.collect());
+    let python = python::environment("nodepool")?.join("bin/python3");
+    let report = Mutex::new(Report::default());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                scope.spawn(|| -> Result<()> {
+                    while let Some(test) = next(&waiting) {
+                        let output = command(zookeeper, programs, &python).arg(test).output()?;
+                        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                        if output.status.success() {
+                            report.passed += 1;
+                        } else {
+                            let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+                            text.push_str(&String::from_utf8_lossy(&output.stderr));
+                            report.failed.push((test.to_owned(), text));
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        workers.into_iter().try_for_each(|worker| {
+            let ended = worker.join();
+            ended.unwrap_or_else(|_| anyhow::bail!("a thread that runs tests has panicked"))
+        })
+    })?;
+    Ok(report.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn next<'t>(waiting: &Mutex<Vec<&'t str>>) -> Option<&'t str> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).pop()
+}
+
+fn command(zookeeper: &ZooKeeperServer, programs: &Path, python: &Path) -> Command {
+    let certificates = zookeeper.certificates();
+    let mut command = tied(python);
+    command
+        .arg(testbeds().join("nodepool-suite/run.py"))
+        .arg("--launcher")
+        .arg(programs.join("nodepool-launcher"))
+        .arg("--builder")
+        .arg(programs.join("nodepool-builder"))
+        .env(
+            "NODEPOOL_ZK_HOST",
+            format!("localhost:{}", zookeeper.tls_port()),
+        )
+        .env("NODEPOOL_ZK_CA", &certificates.ca)
+        .env("NODEPOOL_ZK_CERT", &certificates.client.cert)
+        .env("NODEPOOL_ZK_KEY", &certificates.client.key)
+        .stdin(Stdio::null());
+    command
+}
