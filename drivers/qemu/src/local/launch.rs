@@ -1,0 +1,116 @@
+//! Starting QEMU.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nodeyard_driver::{Error, ErrorClass};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use super::console::{QEMU_LOG, tail};
+use super::disk::missing_tool;
+use super::process::ProcessIdentity;
+use super::qmp::Qmp;
+use crate::host::LocalId;
+use crate::options::Options;
+
+/// From the start of the process until it answers on its control socket.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Starts QEMU in `directory` and returns when it answers there. Should this be dropped halfway, the process stays
+/// and is found by its command line.
+pub(super) async fn start(
+    options: &Options,
+    id: &LocalId,
+    directory: &Path,
+    arguments: &[String],
+) -> Result<ProcessIdentity, Error> {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(directory.join(QEMU_LOG))
+        .map_err(|cause| Error::retry(format!("machine {id} cannot have a log")).because(cause))?;
+    // In a session of its own no terminal and no end of ours concerns it.
+    let mut command = Command::new("setsid");
+    command
+        .arg(&*options.binary)
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    find_binary(options)?;
+    let mut child = command
+        .spawn()
+        .map_err(|cause| missing_tool("setsid", "util-linux", cause))?;
+    let ready = tokio::select! {
+        answers = timeout(PATIENCE, answers(directory)) => answers.is_ok(),
+        _ended = child.wait() => false,
+    };
+    let identity = child
+        .id()
+        .and_then(|pid| ProcessIdentity::of(i32::try_from(pid).ok()?));
+    match identity {
+        Some(identity) if ready => Ok(identity),
+        _ => Err(failure(id, directory, &mut child)),
+    }
+}
+
+async fn answers(directory: &Path) {
+    while Qmp::connect(directory).await.is_err() {
+        sleep(PAUSE).await;
+    }
+}
+
+fn failure(id: &LocalId, directory: &Path, child: &mut Child) -> Error {
+    let said = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
+    if matches!(child.try_wait(), Ok(None)) {
+        // It may have ended by itself.
+        let _killed = child.start_kill();
+        return Error::retry(format!(
+            "QEMU of machine {id} did not answer within {PATIENCE:?}: {said}"
+        ));
+    }
+    let class = if said.contains("Cannot allocate memory") || said.contains("No space left") {
+        ErrorClass::Capacity
+    } else {
+        ErrorClass::Permanent
+    };
+    Error::new(class, format!("QEMU ended before machine {id} ran: {said}"))
+}
+
+/// `setsid` would only say that there is no such file.
+fn find_binary(options: &Options) -> Result<(), Error> {
+    match find_program(&options.binary) {
+        Some(_) => Ok(()),
+        None => Err(qemu_error(options, io::ErrorKind::NotFound.into())),
+    }
+}
+
+pub(super) fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    if name.contains('/') {
+        return Some(name.into()).filter(|path: &std::path::PathBuf| path.is_file());
+    }
+    let path = std::env::var_os("PATH")?;
+    let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
+    candidates.find(|file| file.is_file())
+}
+
+pub(super) fn qemu_error(options: &Options, cause: io::Error) -> Error {
+    let binary = &options.binary;
+    if cause.kind() == io::ErrorKind::NotFound {
+        let package = match &*options.architecture {
+            "x86_64" | "i386" => "qemu-system-x86",
+            "aarch64" | "arm" => "qemu-system-arm",
+            _ => "qemu-system-misc",
+        };
+        return Error::permanent(format!(
+            "{binary} is not installed; on Debian it is in {package}, elsewhere name it with `binary`"
+        ));
+    }
+    Error::permanent(format!("{binary} cannot be run")).because(cause)
+}

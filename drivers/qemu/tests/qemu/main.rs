@@ -1,0 +1,15 @@
+//! The driver with real QEMU processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod boot;
+mod common;
+mod host;
+mod images;
+mod kit;
+mod life;
