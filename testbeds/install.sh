@@ -8,3 +8,4 @@ cd "$(dirname "$0")"
 ./python/install.sh nodepool >/dev/null
 ./zuul/install.sh >/dev/null
 ./gearman/install.sh >/dev/null
+./qemu/install.sh >/dev/null

@@ -3,6 +3,8 @@
 //! A driver gets its own section from whoever makes it. This is the rest: limits, time-outs, how machines are
 //! reached.
 
+mod qemu;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +73,7 @@ impl Settings {
             config::Driver::Static(section) => of_static(section),
             config::Driver::Fake(section) => of_openstack(&section.settings)?,
             config::Driver::OpenStack(section) => of_openstack(&section.settings)?,
+            config::Driver::Qemu(section) => qemu::settings(section)?,
             other => {
                 return Err(StartError::NoSettings {
                     driver: other.name(),

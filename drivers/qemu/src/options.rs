@@ -226,6 +226,9 @@ fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
             return Err(Error::permanent(format!("label {name} has no image")));
         }
     };
+    if label.warm_template {
+        tracing::warn!(label = %label.name, "machines start from the beginning: `warm-template` is not part of this version");
+    }
     Ok(LabelOptions {
         name: label.name.as_str().into(),
         image,

@@ -22,6 +22,8 @@ pub(crate) use outlook::Pages;
 use drivers::Drivers;
 use outlook::Recorder;
 
+use crate::store_access;
+
 /// Runs a launcher on a store until `stop`. The store stays open.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
@@ -33,6 +35,7 @@ pub(crate) async fn run(
     let options = options();
     let hostname = options.hostname.clone();
     let first = config.config();
+    let state_dir = store_access::state_dir(Some(&first))?;
     let cloud = std::env::var(URL_VARIABLE).ok();
     let scanner: Arc<dyn Scanner> = match &cloud {
         Some(url) => Arc::new(RemoteScan::new(url)?),
@@ -41,7 +44,7 @@ pub(crate) async fn run(
     let parts = Parts {
         tree: Arc::clone(&tree),
         config: follow(config),
-        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner))),
+        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner), state_dir)),
         scanner,
         events: Arc::new(Recorder(metrics.clone())),
         clock: Clock::system(),

@@ -51,13 +51,11 @@ impl QemuDriver {
                     None => {
                         let machine = describe(order, label, upload, now);
                         self.host.record(&machine).await?;
-                        machine
+                        machine.id
                     }
                 };
-                state.external_id = Some(machine.id.as_str().into());
-                state.write(&Create::Described {
-                    machine: machine.id,
-                })?;
+                state.external_id = Some(machine.as_str().into());
+                state.write(&Create::Described { machine })?;
                 Ok(Step::go_on())
             }
             Create::Described { machine } => {
@@ -132,7 +130,7 @@ impl QemuDriver {
         for machine in self.machines_of_node(order.node).await? {
             let stillborn = machine.process.is_some() && !self.host.is_up(&machine).await?;
             if good.is_none() && !machine.going && !stillborn {
-                good = Some(machine);
+                good = Some(machine.id);
             } else {
                 going = true;
                 self.remove_at_once(&machine).await?;
@@ -239,7 +237,7 @@ impl QemuDriver {
 /// What was in the way of an order.
 enum Debris {
     /// Nothing, or what can be taken over.
-    Cleared(Option<Machine>),
+    Cleared(Option<LocalId>),
     /// It is on its way out.
     Going,
 }

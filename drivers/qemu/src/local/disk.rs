@@ -229,7 +229,7 @@ mod tests {
     fn images_that_name_other_files_are_recognised() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("image");
-        let mut look = |bytes: &[u8]| {
+        let look = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             inspect(&path)
         };

@@ -1,9 +1,10 @@
 //! A machine that boots Linux, is logged in to, and goes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nodeyard_driver::ErrorClass;
 use nodeyard_driver_qemu::ImageChoice;
 use nodeyard_model::ConnectionPort;
 use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
@@ -48,7 +49,7 @@ pub(crate) fn bootable() -> (Yard, PathBuf) {
     (yard, key)
 }
 
-fn ssh(key: &PathBuf, port: u16, command: &str) -> String {
+pub(crate) fn ssh(key: &Path, address: &str, port: u16, command: &str) -> String {
     let output = Command::new("ssh")
         .args(["-i".as_ref(), key.as_os_str()])
         .args(["-p", &port.to_string()])
@@ -66,7 +67,7 @@ fn ssh(key: &PathBuf, port: u16, command: &str) -> String {
             "-o",
             "IdentitiesOnly=yes",
         ])
-        .args(["root@127.0.0.1", command])
+        .args([&format!("root@{address}"), command])
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -103,7 +104,7 @@ async fn a_guest_boots_lets_its_owner_in_and_goes() {
     );
 
     let script = "hostname; cat /proc/cmdline; cat /sys/block/vda/size; echo x > /root/x && sync && echo written";
-    let text = tokio::task::spawn_blocking(move || ssh(&key, port, script))
+    let text = tokio::task::spawn_blocking(move || ssh(&key, "127.0.0.1", port, script))
         .await
         .unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -130,13 +131,23 @@ async fn a_guest_boots_lets_its_owner_in_and_goes() {
 #[tokio::test]
 async fn a_guest_that_dies_fails_its_launch_with_its_last_words() {
     let (mut yard, _) = bootable();
-    // Without its disk's driver it panics, and then it is not to start again.
     let label = &mut yard.options.pools[0].labels[0];
-    label.kernel_args = Some("console=ttyS0 panic=-1 rdinit=/nonexistent".into());
-    label.initrd = None;
-    yard.options.machine = Some("pc".into());
-    yard.options.boot_timeout = Duration::from_secs(5);
+    label.kernel_args = Some("console=ttyS0 rdinit=/bin/busybox -- poweroff -f".into());
     let error = launch(&yard.driver(), &order(1)).await.unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("Kernel panic"), "{text}");
+    assert_eq!(error.class(), ErrorClass::Permanent, "{text}");
+    assert!(text.contains("stopped while it booted"), "{text}");
+    assert!(text.contains("reboot: Power down"), "{text}");
+}
+
+#[tokio::test]
+async fn a_guest_that_never_answers_is_given_up() {
+    let mut yard = Yard::with_label(|label| label.host_key_checking = true);
+    yard.options.boot_timeout = Duration::from_secs(1);
+    let error = launch(&yard.driver(), &order(1)).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Capacity);
+    assert!(
+        error.to_string().contains("did not answer on 127.0.0.1:"),
+        "{error}"
+    );
 }

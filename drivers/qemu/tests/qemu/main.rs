@@ -8,6 +8,7 @@
 )]
 
 mod boot;
+mod bridge;
 mod common;
 mod host;
 mod images;

@@ -1,11 +1,13 @@
 //! From the configuration of a provider to its driver.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nodeyard_config::{self as config, Fake, OpenStackLabel, OpenStackSettings};
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_fake as fake;
+use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::DriverFactory;
 use nodeyard_model::ImageName;
@@ -17,14 +19,21 @@ pub(super) struct Drivers {
     /// Simulated clouds in this process; they outlive changes of the configuration.
     clouds: Mutex<HashMap<String, Arc<fake::World>>>,
     scanner: Arc<dyn Scanner>,
+    /// Where machines on this host are kept, unless their provider says otherwise.
+    state_dir: PathBuf,
 }
 
 impl Drivers {
-    pub(super) fn new(cloud_url: Option<String>, scanner: Arc<dyn Scanner>) -> Self {
+    pub(super) fn new(
+        cloud_url: Option<String>,
+        scanner: Arc<dyn Scanner>,
+        state_dir: PathBuf,
+    ) -> Self {
         Self {
             cloud_url,
             clouds: Mutex::default(),
             scanner,
+            state_dir,
         }
     }
 
@@ -50,6 +59,10 @@ impl DriverFactory for Drivers {
             ))),
             config::Driver::Fake(section) => {
                 Ok(Arc::new(self.fake(section, provider.name(), owner)?))
+            }
+            config::Driver::Qemu(section) => {
+                let options = qemu::Options::from_config(section, owner, &self.state_dir)?;
+                Ok(Arc::new(QemuDriver::new(options)))
             }
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
