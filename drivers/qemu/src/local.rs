@@ -77,7 +77,9 @@ impl LocalHost {
         process::find([MARK, id.as_str()]).map_err(failed)
     }
 
-    async fn run(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
+    /// Starts a machine from nothing. Should this be dropped halfway, the process stays and is found by its command
+    /// line.
+    async fn run(&self, machine: &Machine, recipe: &Recipe) -> Result<ProcessIdentity, Error> {
         let id = &machine.id;
         let failed = |cause| trouble(&format!("files of machine {id}"), cause);
         let directory = self.directory(id);
@@ -97,8 +99,7 @@ impl LocalHost {
         let seed = seed::image(machine, &recipe.seed).map_err(failed)?;
         fs::write(directory.join(seed::SEED), seed).map_err(failed)?;
         let arguments = arguments::machine(&self.options, machine, recipe, engine);
-        let process = launch::start(&self.options, id, &directory, &arguments).await?;
-        self.note_process(machine, process)
+        launch::start(&self.options, id, &directory, &arguments)
     }
 
     fn note_process(&self, machine: &Machine, process: ProcessIdentity) -> Result<(), Error> {
@@ -163,10 +164,13 @@ impl Host for LocalHost {
     }
 
     async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
-        match self.process(&machine.id)? {
-            Some(process) => self.note_process(machine, process),
-            None => self.run(machine, recipe).await,
-        }
+        let id = &machine.id;
+        let process = match self.process(id)? {
+            Some(process) => process,
+            None => self.run(machine, recipe).await?,
+        };
+        launch::answering(id, &self.directory(id), &process).await?;
+        self.note_process(machine, process)
     }
 
     async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error> {

@@ -202,7 +202,7 @@ fn file_as_image(path: &Path) -> Option<CloudImage> {
         name: name.into(),
         status: ImageStatus::Active,
         created: Some(modified.into()),
-        properties: BTreeMap::new(),
+        properties: BTreeMap::from([("file".to_owned(), name.to_owned())]),
         marks: Vec::new(),
     })
 }

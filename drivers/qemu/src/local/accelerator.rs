@@ -29,8 +29,8 @@ use crate::options::{Options, host_architecture};
 const RESULT: &str = "accelerator.json";
 const SECTOR: &str = "accelerator.img";
 const DEVICE: &str = "/dev/kvm";
-/// A guest that KVM runs needs a second or two.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A guest that KVM runs needs a second or two on an idle host.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Decides once, whoever asks.
 #[derive(Debug, Default)]

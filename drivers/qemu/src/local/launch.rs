@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use nodeyard_driver::{Error, ErrorClass};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
 use super::console::{QEMU_LOG, tail};
@@ -21,9 +21,8 @@ use crate::options::Options;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Starts QEMU in `directory` and returns when it answers there. Should this be dropped halfway, the process stays
-/// and is found by its command line.
-pub(super) async fn start(
+/// Starts QEMU in `directory`. It may not answer yet.
+pub(super) fn start(
     options: &Options,
     id: &LocalId,
     directory: &Path,
@@ -34,47 +33,49 @@ pub(super) async fn start(
         .append(true)
         .open(directory.join(QEMU_LOG))
         .map_err(|cause| Error::retry(format!("machine {id} cannot have a log")).because(cause))?;
+    find_binary(options)?;
     // In a session of its own no terminal and no end of ours concerns it.
-    let mut command = Command::new("setsid");
-    command
+    let child = Command::new("setsid")
         .arg(&*options.binary)
         .args(arguments)
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log);
-    find_binary(options)?;
-    let mut child = command
+        .stderr(log)
         .spawn()
         .map_err(|cause| missing_tool("setsid", "util-linux", cause))?;
-    let ready = tokio::select! {
-        answers = timeout(PATIENCE, answers(directory)) => answers.is_ok(),
-        _ended = child.wait() => false,
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+    pid.and_then(ProcessIdentity::of)
+        .ok_or_else(|| ended(id, directory))
+}
+
+/// Returns when a QEMU that was started answers, or fails with its words if it does not.
+pub(super) async fn answering(
+    id: &LocalId,
+    directory: &Path,
+    process: &ProcessIdentity,
+) -> Result<(), Error> {
+    let answers = async {
+        while Qmp::connect(directory).await.is_err() {
+            sleep(PAUSE).await;
+        }
     };
-    let identity = child
-        .id()
-        .and_then(|pid| ProcessIdentity::of(i32::try_from(pid).ok()?));
-    match identity {
-        Some(identity) if ready => Ok(identity),
-        _ => Err(failure(id, directory, &mut child)),
+    tokio::select! {
+        answers = timeout(PATIENCE, answers) => match answers {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                // The next try starts another.
+                let _killed = process.kill();
+                let said = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
+                Err(Error::retry(format!("QEMU of machine {id} did not answer within {PATIENCE:?}: {said}")))
+            }
+        },
+        _ended = process.ended() => Err(ended(id, directory)),
     }
 }
 
-async fn answers(directory: &Path) {
-    while Qmp::connect(directory).await.is_err() {
-        sleep(PAUSE).await;
-    }
-}
-
-fn failure(id: &LocalId, directory: &Path, child: &mut Child) -> Error {
+fn ended(id: &LocalId, directory: &Path) -> Error {
     let said = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
-    if matches!(child.try_wait(), Ok(None)) {
-        // It may have ended by itself.
-        let _killed = child.start_kill();
-        return Error::retry(format!(
-            "QEMU of machine {id} did not answer within {PATIENCE:?}: {said}"
-        ));
-    }
     let class = if said.contains("Cannot allocate memory") || said.contains("No space left") {
         ErrorClass::Capacity
     } else {

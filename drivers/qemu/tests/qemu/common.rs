@@ -86,7 +86,7 @@ impl Yard {
                 max_cores: None,
                 labels: vec![label()],
             }],
-            stop_grace: Duration::from_millis(200),
+            stop_grace: Duration::from_millis(100),
             poll: Poll::default(),
         };
         Self { directory, options }

@@ -1,12 +1,14 @@
 //! What depends on the host: accelerators, limits, the seed that a guest reads.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use nodeyard_config::Accelerator;
 use nodeyard_driver::Driver;
 use nodeyard_model::ResourceName;
 
+use crate::boot::guest;
 use crate::common::{Yard, launch, order};
 
 /// Whatever KVM is worth here: a machine comes up, and how it was decided is kept and not decided again.
@@ -15,12 +17,7 @@ async fn the_accelerator_is_tried_out_once() {
     let yard = Yard::with(|options| options.accelerator = Accelerator::Auto);
     launch(&yard.driver(), &order(1)).await.unwrap();
     let file = yard.options.directory.join("accelerator.json");
-    if fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/kvm")
-        .is_err()
-    {
+    if !kvm_can_be_opened() {
         eprintln!("SKIPPED: there is no /dev/kvm to try out");
         assert!(!file.exists());
         return;
@@ -44,6 +41,46 @@ async fn the_accelerator_is_tried_out_once() {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
         assert_eq!(line.contains("-accel\0kvm\0"), works, "{line}");
     }
+}
+
+/// Stands in for a host on which KVM works: a QEMU that emulates whatever it is told. So both guests of trials are
+/// seen to work, and that the result decides.
+#[tokio::test]
+async fn a_guest_that_runs_is_believed() {
+    const EMULATE: &str = r#"#!/bin/sh
+        for argument; do
+            shift
+            case "$argument" in
+                kvm) argument=tcg ;;
+                host) argument=max ;;
+            esac
+            set -- "$@" "$argument"
+        done
+        exec qemu-system-x86_64 "$@"
+    "#;
+    if !kvm_can_be_opened() {
+        eprintln!("SKIPPED: there is no /dev/kvm to try out");
+        return;
+    }
+    let kernel = guest().join("vmlinuz");
+    for kernel in [None, Some(kernel)] {
+        let mut yard = Yard::with(|options| options.accelerator = Accelerator::Auto);
+        let script = yard.path().join("emulate");
+        fs::write(&script, EMULATE).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        yard.options.binary = script.to_str().unwrap().into();
+        let label = &mut yard.options.pools[0].labels[0];
+        label.memory = 256;
+        label.kernel = kernel;
+        launch(&yard.driver(), &order(1)).await.unwrap();
+        let trial = fs::read_to_string(yard.options.directory.join("accelerator.json")).unwrap();
+        assert!(trial.contains("\"works\": true"), "{trial}");
+    }
+}
+
+fn kvm_can_be_opened() -> bool {
+    let device = fs::File::options().read(true).write(true).open("/dev/kvm");
+    device.is_ok()
 }
 
 #[tokio::test]

@@ -12,5 +12,6 @@ mod bridge;
 mod common;
 mod host;
 mod images;
+mod killed;
 mod kit;
 mod life;
