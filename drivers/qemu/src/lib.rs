@@ -29,6 +29,7 @@ pub use driver::QemuDriver;
 pub use host::{Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals};
 pub use local::{LocalHost, ProcessIdentity};
 pub use options::{
-    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options, PoolOptions,
+    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options,
+    PoolOptions, Reach,
 };
 pub use recipe::{DiskFormat, Kernel, Recipe, Seed};

@@ -22,8 +22,7 @@ pub struct Options {
     pub network: Network,
     pub boot_timeout: Duration,
     pub cloud_images: Vec<CloudImageOptions>,
-    /// Built images and the port on which their machines are reached.
-    pub disk_images: Vec<(ImageName, u16)>,
+    pub disk_images: Vec<DiskImageOptions>,
     pub pools: Vec<PoolOptions>,
     /// How long a guest has to shut down, and then QEMU to end.
     pub stop_grace: Duration,
@@ -74,11 +73,32 @@ pub enum LabelImage {
 }
 
 #[derive(Debug, Clone)]
+pub struct DiskImageOptions {
+    pub name: ImageName,
+    pub reach: Reach,
+}
+
+#[derive(Debug, Clone)]
 pub struct CloudImageOptions {
     pub name: Box<str>,
     pub choice: ImageChoice,
     pub username: Option<Box<str>>,
+    pub reach: Reach,
+}
+
+/// How the machines of an image are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
     pub port: u16,
+    /// They speak first there, so that it can be heard when they are up.
+    pub greets: bool,
+}
+
+impl Reach {
+    pub const SSH: Self = Self {
+        port: 22,
+        greets: true,
+    };
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,31 +119,33 @@ impl Options {
             || state_dir.join("qemu").join(owner.provider.as_str()),
             PathBuf::from,
         );
-        // QEMU runs inside a machine's directory, where a relative path would mean something else.
-        let directory = std::path::absolute(&directory).map_err(|cause| {
-            Error::permanent(format!(
-                "`directory: {}` cannot be used",
-                directory.display()
-            ))
-            .because(cause)
-        })?;
-        let disk_images = section
-            .diskimages
-            .iter()
-            .map(|image| Ok((image_name(&image.name)?, image.connection.connection_port.0)));
+        let directory = absolute(&directory)?;
+        let disk_images = section.diskimages.iter().map(|image| {
+            Ok(DiskImageOptions {
+                name: image_name(&image.name)?,
+                reach: reach(&image.connection),
+            })
+        });
         Ok(Self {
             directory,
-            binary: section
-                .binary
-                .as_deref()
-                .map_or_else(|| format!("qemu-system-{architecture}").into(), Into::into),
+            binary: match section.binary.as_deref() {
+                Some(path) if path.contains('/') => {
+                    absolute(Path::new(path))?.to_string_lossy().into()
+                }
+                Some(name) => name.into(),
+                None => format!("qemu-system-{architecture}").into(),
+            },
             architecture,
             machine: section.machine.as_deref().map(Into::into),
             accelerator: section.accelerator,
-            firmware: section.firmware.as_ref().map(PathBuf::from),
+            firmware: path(section.firmware.as_ref())?,
             network: network(section)?,
             boot_timeout: *section.boot_timeout,
-            cloud_images: section.cloud_images.iter().map(cloud_image).collect(),
+            cloud_images: section
+                .cloud_images
+                .iter()
+                .map(cloud_image)
+                .collect::<Result<_, _>>()?,
             disk_images: disk_images.collect::<Result<_, Error>>()?,
             pools: section.pools.iter().map(pool).collect::<Result<_, _>>()?,
             stop_grace: Duration::from_secs(5),
@@ -164,15 +186,13 @@ impl Options {
             })
     }
 
-    /// The port on which the machines of a label listen.
-    pub(crate) fn guest_port(&self, label: &LabelOptions) -> Result<u16, Error> {
+    /// How the machines of a label are reached.
+    pub(crate) fn reach(&self, label: &LabelOptions) -> Result<Reach, Error> {
         match &label.image {
-            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.port),
+            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.reach),
             LabelImage::Disk(name) => {
-                let mut known = self.disk_images.iter();
-                Ok(known
-                    .find(|(image, _)| image == name)
-                    .map_or(22, |(_, port)| *port))
+                let known = self.disk_images.iter().find(|image| image.name == *name);
+                Ok(known.map_or(Reach::SSH, |image| image.reach))
             }
         }
     }
@@ -235,8 +255,8 @@ fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
         cpus: label.cpus,
         memory: label.memory,
         disk_size: label.disk_size,
-        kernel: label.kernel.as_ref().map(PathBuf::from),
-        initrd: label.initrd.as_ref().map(PathBuf::from),
+        kernel: path(label.kernel.as_ref())?,
+        initrd: path(label.initrd.as_ref())?,
         kernel_args: label.kernel_args.as_deref().map(Into::into),
         userdata: label.userdata.as_deref().map(Into::into),
         authorized_keys: label
@@ -249,7 +269,14 @@ fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
     })
 }
 
-fn cloud_image(image: &config::QemuCloudImage) -> CloudImageOptions {
+fn reach(connection: &config::Connection) -> Reach {
+    Reach {
+        port: connection.connection_port.0,
+        greets: matches!(connection.connection_type.as_str(), "ssh" | "network_cli"),
+    }
+}
+
+fn cloud_image(image: &config::QemuCloudImage) -> Result<CloudImageOptions, Error> {
     let filters = image
         .image_filters
         .iter()
@@ -258,17 +285,114 @@ fn cloud_image(image: &config::QemuCloudImage) -> CloudImageOptions {
             name: filter.name.clone(),
             values: filter.values.clone(),
         });
-    CloudImageOptions {
+    Ok(CloudImageOptions {
         name: image.name.as_str().into(),
-        choice: match &image.path {
-            Some(path) => ImageChoice::Path(path.into()),
+        choice: match path(image.path.as_ref())? {
+            Some(path) => ImageChoice::Path(path),
             None => ImageChoice::Filters(filters.collect()),
         },
         username: image.username.as_deref().map(Into::into),
-        port: image.connection.connection_port.0,
-    }
+        reach: reach(&image.connection),
+    })
+}
+
+fn path(text: Option<&String>) -> Result<Option<PathBuf>, Error> {
+    text.map(|text| absolute(Path::new(text))).transpose()
+}
+
+/// QEMU runs inside a machine's directory, where a relative path would mean something else.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|cause| {
+        Error::permanent(format!(
+            "path {:?} cannot be used",
+            path.display().to_string()
+        ))
+        .because(cause)
+    })
 }
 
 fn image_name(name: &str) -> Result<ImageName, Error> {
     ImageName::new(name).map_err(|cause| Error::permanent("an image cannot be used").because(cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use nodeyard_config::{Driver, Environment, Mode, load_bytes};
+    use nodeyard_driver::SystemId;
+    use nodeyard_model::ProviderName;
+
+    use super::*;
+
+    fn options(section: &str) -> Result<Options, Error> {
+        let text =
+            format!("labels: [{{name: vm}}]\nproviders:\n- name: local\n  driver: qemu\n{section}");
+        let main = (Path::new("nodepool.yaml"), text.as_bytes());
+        let (config, problems) = load_bytes(main, None, &Environment::default(), Mode::Daemon);
+        let config = config.unwrap_or_else(|| panic!("{problems:?}"));
+        let Driver::Qemu(section) = &config.providers[0].driver else {
+            panic!("not a provider of virtual machines");
+        };
+        let owner = Owner {
+            system: SystemId::new("ours"),
+            provider: ProviderName::new("local").unwrap(),
+        };
+        Options::from_config(section, owner, Path::new("/state"))
+    }
+
+    #[test]
+    fn what_is_absent_is_found_by_itself() {
+        let options = options("").unwrap();
+        assert_eq!(options.directory, Path::new("/state/qemu/local"));
+        assert_eq!(*options.architecture, *host_architecture());
+        assert_eq!(
+            *options.binary,
+            format!("qemu-system-{}", host_architecture())
+        );
+        let address = Ipv4Addr::LOCALHOST;
+        assert_eq!(options.network, Network::User { address });
+    }
+
+    #[test]
+    fn images_say_how_their_machines_are_reached() {
+        let options = options(
+            "  cloud-images:\n  - {name: w, path: /w, connection-type: winrm}\n  - {name: l, path: /l}\n  \
+             pools: [{name: p, labels: [{name: vm, cloud-image: w}]}]\n",
+        )
+        .unwrap();
+        let label = options.label(&"p".into(), &"vm".into()).unwrap();
+        let reach = options.reach(label).unwrap();
+        assert_eq!(
+            reach,
+            Reach {
+                port: 5986,
+                greets: false
+            }
+        );
+        assert_eq!(options.cloud_image("l").unwrap().reach, Reach::SSH);
+    }
+
+    #[test]
+    fn paths_do_not_depend_on_where_qemu_runs() {
+        let options = options(
+            "  directory: vms\n  firmware: fw.fd\n  binary: bin/qemu\n  cloud-images: [{name: l, path: l.raw}]\n",
+        )
+        .unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(options.directory, here.join("vms"));
+        assert_eq!(options.firmware, Some(here.join("fw.fd")));
+        assert_eq!(Path::new(&*options.binary), here.join("bin/qemu"));
+        let image = options.cloud_image("l").unwrap();
+        assert_eq!(image.choice, ImageChoice::Path(here.join("l.raw")));
+    }
+
+    #[test]
+    fn addresses_that_nobody_can_connect_to_are_refused() {
+        for bad in ["0.0.0.0", "localhost", "::1"] {
+            let error = options(&format!("  publish-address: \"{bad}\"\n")).unwrap_err();
+            assert!(
+                error.to_string().contains("is not an IPv4 address"),
+                "{error}"
+            );
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Making a machine.
 
+use std::time::Duration;
+
 use nodeyard_driver::{BootImage, CreateOrder, Error, ErrorClass, Instance, State, Step, Wait};
 use nodeyard_model::{ConnectionPort, Timestamp};
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
 use super::{QemuDriver, local_id, stopping};
 use crate::host::{Answering, Endpoint, LocalId, Machine, Stop, UploadStatus, Vitals};
@@ -75,45 +76,58 @@ impl QemuDriver {
                 let Some(machine) = self.machine(&machine).await? else {
                     return start_over(state, &machine);
                 };
-                let port = self.options.guest_port(label)?;
-                let endpoint = match self.host.look(&machine, port).await? {
-                    Vitals::Down => {
-                        state.write(&Create::Ordered)?;
-                        let text = format!("machine {} stopped while it booted", machine.id);
-                        return Err(self
-                            .failure(ErrorClass::Permanent, text, label, &machine)
-                            .await);
-                    }
-                    Vitals::Up(endpoint) => endpoint,
-                };
-                let heard = match endpoint {
-                    Some(_) if !label.host_key_checking => Answering::Yes,
-                    Some(endpoint) => self.host.hear(endpoint).await,
-                    None => Answering::No,
-                };
-                if let (Answering::Yes, Some(endpoint)) = (heard, endpoint) {
-                    return Ok(Step::Done(instance(&machine, endpoint)));
-                }
-                let age = now.since(since);
-                if age > self.options.boot_timeout {
+                let booted = self.see_boot(label, &machine, now.since(since)).await;
+                if let Err(Boot::Failed(_)) = &booted {
                     state.write(&Create::Ordered)?;
-                    let limit = self.options.boot_timeout;
-                    let place =
-                        endpoint.map_or("anywhere".to_owned(), |place| format!("on {place}"));
-                    let text = format!(
-                        "machine {} did not answer {place} within {limit:?}",
-                        machine.id
-                    );
-                    return Err(self
-                        .failure(ErrorClass::Capacity, text, label, &machine)
-                        .await);
                 }
-                Ok(Step::Wait(Wait {
-                    at_most: self.options.poll.after(age),
-                    event: Some(stopping(&machine.id)),
-                }))
+                match booted {
+                    Ok(Some(endpoint)) => Ok(Step::Done(instance(&machine, endpoint))),
+                    Ok(None) => Ok(Step::Wait(Wait {
+                        at_most: self.options.poll.after(now.since(since)),
+                        event: Some(stopping(&machine.id)),
+                    })),
+                    Err(Boot::Failed(error) | Boot::Unseen(error)) => Err(error),
+                }
             }
         }
+    }
+
+    /// Where a machine answers, if it does already.
+    async fn see_boot(
+        &self,
+        label: &LabelOptions,
+        machine: &Machine,
+        age: Duration,
+    ) -> Result<Option<Endpoint>, Boot> {
+        let id = &machine.id;
+        let reach = self.options.reach(label).map_err(Boot::Unseen)?;
+        let vitals = self.host.look(machine, reach.port).await;
+        let Vitals::Up(endpoint) = vitals.map_err(Boot::Unseen)? else {
+            let text = format!("machine {id} stopped while it booted");
+            let error = self.failure(ErrorClass::Permanent, text, label, id).await;
+            return Err(Boot::Failed(error));
+        };
+        let heard = match endpoint {
+            Some(_) if !label.host_key_checking || !reach.greets => Answering::Yes,
+            Some(endpoint) => self.host.hear(endpoint).await,
+            None => Answering::No,
+        };
+        if heard == Answering::Yes {
+            return Ok(endpoint);
+        }
+        let limit = self.options.boot_timeout;
+        if age <= limit {
+            return Ok(None);
+        }
+        let given_up = Machine {
+            going: true,
+            ..machine.clone()
+        };
+        self.host.record(&given_up).await.map_err(Boot::Unseen)?;
+        let place = endpoint.map_or("anywhere".to_owned(), |place| format!("on {place}"));
+        let text = format!("machine {id} did not answer {place} within {limit:?}");
+        let error = self.failure(ErrorClass::Capacity, text, label, id).await;
+        Err(Boot::Failed(error))
     }
 
     async fn machine(&self, id: &LocalId) -> Result<Option<Machine>, Error> {
@@ -212,7 +226,7 @@ impl QemuDriver {
                 userdata: label.userdata.clone(),
                 username,
             },
-            guest_port: self.options.guest_port(label)?,
+            guest_port: self.options.reach(label)?.port,
         };
         Ok((recipe, upload))
     }
@@ -223,15 +237,22 @@ impl QemuDriver {
         class: ErrorClass,
         text: String,
         label: &LabelOptions,
-        machine: &Machine,
+        machine: &LocalId,
     ) -> Error {
         if !label.console_log {
             return Error::new(class, text);
         }
-        let evidence = self.host.evidence(&machine.id).await.unwrap_or_default();
-        warn!(machine = %machine.id, evidence, "{text}");
+        let evidence = self.host.evidence(machine).await.unwrap_or_default();
         Error::new(class, format!("{text}; {}", evidence.trim_end()))
     }
+}
+
+/// Why a boot does not go on.
+enum Boot {
+    /// Nothing will become of this machine.
+    Failed(Error),
+    /// It may well be up.
+    Unseen(Error),
 }
 
 /// What was in the way of an order.

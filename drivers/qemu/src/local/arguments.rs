@@ -168,3 +168,105 @@ impl Arguments {
         self.pair(name, &value.to_string_lossy());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nodeyard_config::Accelerator;
+    use nodeyard_driver::{Owner, Poll, SystemId, Tags};
+    use nodeyard_model::{ProviderName, Timestamp};
+
+    use super::*;
+    use crate::host::LocalId;
+    use crate::recipe::{DiskFormat, Kernel, Seed};
+
+    fn options(change: impl FnOnce(&mut Options)) -> Options {
+        let mut options = Options {
+            owner: Owner {
+                system: SystemId::new("ours"),
+                provider: ProviderName::new("local").unwrap(),
+            },
+            directory: "/state".into(),
+            binary: "qemu".into(),
+            architecture: "x86_64".into(),
+            machine: None,
+            accelerator: Accelerator::Tcg,
+            firmware: None,
+            network: Network::User {
+                address: [192, 0, 2, 1].into(),
+            },
+            boot_timeout: Default::default(),
+            cloud_images: Vec::new(),
+            disk_images: Vec::new(),
+            pools: Vec::new(),
+            stop_grace: Default::default(),
+            poll: Poll::default(),
+        };
+        change(&mut options);
+        options
+    }
+
+    fn line(options: &Options, engine: Engine) -> String {
+        let guest = Machine {
+            id: LocalId::parse("np1-abc").unwrap(),
+            name: "np1".into(),
+            tags: Tags::default(),
+            upload: None,
+            cpus: 3,
+            memory: 2048,
+            mac: "52:54:00:01:02:03".into(),
+            created: Timestamp::from_secs(0.0).unwrap(),
+            going: false,
+            process: None,
+        };
+        let recipe = Recipe {
+            backing: "/images/a,b.qcow2".into(),
+            format: DiskFormat::Qcow2,
+            disk_size: None,
+            kernel: Some(Kernel {
+                path: "/boot/vmlinuz".into(),
+                initrd: None,
+                arguments: Some("console=ttyS0 quiet".into()),
+            }),
+            seed: Seed::default(),
+            guest_port: 2022,
+        };
+        machine(options, &guest, &recipe, engine).join("\n")
+    }
+
+    #[test]
+    fn a_machine_is_what_the_configuration_says() {
+        let text = line(&options(|_| {}), Engine::Kvm);
+        for part in [
+            "-accel\nkvm\n-cpu\nhost\n",
+            "-name\nnp1-abc\n-smp\n3\n-m\n2048M\n",
+            "-kernel\n/boot/vmlinuz\n-append\nconsole=ttyS0 quiet\n",
+            "user,id=net0,hostfwd=tcp:192.0.2.1:0-:2022\n",
+            "virtio-net,netdev=net0,mac=52:54:00:01:02:03\n",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        assert!(!text.contains("-machine") && !text.contains("-bios") && !text.contains("-initrd"));
+        // What a path contains is never read as an option.
+        assert!(!text.contains("a,b"));
+    }
+
+    #[test]
+    fn boards_and_networks_of_other_kinds() {
+        let arm = options(|options| {
+            options.architecture = "aarch64".into();
+            options.firmware = Some("/fw,1.fd".into());
+            options.network = Network::Bridge {
+                name: "br,evil=1".into(),
+            };
+        });
+        let text = line(&arm, Engine::Tcg);
+        assert!(
+            text.contains("-machine\nvirt\n-accel\ntcg\n-cpu\nmax\n-bios\n/fw,1.fd\n"),
+            "{text}"
+        );
+        assert!(text.contains("bridge,id=net0,br=br,,evil=1\n"), "{text}");
+        let small = options(|options| options.machine = Some("microvm,rtc=on".into()));
+        let text = line(&small, Engine::Tcg);
+        assert!(text.contains("virtio-blk-device,drive=disk"), "{text}");
+    }
+}

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::ErrorClass;
+use nodeyard_driver::{Driver, ErrorClass, State, Step};
 use nodeyard_driver_qemu::ImageChoice;
 use nodeyard_model::ConnectionPort;
 use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
 
-use crate::common::{PATIENCE, Yard, launch, order, remove};
+use crate::common::{PATIENCE, Yard, launch, now, order, remove};
 
 /// Where testbeds/qemu/install.sh has put the guest. Makes it if it is missing.
 pub(crate) fn guest() -> PathBuf {
@@ -150,4 +150,15 @@ async fn a_guest_that_never_answers_is_given_up() {
         error.to_string().contains("did not answer on 127.0.0.1:"),
         "{error}"
     );
+    // Whoever tries again does not get the same one.
+    let first = yard.processes();
+    yard.options.pools[0].labels[0].host_key_checking = false;
+    let driver = yard.driver();
+    let mut state = State::default();
+    while !matches!(
+        driver.create(&order(1), &mut state, now()).await.unwrap(),
+        Step::Done(_)
+    ) {}
+    let second = yard.processes();
+    assert!(second.len() == 1 && second != first);
 }

@@ -12,7 +12,7 @@ use nodeyard_driver::{
 };
 use nodeyard_driver_qemu::{
     CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options, PoolOptions,
-    QemuDriver,
+    QemuDriver, Reach,
 };
 use nodeyard_model::{NodeId, ProviderName, Timestamp};
 use tempfile::TempDir;
@@ -78,7 +78,7 @@ impl Yard {
                 name: "file".into(),
                 choice: ImageChoice::Path(image),
                 username: None,
-                port: 22,
+                reach: Reach::SSH,
             }],
             disk_images: Vec::new(),
             pools: vec![PoolOptions {

@@ -8,7 +8,7 @@ use nodeyard_driver::{
     BootImage, Driver, ErrorClass, ImageFilter, ImageSource, ImageStatus, ImageTarget, State, Step,
     UploadOrder, UploadedImage,
 };
-use nodeyard_driver_qemu::{ImageChoice, LabelImage, QemuDriver};
+use nodeyard_driver_qemu::{DiskImageOptions, ImageChoice, LabelImage, QemuDriver, Reach};
 use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
 
 use crate::common::{PROVIDER, Yard, launch, now, order, owner, remove};
@@ -66,7 +66,10 @@ async fn an_image_stays_as_long_as_a_machine_builds_on_it() {
     let yard = Yard::with(|options| {
         let debian = ImageName::new("debian").unwrap();
         options.pools[0].labels[0].image = LabelImage::Disk(debian.clone());
-        options.disk_images = vec![(debian, 22)];
+        options.disk_images = vec![DiskImageOptions {
+            name: debian,
+            reach: Reach::SSH,
+        }];
     });
     let built = yard.path().join("built.qcow2");
     qemu_img(&["create", "-q", "-f", "qcow2", built.to_str().unwrap(), "8M"]);

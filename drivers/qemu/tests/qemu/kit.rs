@@ -255,6 +255,8 @@ async fn machines_survive_every_fault() {
         nodes: 1,
         // Shorter than a start may take on a busy host: then that is one more fault to survive.
         step_limit: Duration::from_secs(2),
+        // All combinations would be nine thousand runs.
+        pairs: Some(149),
         ..Suite::default()
     };
     assert!(report("one machine", explore(suite, LocalBed::new).await).runs > 100);
@@ -266,7 +268,7 @@ async fn uploads_survive_every_fault() {
         nodes: 0,
         uploads: 2,
         step_limit: Duration::from_secs(2),
-        ..Suite::default()
+        pairs: Some(97),
     };
     assert!(report("two uploads", explore(suite, LocalBed::new).await).runs > 100);
 }
