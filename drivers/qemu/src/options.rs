@@ -75,6 +75,7 @@ pub enum LabelImage {
 #[derive(Debug, Clone)]
 pub struct DiskImageOptions {
     pub name: ImageName,
+    pub username: Option<Box<str>>,
     pub reach: Reach,
 }
 
@@ -108,8 +109,14 @@ pub enum ImageChoice {
 }
 
 impl Options {
-    /// `state_dir` is where the provider keeps its files if the section does not say.
-    pub fn from_config(section: &Qemu, owner: Owner, state_dir: &Path) -> Result<Self, Error> {
+    /// `state_dir` is where the provider keeps its files if the section does not say; `username` is who logs in to
+    /// machines of a built image.
+    pub fn of(
+        section: &Qemu,
+        owner: Owner,
+        state_dir: &Path,
+        username: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
         let architecture: Box<str> = section
             .architecture
             .as_deref()
@@ -123,6 +130,7 @@ impl Options {
         let disk_images = section.diskimages.iter().map(|image| {
             Ok(DiskImageOptions {
                 name: image_name(&image.name)?,
+                username: username(&image.name).map(Into::into),
                 reach: reach(&image.connection),
             })
         });
@@ -190,11 +198,24 @@ impl Options {
     pub(crate) fn reach(&self, label: &LabelOptions) -> Result<Reach, Error> {
         match &label.image {
             LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.reach),
-            LabelImage::Disk(name) => {
-                let known = self.disk_images.iter().find(|image| image.name == *name);
-                Ok(known.map_or(Reach::SSH, |image| image.reach))
-            }
+            LabelImage::Disk(name) => Ok(self
+                .disk_image(name)
+                .map_or(Reach::SSH, |image| image.reach)),
         }
+    }
+
+    /// Who logs in to the machines of a label, if the configuration says so.
+    pub(crate) fn username(&self, label: &LabelOptions) -> Result<Option<Box<str>>, Error> {
+        match &label.image {
+            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.username.clone()),
+            LabelImage::Disk(name) => Ok(self
+                .disk_image(name)
+                .and_then(|image| image.username.clone())),
+        }
+    }
+
+    fn disk_image(&self, name: &ImageName) -> Option<&DiskImageOptions> {
+        self.disk_images.iter().find(|image| image.name == *name)
     }
 }
 
@@ -336,7 +357,7 @@ mod tests {
             system: SystemId::new("ours"),
             provider: ProviderName::new("local").unwrap(),
         };
-        Options::from_config(section, owner, Path::new("/state"))
+        Options::of(section, owner, Path::new("/state"), |_| None)
     }
 
     #[test]

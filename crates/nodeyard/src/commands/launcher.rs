@@ -22,8 +22,6 @@ pub(crate) use outlook::Pages;
 use drivers::Drivers;
 use outlook::Recorder;
 
-use crate::store_access;
-
 /// Runs a launcher on a store until `stop`. The store stays open.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
@@ -35,16 +33,16 @@ pub(crate) async fn run(
     let options = options();
     let hostname = options.hostname.clone();
     let first = config.config();
-    let state_dir = store_access::state_dir(Some(&first))?;
     let cloud = std::env::var(URL_VARIABLE).ok();
     let scanner: Arc<dyn Scanner> = match &cloud {
         Some(url) => Arc::new(RemoteScan::new(url)?),
         None => Arc::new(NetworkScanner::default()),
     };
+    let config = follow(config);
     let parts = Parts {
         tree: Arc::clone(&tree),
-        config: follow(config),
-        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner), state_dir)),
+        drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner), config.clone())),
+        config,
         scanner,
         events: Arc::new(Recorder(metrics.clone())),
         clock: Clock::system(),

@@ -11,5 +11,6 @@ mod bed;
 mod config;
 mod nodepool;
 mod programs;
+mod qemu;
 mod store;
 mod up;

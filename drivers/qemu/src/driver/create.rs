@@ -207,10 +207,6 @@ impl QemuDriver {
                 readable(path, what)?;
             }
         }
-        let username = match &label.image {
-            LabelImage::Cloud(name) => self.options.cloud_image(name)?.username.clone(),
-            LabelImage::Disk(_) => None,
-        };
         let recipe = Recipe {
             backing,
             format,
@@ -224,7 +220,7 @@ impl QemuDriver {
                 hostname: order.hostname().into(),
                 authorized_keys: label.authorized_keys.clone(),
                 userdata: label.userdata.clone(),
-                username,
+                username: self.options.username(label)?,
             },
             guest_port: self.options.reach(label)?.port,
         };

@@ -53,7 +53,7 @@ impl Accelerators {
         match options.accelerator {
             Accelerator::Kvm => Ok(Engine::Kvm),
             Accelerator::Tcg => Ok(Engine::Tcg),
-            Accelerator::Auto if !kvm_is_possible(options) => Ok(Engine::Tcg),
+            Accelerator::Auto if *options.architecture != *host_architecture() => Ok(Engine::Tcg),
             Accelerator::Auto => {
                 let circumstances = circumstances(options);
                 let mut known = self.result.lock().await;
@@ -83,9 +83,8 @@ impl Accelerators {
     }
 }
 
-fn kvm_is_possible(options: &Options) -> bool {
-    *options.architecture == *host_architecture()
-        && access(DEVICE, Access::READ_OK | Access::WRITE_OK).is_ok()
+fn can_open_device() -> bool {
+    access(DEVICE, Access::READ_OK | Access::WRITE_OK).is_ok()
 }
 
 /// The host, QEMU and the part of the configuration that a guest's start depends on.
@@ -107,7 +106,8 @@ fn circumstances(options: &Options) -> String {
         ))
     };
     format!(
-        "{:?} {:?}; {}; {}; {:?}; {:?}; {:?}; {:?}",
+        "{}; {:?} {:?}; {}; {}; {:?}; {:?}; {:?}; {:?}",
+        can_open_device(),
         uname.release(),
         uname.version(),
         processor("model name"),
@@ -127,6 +127,13 @@ fn kernel(options: &Options) -> Option<&Path> {
 
 /// Runs a guest until it shows that it works, or does not.
 async fn try_out(options: &Options, engine: Engine, circumstances: String) -> Result<Trial, Error> {
+    if !can_open_device() {
+        return Ok(Trial {
+            circumstances,
+            works: false,
+            reason: format!("{DEVICE} cannot be opened; on Debian its users are in the group kvm"),
+        });
+    }
     let (guest, sign) = guest(options)?;
     let mut arguments = base(options, engine);
     arguments.extend(["-m", "256M", "-serial", "stdio", "-no-reboot"].map(ToOwned::to_owned));

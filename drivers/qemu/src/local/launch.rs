@@ -96,7 +96,8 @@ pub(super) fn find_program(name: &str) -> Option<std::path::PathBuf> {
     if name.contains('/') {
         return Some(name.into()).filter(|path: &std::path::PathBuf| path.is_file());
     }
-    let path = std::env::var_os("PATH")?;
+    // Where the system looks when it is told nothing.
+    let path = std::env::var_os("PATH").unwrap_or("/bin:/usr/bin".into());
     let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
     candidates.find(|file| file.is_file())
 }

@@ -8,26 +8,13 @@ use nodeyard_driver::{Driver, ErrorClass, State, Step};
 use nodeyard_driver_qemu::ImageChoice;
 use nodeyard_model::ConnectionPort;
 use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
+use nodeyard_testbeds::qemu_guest;
 
 use crate::common::{PATIENCE, Yard, launch, now, order, remove};
 
-/// Where testbeds/qemu/install.sh has put the guest. Makes it if it is missing.
-pub(crate) fn guest() -> PathBuf {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../testbeds/qemu/install.sh"
-    );
-    let output = Command::new(script)
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{script} failed; see above");
-    String::from_utf8(output.stdout).unwrap().trim().into()
-}
-
 /// A yard whose machines boot the guest, and the key to log in with.
 pub(crate) fn bootable() -> (Yard, PathBuf) {
-    let guest = guest();
+    let guest = qemu_guest().unwrap();
     let mut yard = Yard::new();
     let key = yard.path().join("key");
     let made = Command::new("ssh-keygen")

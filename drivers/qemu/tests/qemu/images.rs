@@ -68,6 +68,7 @@ async fn an_image_stays_as_long_as_a_machine_builds_on_it() {
         options.pools[0].labels[0].image = LabelImage::Disk(debian.clone());
         options.disk_images = vec![DiskImageOptions {
             name: debian,
+            username: None,
             reach: Reach::SSH,
         }];
     });

@@ -1,10 +1,9 @@
 //! From the configuration of a provider to its driver.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nodeyard_config::{self as config, Fake, OpenStackLabel, OpenStackSettings};
+use nodeyard_config::{self as config, Config, Fake, OpenStackLabel, OpenStackSettings, Qemu};
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
@@ -12,6 +11,9 @@ use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::DriverFactory;
 use nodeyard_model::ImageName;
 use nodeyard_nodescan::Scanner;
+use tokio::sync::watch;
+
+use crate::store_access;
 
 pub(super) struct Drivers {
     /// Where simulated clouds are, if not in this process.
@@ -19,22 +21,31 @@ pub(super) struct Drivers {
     /// Simulated clouds in this process; they outlive changes of the configuration.
     clouds: Mutex<HashMap<String, Arc<fake::World>>>,
     scanner: Arc<dyn Scanner>,
-    /// Where machines on this host are kept, unless their provider says otherwise.
-    state_dir: PathBuf,
+    /// Of images that are built, some drivers have to know more than their own section says.
+    config: watch::Receiver<Arc<Config>>,
 }
 
 impl Drivers {
     pub(super) fn new(
         cloud_url: Option<String>,
         scanner: Arc<dyn Scanner>,
-        state_dir: PathBuf,
+        config: watch::Receiver<Arc<Config>>,
     ) -> Self {
         Self {
             cloud_url,
             clouds: Mutex::default(),
             scanner,
-            state_dir,
+            config,
         }
+    }
+
+    fn qemu(&self, section: &Qemu, owner: Owner) -> Result<QemuDriver, Error> {
+        let config = Arc::clone(&self.config.borrow());
+        let state_dir = store_access::state_dir(Some(&config))
+            .map_err(|cause| Error::permanent("there is no place for machines").because(cause))?;
+        let username = |image: &str| Some(config.images.get(image)?.username.clone());
+        let options = qemu::Options::of(section, owner, &state_dir, username)?;
+        Ok(QemuDriver::new(options))
     }
 
     fn fake(&self, section: &Fake, name: &str, owner: Owner) -> Result<fake::FakeDriver, Error> {
@@ -60,10 +71,7 @@ impl DriverFactory for Drivers {
             config::Driver::Fake(section) => {
                 Ok(Arc::new(self.fake(section, provider.name(), owner)?))
             }
-            config::Driver::Qemu(section) => {
-                let options = qemu::Options::from_config(section, owner, &self.state_dir)?;
-                Ok(Arc::new(QemuDriver::new(options)))
-            }
+            config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
                 other.name()
