@@ -69,6 +69,26 @@ fn wait_for_node(bed: &Bed, what: &str, condition: impl Fn(&Value) -> bool) -> V
     }
 }
 
+/// Machines outlive everybody; those of a test that has failed must not.
+struct EndMachines<'a>(&'a Bed);
+
+impl Drop for EndMachines<'_> {
+    fn drop(&mut self) {
+        let Ok(machines) = fs::read_dir(self.0.path("state/qemu/here/machines")) else {
+            return;
+        };
+        for path in machines.flatten().map(|entry| entry.path()) {
+            let description = fs::read(path).unwrap_or_default();
+            let description: Value = serde_json::from_slice(&description).unwrap_or_default();
+            if let Some(pid) = description["process"]["pid"].as_i64() {
+                let _ended = Command::new("kill")
+                    .args(["-KILL", &pid.to_string()])
+                    .status();
+            }
+        }
+    }
+}
+
 #[test]
 fn a_machine_is_booted_logged_in_to_kept_over_a_kill_and_replaced() {
     let bed = Bed::new();
@@ -78,6 +98,7 @@ fn a_machine_is_booted_logged_in_to_kept_over_a_kill_and_replaced() {
         .status();
     assert!(made.unwrap().success());
     bed.write("nodepool.yaml", configuration(&bed));
+    let _end_machines = EndMachines(&bed);
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
     let node = wait_for_node(&bed, "is ready", |node| node["state"] == "ready");
     let id = node["id"].as_str().unwrap();
