@@ -77,8 +77,7 @@ impl LocalHost {
         process::find([MARK, id.as_str()]).map_err(failed)
     }
 
-    /// Starts a machine from nothing. Should this be dropped halfway, the process stays and is found by its command
-    /// line.
+    /// Starts a machine from nothing.
     async fn run(&self, machine: &Machine, recipe: &Recipe) -> Result<ProcessIdentity, Error> {
         let id = &machine.id;
         let failed = |cause| trouble(&format!("files of machine {id}"), cause);
@@ -169,8 +168,8 @@ impl Host for LocalHost {
             Some(process) => process,
             None => self.run(machine, recipe).await?,
         };
-        launch::answering(id, &self.directory(id), &process).await?;
-        self.note_process(machine, process)
+        self.note_process(machine, process.clone())?;
+        launch::answering(id, &self.directory(id), &process).await
     }
 
     async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error> {

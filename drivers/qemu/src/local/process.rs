@@ -71,7 +71,8 @@ impl ProcessIdentity {
     }
 }
 
-/// The process whose command line has `marker` as two arguments in a row.
+/// The process whose command line has `marker` as two arguments in a row. One that was started this very moment may
+/// have none yet.
 pub(super) fn find(marker: [&str; 2]) -> io::Result<Option<ProcessIdentity>> {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
@@ -133,7 +134,11 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = i32::try_from(child.id().unwrap()).unwrap();
-        let found = find(["-name", &marker]).unwrap().unwrap();
+        let found = loop {
+            if let Some(found) = find(["-name", &marker]).unwrap() {
+                break found;
+            }
+        };
         assert_eq!(found, ProcessIdentity::of(pid).unwrap());
         for other in [
             ProcessIdentity {

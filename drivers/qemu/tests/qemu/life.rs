@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nodeyard_driver::{Driver, ErrorClass, ExternalId, ResourceKind, State, Step, Target};
+use nodeyard_driver::{Driver, ErrorClass, ExternalId, ResourceKind, State, Step, Target, Wait};
 use nodeyard_model::ConnectionPort;
 use serde_json::Value;
 
@@ -150,31 +150,22 @@ async fn a_machine_that_stops_while_it_boots_is_noticed_at_once() {
     // It is waited for, but nobody in it will ever answer.
     let yard = Yard::with_label(|label| label.host_key_checking = true);
     let driver = yard.driver();
-    let launching = order(1);
-    let launching = launch(&driver, &launching);
-    let killing = async {
-        while yard.processes().is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        // Only when it is known to be up does its death come in the middle of the boot.
-        loop {
-            let machines = yard.names("machines");
-            let described = machines
-                .iter()
-                .find(|name| name.ends_with(".json"))
-                .unwrap();
-            let path = yard.options.directory.join("machines").join(described);
-            if fs::read_to_string(path).unwrap().contains("\"pid\"") {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        for pid in yard.processes() {
-            kill(pid);
+    let mut state = State::fresh();
+    let event = loop {
+        match step(&driver, &mut state).await {
+            Step::Wait(Wait {
+                event: Some(event), ..
+            }) => break event,
+            Step::Wait(_) => {}
+            Step::Done(instance) => panic!("{instance:?}"),
         }
     };
-    let (launched, ()) = tokio::join!(launching, killing);
-    let error = launched.unwrap_err();
+    for pid in yard.processes() {
+        kill(pid);
+    }
+    driver.event(&event).await;
+    let error = driver.create(&order(1), &mut state, now()).await;
+    let error = error.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
     assert!(
         error.to_string().contains("stopped while it booted"),
