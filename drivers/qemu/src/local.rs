@@ -31,7 +31,7 @@ pub use process::ProcessIdentity;
 
 use self::accelerator::Accelerators;
 use self::arguments::MARK;
-use self::descriptions::{Shelf, create_private, unless_missing};
+use self::descriptions::{Shelf, create_private, remove_directory, unless_missing};
 use self::qmp::{Qmp, QmpError, SOCKET};
 use crate::host::{
     Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals,
@@ -91,7 +91,7 @@ impl LocalHost {
             .await?;
         }
         // A start that failed may have left something behind.
-        unless_missing(fs::remove_dir_all(&directory)).map_err(failed)?;
+        remove_directory(&directory).await.map_err(failed)?;
         create_private(&directory).map_err(failed)?;
         let engine = self.accelerators.choose(&self.options).await?;
         disk::make_overlay(&directory, recipe).await?;
@@ -221,7 +221,9 @@ impl Host for LocalHost {
     async fn discard(&self, machine: &Machine) -> Result<(), Error> {
         let id = &machine.id;
         let failed = |cause| trouble(&format!("files of machine {id}"), cause);
-        unless_missing(tokio::fs::remove_dir_all(self.directory(id)).await).map_err(failed)?;
+        remove_directory(&self.directory(id))
+            .await
+            .map_err(failed)?;
         self.machines.remove(id).map_err(failed)
     }
 

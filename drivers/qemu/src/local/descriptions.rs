@@ -143,3 +143,19 @@ pub(super) fn unless_missing(result: io::Result<()>) -> io::Result<()> {
         result => result,
     }
 }
+
+/// Removes a directory even if a program that somebody else left behind still writes to it. Not in another thread: that
+/// one would go on when this is dropped, and remove what was made since.
+pub(super) async fn remove_directory(path: &Path) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 1..TRIES {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            result => return unless_missing(result),
+        }
+    }
+    unless_missing(fs::remove_dir_all(path))
+}

@@ -76,7 +76,8 @@ pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<()
     let size = header
         .size
         .max(recipe.disk_size.unwrap_or(0).saturating_mul(GIB));
-    let disk = directory.join(DISK);
+    // A name of its own: the program may outlive us, and must not be in the way of whoever goes on.
+    let draft = directory.join(format!("{}.{DISK}", uuid::Uuid::new_v4().simple()));
     let mut command = Command::new("qemu-img");
     // The format is never left to guessing: a guest could make its raw disk look like one that names a file of
     // this host.
@@ -91,7 +92,7 @@ pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<()
             "-b",
         ])
         .arg(&recipe.backing)
-        .arg(&disk)
+        .arg(&draft)
         .arg(size.to_string())
         .stdin(Stdio::null())
         .kill_on_drop(true);
@@ -100,7 +101,8 @@ pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<()
         .await
         .map_err(|cause| missing_tool("qemu-img", "qemu-utils", cause))?;
     if output.status.success() {
-        return Ok(());
+        return fs::rename(&draft, directory.join(DISK))
+            .map_err(|cause| Error::retry(format!("no disk on top of {backing}")).because(cause));
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(disk_error(
