@@ -23,7 +23,7 @@ use nodeyard_driver::{Error, ErrorClass};
 use nodeyard_model::Timestamp;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use disk::inspect;
 pub(crate) use network::random_mac;
@@ -41,6 +41,10 @@ use crate::recipe::Recipe;
 
 /// How long one try to hear a machine may take. Under emulation a guest needs a while to greet.
 const HEARING: Duration = Duration::from_secs(3);
+
+/// How long a process may take from its first moment until its command line can be read.
+const COMING_UP: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Files and processes of this host.
 #[derive(Debug)]
@@ -65,16 +69,30 @@ impl LocalHost {
         self.machines.path(id.as_str())
     }
 
-    /// The process that runs a machine. The description may be older than it: whoever started it may have died
-    /// before he could write it down.
-    fn process(&self, id: &LocalId) -> Result<Option<ProcessIdentity>, Error> {
+    /// The process that runs a machine. The description may know none, or one that is gone, while another runs or is
+    /// about to: whoever started it may have died before he could write it down.
+    async fn process(&self, id: &LocalId) -> Result<Option<ProcessIdentity>, Error> {
         let failed = |cause| trouble(&format!("processes of machine {id}"), cause);
         let machine: Option<Machine> = self.machines.read(id).map_err(failed)?;
         let known = machine.and_then(|machine| machine.process);
-        if let Some(process) = known {
-            return Ok(Some(process).filter(ProcessIdentity::is_alive));
+        if let Some(process) = known.filter(ProcessIdentity::is_alive) {
+            return Ok(Some(process));
         }
-        process::find([MARK, id.as_str()]).map_err(failed)
+        let limit = Instant::now() + COMING_UP;
+        loop {
+            if let Some(process) = process::find([MARK, id.as_str()]).map_err(failed)? {
+                return Ok(Some(process));
+            }
+            if !self.machines.is_locked(id).map_err(failed)? {
+                return Ok(None);
+            }
+            if Instant::now() > limit {
+                return Err(Error::retry(format!(
+                    "machine {id} is being started by somebody else"
+                )));
+            }
+            sleep(PAUSE).await;
+        }
     }
 
     /// Starts a machine from nothing.
@@ -82,14 +100,6 @@ impl LocalHost {
         let id = &machine.id;
         let failed = |cause| trouble(&format!("files of machine {id}"), cause);
         let directory = self.directory(id);
-        if machine.process.is_some() {
-            // From here on it is the command line that leads to the process.
-            self.record(&Machine {
-                process: None,
-                ..machine.clone()
-            })
-            .await?;
-        }
         // A start that failed may have left something behind.
         remove_directory(&directory).await.map_err(failed)?;
         create_private(&directory).map_err(failed)?;
@@ -98,7 +108,11 @@ impl LocalHost {
         let seed = seed::image(machine, &recipe.seed).map_err(failed)?;
         fs::write(directory.join(seed::SEED), seed).map_err(failed)?;
         let arguments = arguments::machine(&self.options, machine, recipe, engine);
-        launch::start(&self.options, id, &directory, &arguments)
+        let lock = self.machines.lock(id).map_err(failed)?;
+        let lock = lock.ok_or_else(|| {
+            Error::retry(format!("machine {id} is being started by somebody else"))
+        })?;
+        launch::start(&self.options, id, &directory, &arguments, lock)
     }
 
     fn note_process(&self, machine: &Machine, process: ProcessIdentity) -> Result<(), Error> {
@@ -164,7 +178,7 @@ impl Host for LocalHost {
 
     async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
         let id = &machine.id;
-        let process = match self.process(id)? {
+        let process = match self.process(id).await? {
             Some(process) => process,
             None => self.run(machine, recipe).await?,
         };
@@ -173,7 +187,7 @@ impl Host for LocalHost {
     }
 
     async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error> {
-        let Some(process) = self.process(&machine.id)? else {
+        let Some(process) = self.process(&machine.id).await? else {
             return Ok(Vitals::Down);
         };
         console::bound(&self.directory(&machine.id));
@@ -186,12 +200,12 @@ impl Host for LocalHost {
     }
 
     async fn is_up(&self, machine: &Machine) -> Result<bool, Error> {
-        Ok(self.process(&machine.id)?.is_some())
+        Ok(self.process(&machine.id).await?.is_some())
     }
 
     async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error> {
         let id = &machine.id;
-        let Some(process) = self.process(id)? else {
+        let Some(process) = self.process(id).await? else {
             return Ok(());
         };
         let command = match how {
@@ -318,7 +332,7 @@ impl Host for LocalHost {
     }
 
     async fn stopped(&self, machine: &LocalId) {
-        if let Ok(Some(process)) = self.process(machine) {
+        if let Ok(Some(process)) = self.process(machine).await {
             // Should it not be possible to wait, the caller looks too early, and then again.
             let _ended = process.ended().await;
         }

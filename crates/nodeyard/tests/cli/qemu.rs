@@ -137,11 +137,8 @@ fn a_machine_is_booted_logged_in_to_kept_over_a_kill_and_replaced() {
         node["id"] != id && node["state"] == "ready"
     });
     let machines = fs::read_dir(bed.path("state/qemu/here/machines")).unwrap();
-    assert_eq!(
-        machines.count(),
-        2,
-        "description and directory of one machine"
-    );
+    let count = machines.count();
+    assert_eq!(count, 3, "description, lock and directory of one machine");
 
     // Nothing is to outlive the test.
     let text = fs::read_to_string(bed.path("nodepool.yaml")).unwrap();

@@ -1,11 +1,12 @@
 //! Descriptions: small JSON files that say what the other files are, one for each machine and upload.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nodeyard_model::Timestamp;
+use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -45,7 +46,29 @@ impl Shelf {
     }
 
     pub(super) fn remove(&self, id: &LocalId) -> io::Result<()> {
+        unless_missing(fs::remove_file(self.lock_file(id)))?;
         unless_missing(fs::remove_file(self.description(id)))
+    }
+
+    fn lock_file(&self, id: &LocalId) -> PathBuf {
+        self.path(&format!("{id}.lock"))
+    }
+
+    /// A lock for a process that is to be started. It is held as long as somebody has the file open, so that a
+    /// process that gets it as an input can be noticed from the moment it exists. None if somebody holds it.
+    pub(super) fn lock(&self, id: &LocalId) -> io::Result<Option<File>> {
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true).read(true);
+        try_lock(options.open(self.lock_file(id))?)
+    }
+
+    /// Whether a process that was started with the lock exists.
+    pub(super) fn is_locked(&self, id: &LocalId) -> io::Result<bool> {
+        match File::open(self.lock_file(id)) {
+            Ok(file) => Ok(try_lock(file)?.is_none()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// In the order of their names.
@@ -109,6 +132,14 @@ impl Shelf {
             count += 1;
         }
         Ok(count)
+    }
+}
+
+fn try_lock(file: File) -> io::Result<Option<File>> {
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

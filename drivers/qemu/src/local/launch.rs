@@ -1,6 +1,6 @@
 //! Starting QEMU.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
@@ -21,12 +21,13 @@ use crate::options::Options;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Starts QEMU in `directory`. It may not answer yet.
+/// Starts QEMU in `directory`; it may not answer yet. It reads nothing, but keeps `lock` as its input.
 pub(super) fn start(
     options: &Options,
     id: &LocalId,
     directory: &Path,
     arguments: &[String],
+    lock: File,
 ) -> Result<ProcessIdentity, Error> {
     let log = OpenOptions::new()
         .create(true)
@@ -39,7 +40,7 @@ pub(super) fn start(
         .arg(&*options.binary)
         .args(arguments)
         .current_dir(directory)
-        .stdin(Stdio::null())
+        .stdin(lock)
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
@@ -78,6 +79,9 @@ fn ended(id: &LocalId, directory: &Path) -> Error {
     let said = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
     let class = if said.contains("Cannot allocate memory") || said.contains("No space left") {
         ErrorClass::Capacity
+    } else if said.contains("Failed to get \"write\" lock") {
+        // Somebody started it at the same moment, and died before he could say so.
+        ErrorClass::Retry
     } else {
         ErrorClass::Permanent
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use nodeyard_driver::{Driver, State, Step};
+use nodeyard_driver::{Driver, ErrorClass, State, Step};
 
 use crate::common::{PATIENCE, Yard, launch, now, order, remove};
 
@@ -89,7 +89,10 @@ async fn whatever_a_killed_process_has_begun_can_be_deleted() {
     for moment in MOMENTS {
         let yard = killed_at(moment).await;
         remove(&yard.driver(), 1).await.unwrap();
-        assert!(yard.names("machines").is_empty(), "{moment:?}");
+        let mut left = yard.names("machines");
+        // A description that was being written; it is tidied up in time.
+        left.retain(|name| !name.starts_with(".part-"));
+        assert!(left.is_empty(), "{moment:?}: {left:?}");
         // What was about to start finds nothing to start from.
         let deadline = Instant::now() + PATIENCE;
         while !yard.processes().is_empty() {
@@ -105,10 +108,13 @@ async fn whatever_a_killed_process_has_begun_is_finished_by_the_next() {
         let yard = killed_at(moment).await;
         let driver = yard.driver();
         let mut state = State::default();
-        while !matches!(
-            driver.create(&order(1), &mut state, now()).await.unwrap(),
-            Step::Done(_)
-        ) {}
+        loop {
+            match driver.create(&order(1), &mut state, now()).await {
+                Ok(Step::Done(_)) => break,
+                Ok(Step::Wait(_)) => {}
+                Err(error) => assert_eq!(error.class(), ErrorClass::Retry, "{error}"),
+            }
+        }
         assert_eq!(yard.processes().len(), 1, "{moment:?}");
         assert_eq!(driver.list().await.unwrap().len(), 1, "{moment:?}");
     }
