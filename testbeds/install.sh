@@ -11,3 +11,4 @@ cd "$(dirname "$0")"
 ./gearman/install.sh >/dev/null
 ./dib/install.sh >/dev/null
 ./containers/install.sh >/dev/null
+./qemu/install.sh >/dev/null

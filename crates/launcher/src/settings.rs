@@ -4,6 +4,7 @@
 //! reached.
 
 mod container;
+mod qemu;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,6 +88,7 @@ impl Settings {
             config::Driver::OpenStack(section) => of_openstack(&section.settings)?,
             config::Driver::Metastatic(section) => of_metastatic(section),
             config::Driver::Container(section) => container::settings(section)?,
+            config::Driver::Qemu(section) => qemu::settings(section)?,
             other => {
                 return Err(StartError::NoSettings {
                     driver: other.name(),

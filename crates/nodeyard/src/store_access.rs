@@ -52,10 +52,15 @@ impl Target {
         if let Some(zookeeper) = config.and_then(|config| config.zookeeper.as_ref()) {
             return Ok(Target::ZooKeeper(options(zookeeper)?));
         }
-        match config.and_then(|config| config.state_dir.as_deref()) {
-            Some(directory) => Ok(Target::Embedded(PathBuf::from(directory))),
-            None => Ok(Target::Embedded(default_state_dir()?)),
-        }
+        Ok(Target::Embedded(state_dir(config)?))
+    }
+}
+
+/// Where this installation keeps what belongs to this host.
+pub(crate) fn state_dir(config: Option<&Config>) -> anyhow::Result<PathBuf> {
+    match config.and_then(|config| config.state_dir.as_deref()) {
+        Some(directory) => Ok(PathBuf::from(directory)),
+        None => default_state_dir(),
     }
 }
 

@@ -36,6 +36,8 @@ section! {
         "network" [ours] network: QemuNetwork = default(QemuNetwork::User);
         /// Bridge to attach guests to.
         "bridge" [ours] bridge: Option<String> = optional;
+        /// Address on which SSH ports are published with `network: user`.
+        "publish-address" [ours] publish_address: String = default("127.0.0.1".to_owned());
         /// How long a guest may take from start until SSH answers.
         "boot-timeout" [ours] boot_timeout: Seconds = default(Seconds::new(300));
         /// How long a guest may take until it runs.

@@ -16,5 +16,6 @@ mod drain;
 mod explain;
 mod nodepool;
 mod programs;
+mod qemu;
 mod store;
 mod up;

@@ -3,16 +3,21 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nodeyard_config::{self as config, Config, Container, Fake, OpenStackLabel, OpenStackSettings};
+use nodeyard_config::{
+    self as config, Config, Container, Fake, OpenStackLabel, OpenStackSettings, Qemu,
+};
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_container::{self as container, ContainerDriver};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
+use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
 use nodeyard_model::ImageName;
 use nodeyard_nodescan::Scanner;
 use tokio::sync::watch;
+
+use crate::store_access;
 
 /// Makes drivers. Everything in this process shares one, so that it sees the same simulated clouds.
 pub(crate) struct Drivers {
@@ -51,6 +56,15 @@ impl Drivers {
         ))
     }
 
+    fn qemu(&self, section: &Qemu, owner: Owner) -> Result<QemuDriver, Error> {
+        let config = Arc::clone(&self.config.borrow());
+        let state_dir = store_access::state_dir(Some(&config))
+            .map_err(|cause| Error::permanent("there is no place for machines").because(cause))?;
+        let username = |image: &str| Some(config.images.get(image)?.username.clone());
+        let options = qemu::Options::of(section, owner, &state_dir, username)?;
+        Ok(QemuDriver::new(options))
+    }
+
     fn fake(&self, section: &Fake, name: &str, owner: Owner) -> Result<fake::FakeDriver, Error> {
         let mut clouds = self.clouds.lock().unwrap_or_else(PoisonError::into_inner);
         let world = clouds.entry(name.to_owned()).or_insert_with(|| {
@@ -81,6 +95,7 @@ impl Drivers {
             config::Driver::Metastatic(_) => Err(Error::permanent(
                 "its machines are those of other providers; only a launcher deals with them",
             )),
+            config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
                 other.name()

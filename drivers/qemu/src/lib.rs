@@ -1,0 +1,36 @@
+//! `driver: qemu`: virtual machines on this host.
+//!
+//! A directory is the cloud. Each machine has a description in it, written before anything else of the machine
+//! exists and removed after everything else, and a directory beside it with its disk, its seed and its console:
+//!
+//! ```text
+//! <directory>/machines/<id>.json     whose it is, what it takes, which process runs it
+//!                      <id>.lock     held by the process that runs it, from its first moment on
+//!                      <id>/         disk.qcow2, seed.img, console.log, qemu.log, qmp.sock
+//!             uploads/<id>.json      an image of ours: whose it is, and whether it is complete
+//!                     <id>.qcow2     its bytes; never without the description
+//!             images/                files that an operator put there, for `image-filters`
+//!             accelerator.json       what a trial of KVM came to
+//! ```
+//!
+//! QEMU runs in a session of its own and outlives us. A process is taken for a machine's only if its start time
+//! fits as well as its number, or, when we died before we could write these down, if its command line names the
+//! machine; the lock tells that there will be such a process before it has a command line. So after the death of either side everything is found again from the files alone.
+//!
+//! [`Host`] is the seam: what the driver decides is on this side of it, what happens to files and processes on the
+//! other, in [`LocalHost`].
+
+mod driver;
+mod host;
+mod local;
+mod options;
+mod recipe;
+
+pub use driver::QemuDriver;
+pub use host::{Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals};
+pub use local::{LocalHost, ProcessIdentity};
+pub use options::{
+    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options,
+    PoolOptions, Reach,
+};
+pub use recipe::{DiskFormat, Kernel, Recipe, Seed};

@@ -1,0 +1,147 @@
+//! QMP, as far as it is needed: one command at a time on QEMU's control socket.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+/// Name of the socket in a machine's directory.
+pub(super) const SOCKET: &str = "qmp.sock";
+/// A QEMU that is alive answers at once, however busy its guest is.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Answers are small; more is not an answer.
+const LONGEST_LINE: u64 = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QmpError {
+    #[error("nobody answers on the control socket")]
+    Connection(#[from] io::Error),
+    #[error("no answer on the control socket within {PATIENCE:?}")]
+    Timeout,
+    #[error("{text:?} is not an answer")]
+    Protocol { text: String },
+    #[error("{description}")]
+    Refused { description: String },
+}
+
+#[derive(Debug)]
+pub(super) struct Qmp {
+    stream: BufReader<UnixStream>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Message {
+    Event {
+        #[serde(rename = "event")]
+        _event: String,
+    },
+    Return {
+        #[serde(rename = "return")]
+        value: Value,
+    },
+    Error {
+        error: Refusal,
+    },
+    Greeting {
+        #[serde(rename = "QMP")]
+        _version: Value,
+    },
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    desc: String,
+}
+
+impl Qmp {
+    /// Connects to the QEMU that runs in `directory`, and is ready for commands when it returns.
+    pub(super) async fn connect(directory: &Path) -> Result<Self, QmpError> {
+        let connecting = async {
+            // Addresses of sockets are short, names of directories need not be.
+            let directory = std::fs::File::open(directory)?;
+            let path = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+            let mut qmp = Self {
+                stream: BufReader::new(UnixStream::connect(path).await?),
+            };
+            match qmp.read().await? {
+                Message::Greeting { .. } => {}
+                _ => {
+                    return Err(QmpError::Protocol {
+                        text: "no greeting".to_owned(),
+                    });
+                }
+            }
+            qmp.converse("qmp_capabilities", &Value::Null).await?;
+            Ok(qmp)
+        };
+        timeout(PATIENCE, connecting)
+            .await
+            .map_err(|_| QmpError::Timeout)?
+    }
+
+    pub(super) async fn execute(&mut self, command: &str) -> Result<Value, QmpError> {
+        self.execute_with(command, &Value::Null).await
+    }
+
+    /// A command of the monitor for people, for what the protocol has no command for.
+    pub(super) async fn monitor(&mut self, line: &str) -> Result<String, QmpError> {
+        let arguments = json!({"command-line": line});
+        let answer = self
+            .execute_with("human-monitor-command", &arguments)
+            .await?;
+        let text = answer.as_str().map(ToOwned::to_owned);
+        text.ok_or_else(|| QmpError::Protocol {
+            text: answer.to_string(),
+        })
+    }
+
+    async fn execute_with(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+        let conversing = self.converse(command, arguments);
+        timeout(PATIENCE, conversing)
+            .await
+            .map_err(|_| QmpError::Timeout)?
+    }
+
+    async fn converse(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+        let mut line = match arguments {
+            Value::Null => json!({"execute": command}),
+            arguments => json!({"execute": command, "arguments": arguments}),
+        }
+        .to_string();
+        line.push('\n');
+        self.stream.get_mut().write_all(line.as_bytes()).await?;
+        loop {
+            match self.read().await? {
+                Message::Return { value } => return Ok(value),
+                Message::Error { error } => {
+                    return Err(QmpError::Refused {
+                        description: error.desc,
+                    });
+                }
+                Message::Event { .. } | Message::Greeting { .. } => {}
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<Message, QmpError> {
+        let mut line = Vec::new();
+        let mut limited = (&mut self.stream).take(LONGEST_LINE);
+        limited.read_until(b'\n', &mut line).await?;
+        if line.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        serde_json::from_slice(&line).map_err(|_| {
+            let text = String::from_utf8_lossy(&line);
+            QmpError::Protocol {
+                text: text.chars().take(200).collect(),
+            }
+        })
+    }
+}

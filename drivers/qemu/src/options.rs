@@ -1,0 +1,419 @@
+//! What the driver has to know from the configuration.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nodeyard_config::{self as config, Accelerator, Qemu, QemuNetwork};
+use nodeyard_driver::{Error, ImageFilter, Owner, Poll};
+use nodeyard_model::{ImageName, Label, PoolName};
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub owner: Owner,
+    /// Where everything is kept.
+    pub directory: PathBuf,
+    /// The program that runs machines.
+    pub binary: Box<str>,
+    pub architecture: Box<str>,
+    pub machine: Option<Box<str>>,
+    pub accelerator: Accelerator,
+    pub firmware: Option<PathBuf>,
+    pub network: Network,
+    pub boot_timeout: Duration,
+    pub cloud_images: Vec<CloudImageOptions>,
+    pub disk_images: Vec<DiskImageOptions>,
+    pub pools: Vec<PoolOptions>,
+    /// How long a guest has to shut down, and then QEMU to end.
+    pub stop_grace: Duration,
+    pub poll: Poll,
+}
+
+/// How guests reach the network and are reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// Behind a port of this host.
+    User { address: Ipv4Addr },
+    /// As neighbours on a bridge.
+    Bridge { name: Box<str> },
+}
+
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    pub name: PoolName,
+    pub max_cores: Option<u64>,
+    pub labels: Vec<LabelOptions>,
+}
+
+#[derive(Debug, Clone)]
+pub struct LabelOptions {
+    pub name: Label,
+    pub image: LabelImage,
+    pub cpus: u64,
+    /// In MiB.
+    pub memory: u64,
+    /// In GiB.
+    pub disk_size: Option<u64>,
+    pub kernel: Option<PathBuf>,
+    pub initrd: Option<PathBuf>,
+    pub kernel_args: Option<Box<str>>,
+    pub userdata: Option<Box<str>>,
+    pub authorized_keys: Vec<Box<str>>,
+    /// Whether a machine must be heard before it is there.
+    pub host_key_checking: bool,
+    pub console_log: bool,
+}
+
+/// What the machines of a label boot from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelImage {
+    Disk(ImageName),
+    /// The name of an entry of `cloud_images`.
+    Cloud(Box<str>),
+}
+
+#[derive(Debug, Clone)]
+pub struct DiskImageOptions {
+    pub name: ImageName,
+    pub username: Option<Box<str>>,
+    pub reach: Reach,
+}
+
+#[derive(Debug, Clone)]
+pub struct CloudImageOptions {
+    pub name: Box<str>,
+    pub choice: ImageChoice,
+    pub username: Option<Box<str>>,
+    pub reach: Reach,
+}
+
+/// How the machines of an image are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    pub port: u16,
+    /// They speak first there, so that it can be heard when they are up.
+    pub greets: bool,
+}
+
+impl Reach {
+    pub const SSH: Self = Self {
+        port: 22,
+        greets: true,
+    };
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageChoice {
+    Path(PathBuf),
+    Filters(Vec<ImageFilter>),
+}
+
+impl Options {
+    /// `state_dir` is where the provider keeps its files if the section does not say; `username` is who logs in to
+    /// machines of a built image.
+    pub fn of(
+        section: &Qemu,
+        owner: Owner,
+        state_dir: &Path,
+        username: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
+        let architecture: Box<str> = section
+            .architecture
+            .as_deref()
+            .unwrap_or_else(|| host_architecture())
+            .into();
+        let directory = section.directory.as_ref().map_or_else(
+            || state_dir.join("qemu").join(owner.provider.as_str()),
+            PathBuf::from,
+        );
+        let directory = absolute(&directory)?;
+        let disk_images = section.diskimages.iter().map(|image| {
+            Ok(DiskImageOptions {
+                name: image_name(&image.name)?,
+                username: username(&image.name).map(Into::into),
+                reach: reach(&image.connection),
+            })
+        });
+        Ok(Self {
+            directory,
+            binary: match section.binary.as_deref() {
+                Some(path) if path.contains('/') => {
+                    absolute(Path::new(path))?.to_string_lossy().into()
+                }
+                Some(name) => name.into(),
+                None => format!("qemu-system-{architecture}").into(),
+            },
+            architecture,
+            machine: section.machine.as_deref().map(Into::into),
+            accelerator: section.accelerator,
+            firmware: path(section.firmware.as_ref())?,
+            network: network(section)?,
+            boot_timeout: *section.boot_timeout,
+            cloud_images: section
+                .cloud_images
+                .iter()
+                .map(cloud_image)
+                .collect::<Result<_, _>>()?,
+            disk_images: disk_images.collect::<Result<_, Error>>()?,
+            pools: section.pools.iter().map(pool).collect::<Result<_, _>>()?,
+            stop_grace: Duration::from_secs(5),
+            // Looking costs next to nothing here.
+            poll: Poll {
+                most: Duration::from_secs(1),
+                ..Poll::default()
+            },
+            owner,
+        })
+    }
+
+    pub(crate) fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
+        self.pools
+            .iter()
+            .find(|pool| pool.name == *name)
+            .ok_or_else(|| {
+                let provider = &self.owner.provider;
+                Error::permanent(format!("provider {provider} has no pool {name}"))
+            })
+    }
+
+    pub(crate) fn label(&self, pool: &PoolName, name: &Label) -> Result<&LabelOptions, Error> {
+        let labels = &self.pool(pool)?.labels;
+        labels
+            .iter()
+            .find(|label| label.name == *name)
+            .ok_or_else(|| Error::permanent(format!("pool {pool} has no label {name}")))
+    }
+
+    pub(crate) fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
+        self.cloud_images
+            .iter()
+            .find(|image| *image.name == *name)
+            .ok_or_else(|| {
+                let provider = &self.owner.provider;
+                Error::permanent(format!("provider {provider} has no cloud image {name}"))
+            })
+    }
+
+    /// How the machines of a label are reached.
+    pub(crate) fn reach(&self, label: &LabelOptions) -> Result<Reach, Error> {
+        match &label.image {
+            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.reach),
+            LabelImage::Disk(name) => Ok(self
+                .disk_image(name)
+                .map_or(Reach::SSH, |image| image.reach)),
+        }
+    }
+
+    /// Who logs in to the machines of a label, if the configuration says so.
+    pub(crate) fn username(&self, label: &LabelOptions) -> Result<Option<Box<str>>, Error> {
+        match &label.image {
+            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.username.clone()),
+            LabelImage::Disk(name) => Ok(self
+                .disk_image(name)
+                .and_then(|image| image.username.clone())),
+        }
+    }
+
+    fn disk_image(&self, name: &ImageName) -> Option<&DiskImageOptions> {
+        self.disk_images.iter().find(|image| image.name == *name)
+    }
+}
+
+/// This host's architecture, as QEMU calls it.
+pub(crate) fn host_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86" => "i386",
+        "powerpc64" => "ppc64",
+        same => same,
+    }
+}
+
+fn network(section: &Qemu) -> Result<Network, Error> {
+    match (section.network, &section.bridge) {
+        (QemuNetwork::Bridge, Some(bridge)) => Ok(Network::Bridge {
+            name: bridge.as_str().into(),
+        }),
+        (QemuNetwork::Bridge, None) => Err(Error::permanent(
+            "`network: bridge` needs the name of the `bridge`",
+        )),
+        (QemuNetwork::User, _) => {
+            let text = &section.publish_address;
+            let address = text.parse::<Ipv4Addr>();
+            let address = address.ok().filter(|address| !address.is_unspecified());
+            let address = address.ok_or_else(|| {
+                Error::permanent(format!(
+                    "`publish-address: {text}` is not an IPv4 address under which this host is reached"
+                ))
+            })?;
+            Ok(Network::User { address })
+        }
+    }
+}
+
+fn pool(pool: &config::QemuPool) -> Result<PoolOptions, Error> {
+    Ok(PoolOptions {
+        name: pool.common.name.as_str().into(),
+        max_cores: pool.max_cores.0,
+        labels: pool.labels.iter().map(label).collect::<Result<_, _>>()?,
+    })
+}
+
+fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
+    let image = match (&label.diskimage, &label.cloud_image) {
+        (Some(image), _) => LabelImage::Disk(image_name(image)?),
+        (None, Some(image)) => LabelImage::Cloud(image.as_str().into()),
+        (None, None) => {
+            let name = &label.name;
+            return Err(Error::permanent(format!("label {name} has no image")));
+        }
+    };
+    if label.warm_template {
+        tracing::warn!(label = %label.name, "machines start from the beginning: `warm-template` is not part of this version");
+    }
+    Ok(LabelOptions {
+        name: label.name.as_str().into(),
+        image,
+        cpus: label.cpus,
+        memory: label.memory,
+        disk_size: label.disk_size,
+        kernel: path(label.kernel.as_ref())?,
+        initrd: path(label.initrd.as_ref())?,
+        kernel_args: label.kernel_args.as_deref().map(Into::into),
+        userdata: label.userdata.as_deref().map(Into::into),
+        authorized_keys: label
+            .authorized_keys
+            .iter()
+            .map(|key| key.trim().into())
+            .collect(),
+        host_key_checking: label.host_key_checking,
+        console_log: label.console_log,
+    })
+}
+
+fn reach(connection: &config::Connection) -> Reach {
+    Reach {
+        port: connection.connection_port.0,
+        greets: matches!(connection.connection_type.as_str(), "ssh" | "network_cli"),
+    }
+}
+
+fn cloud_image(image: &config::QemuCloudImage) -> Result<CloudImageOptions, Error> {
+    let filters = image
+        .image_filters
+        .iter()
+        .flatten()
+        .map(|filter| ImageFilter {
+            name: filter.name.clone(),
+            values: filter.values.clone(),
+        });
+    Ok(CloudImageOptions {
+        name: image.name.as_str().into(),
+        choice: match path(image.path.as_ref())? {
+            Some(path) => ImageChoice::Path(path),
+            None => ImageChoice::Filters(filters.collect()),
+        },
+        username: image.username.as_deref().map(Into::into),
+        reach: reach(&image.connection),
+    })
+}
+
+fn path(text: Option<&String>) -> Result<Option<PathBuf>, Error> {
+    text.map(|text| absolute(Path::new(text))).transpose()
+}
+
+/// QEMU runs inside a machine's directory, where a relative path would mean something else.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|cause| {
+        Error::permanent(format!(
+            "path {:?} cannot be used",
+            path.display().to_string()
+        ))
+        .because(cause)
+    })
+}
+
+fn image_name(name: &str) -> Result<ImageName, Error> {
+    ImageName::new(name).map_err(|cause| Error::permanent("an image cannot be used").because(cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use nodeyard_config::{Driver, Environment, Mode, load_bytes};
+    use nodeyard_driver::SystemId;
+    use nodeyard_model::ProviderName;
+
+    use super::*;
+
+    fn options(section: &str) -> Result<Options, Error> {
+        let text =
+            format!("labels: [{{name: vm}}]\nproviders:\n- name: local\n  driver: qemu\n{section}");
+        let main = (Path::new("nodepool.yaml"), text.as_bytes());
+        let (config, problems) = load_bytes(main, None, &Environment::default(), Mode::Daemon);
+        let config = config.unwrap_or_else(|| panic!("{problems:?}"));
+        let Driver::Qemu(section) = &config.providers[0].driver else {
+            panic!("not a provider of virtual machines");
+        };
+        let owner = Owner {
+            system: SystemId::new("ours"),
+            provider: ProviderName::new("local").unwrap(),
+        };
+        Options::of(section, owner, Path::new("/state"), |_| None)
+    }
+
+    #[test]
+    fn what_is_absent_is_found_by_itself() {
+        let options = options("").unwrap();
+        assert_eq!(options.directory, Path::new("/state/qemu/local"));
+        assert_eq!(*options.architecture, *host_architecture());
+        assert_eq!(
+            *options.binary,
+            format!("qemu-system-{}", host_architecture())
+        );
+        let address = Ipv4Addr::LOCALHOST;
+        assert_eq!(options.network, Network::User { address });
+    }
+
+    #[test]
+    fn images_say_how_their_machines_are_reached() {
+        let options = options(
+            "  cloud-images:\n  - {name: w, path: /w, connection-type: winrm}\n  - {name: l, path: /l}\n  \
+             pools: [{name: p, labels: [{name: vm, cloud-image: w}]}]\n",
+        )
+        .unwrap();
+        let label = options.label(&"p".into(), &"vm".into()).unwrap();
+        let reach = options.reach(label).unwrap();
+        assert_eq!(
+            reach,
+            Reach {
+                port: 5986,
+                greets: false
+            }
+        );
+        assert_eq!(options.cloud_image("l").unwrap().reach, Reach::SSH);
+    }
+
+    #[test]
+    fn paths_do_not_depend_on_where_qemu_runs() {
+        let options = options(
+            "  directory: vms\n  firmware: fw.fd\n  binary: bin/qemu\n  cloud-images: [{name: l, path: l.raw}]\n",
+        )
+        .unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(options.directory, here.join("vms"));
+        assert_eq!(options.firmware, Some(here.join("fw.fd")));
+        assert_eq!(Path::new(&*options.binary), here.join("bin/qemu"));
+        let image = options.cloud_image("l").unwrap();
+        assert_eq!(image.choice, ImageChoice::Path(here.join("l.raw")));
+    }
+
+    #[test]
+    fn addresses_that_nobody_can_connect_to_are_refused() {
+        for bad in ["0.0.0.0", "localhost", "::1"] {
+            let error = options(&format!("  publish-address: \"{bad}\"\n")).unwrap_err();
+            assert!(
+                error.to_string().contains("is not an IPv4 address"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A provider in a directory of its own, whose processes end with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodeyard_config::Accelerator;
+use nodeyard_driver::{
+    BootImage, CreateOrder, Driver, Error, Instance, Owner, Poll, RequestAttributes, State, Step,
+    SystemId, Target,
+};
+use nodeyard_driver_qemu::{
+    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options, PoolOptions,
+    QemuDriver, Reach,
+};
+use nodeyard_model::{NodeId, ProviderName, Timestamp};
+use tempfile::TempDir;
+
+pub(crate) const PROVIDER: &str = "this-host";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+
+pub(crate) fn owner() -> Owner {
+    Owner {
+        system: SystemId::new("ours"),
+        provider: ProviderName::new(PROVIDER).unwrap(),
+    }
+}
+
+pub(crate) fn node(number: u32) -> NodeId {
+    format!("{number:010}").parse().unwrap()
+}
+
+pub(crate) fn order(number: u32) -> CreateOrder {
+    CreateOrder {
+        node: node(number),
+        pool: "main".into(),
+        label: "small".into(),
+        image: BootImage::Cloud,
+        tags: owner().node_tags(node(number), "main".into()),
+        az: None,
+        request: RequestAttributes::default(),
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+/// A provider with one label, whose machines have an empty disk and boot nothing.
+#[derive(Debug)]
+pub(crate) struct Yard {
+    directory: TempDir,
+    pub(crate) options: Options,
+}
+
+impl Yard {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("nodeyard-qemu-")
+            .tempdir()
+            .unwrap();
+        let image = directory.path().join("empty.raw");
+        fs::write(&image, [0; 1 << 20]).unwrap();
+        let options = Options {
+            owner: owner(),
+            directory: directory.path().join("provider"),
+            binary: "qemu-system-x86_64".into(),
+            architecture: "x86_64".into(),
+            machine: None,
+            accelerator: Accelerator::Tcg,
+            firmware: None,
+            network: Network::User {
+                address: [127, 0, 0, 1].into(),
+            },
+            boot_timeout: PATIENCE,
+            cloud_images: vec![CloudImageOptions {
+                name: "file".into(),
+                choice: ImageChoice::Path(image),
+                username: None,
+                reach: Reach::SSH,
+            }],
+            disk_images: Vec::new(),
+            pools: vec![PoolOptions {
+                name: "main".into(),
+                max_cores: None,
+                labels: vec![label()],
+            }],
+            stop_grace: Duration::from_millis(100),
+            poll: Poll::default(),
+        };
+        Self { directory, options }
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let mut yard = Self::new();
+        change(&mut yard.options);
+        yard
+    }
+
+    pub(crate) fn with_label(change: impl FnOnce(&mut LabelOptions)) -> Self {
+        Self::with(|options| change(&mut options.pools[0].labels[0]))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn driver(&self) -> QemuDriver {
+        QemuDriver::new(self.options.clone())
+    }
+
+    pub(crate) fn shared_options(&self) -> Arc<Options> {
+        Arc::new(self.options.clone())
+    }
+
+    /// Processes that run in this yard: their numbers.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap() {
+            let name = entry.unwrap().file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            let inside = fs::read_link(format!("/proc/{pid}/cwd"))
+                .is_ok_and(|cwd| cwd.starts_with(self.path()));
+            if inside {
+                found.push(pid);
+            }
+        }
+        found
+    }
+
+    /// Names of everything in one of the provider's directories.
+    pub(crate) fn names(&self, directory: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.options.directory.join(directory)) else {
+            return Vec::new();
+        };
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn machine_directory(&self, instance: &Instance) -> PathBuf {
+        let id = instance.external_id.to_string();
+        self.options.directory.join("machines").join(id)
+    }
+}
+
+impl Drop for Yard {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            kill(pid);
+        }
+    }
+}
+
+pub(crate) fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    // It may have ended by itself.
+    let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+pub(crate) fn label() -> LabelOptions {
+    LabelOptions {
+        name: "small".into(),
+        image: LabelImage::Cloud("file".into()),
+        cpus: 1,
+        memory: 32,
+        disk_size: None,
+        kernel: None,
+        initrd: None,
+        kernel_args: None,
+        userdata: None,
+        authorized_keys: Vec::new(),
+        host_key_checking: false,
+        console_log: true,
+    }
+}
+
+/// Takes the steps of a machine until it is there.
+pub(crate) async fn launch(driver: &dyn Driver, order: &CreateOrder) -> Result<Instance, Error> {
+    let mut state = State::fresh();
+    let steps = async {
+        loop {
+            match driver.create(order, &mut state, now()).await? {
+                Step::Done(instance) => return Ok(instance),
+                Step::Wait(wait) => {
+                    let event = async {
+                        match &wait.event {
+                            Some(event) => driver.event(event).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    let _elapsed = tokio::time::timeout(wait.at_most, event).await;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, steps)
+        .await
+        .expect("no end of the launch")
+}
+
+pub(crate) async fn remove(driver: &dyn Driver, number: u32) -> Result<(), Error> {
+    let target = Target::Node {
+        node: node(number),
+        external_id: None,
+    };
+    let mut state = State::default();
+    let steps = async {
+        loop {
+            match driver.delete(&target, &mut state, now()).await? {
+                Step::Done(()) => return Ok(()),
+                Step::Wait(wait) => {
+                    let event = driver.event(wait.event.as_ref().expect("an event to wait for"));
+                    let _elapsed = tokio::time::timeout(wait.at_most, event).await;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, steps)
+        .await
+        .expect("no end of the deletion")
+}

@@ -1,0 +1,17 @@
+//! The driver with real QEMU processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod boot;
+mod bridge;
+mod common;
+mod host;
+mod images;
+mod killed;
+mod kit;
+mod life;
