@@ -123,9 +123,9 @@ fn a_request_that_nobody_can_serve() {
         explain(&launcher, id).to_string(),
         "\
 request 200-0000000000 for huge is requested, known for 0 s, 0 before it
-  cloud/main: has declined it
+  cloud/main: has declined it: it does not offer huge
   other/main: another launcher's, does not offer huge
-  spare/main: has declined it
+  spare/main: has declined it: it does not offer huge
 next: no pool can serve it; it fails when these have declined: host-PoolWorker.other-main-0
 "
     );

@@ -116,6 +116,7 @@ fn class_of(status: u16) -> ErrorClass {
         401 | 403 => ErrorClass::Credentials,
         408 | 409 | 429 => ErrorClass::Retry,
         400..=499 => ErrorClass::Permanent,
+        500 => ErrorClass::Failed,
         _ => ErrorClass::Retry,
     }
 }
@@ -260,7 +261,7 @@ mod tests {
                 "",
             ),
             (503, "", ErrorClass::Retry, "status 503"),
-            (500, "page not found", ErrorClass::Retry, "page not found"),
+            (500, "page not found", ErrorClass::Failed, "page not found"),
         ];
         for (status, body, class, word) in cases {
             let error = refused("start a container", &answer(status, body));

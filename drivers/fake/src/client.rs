@@ -136,7 +136,7 @@ fn fault_class(fault: &str) -> ErrorClass {
     } else if fault.contains("no valid host") {
         ErrorClass::Capacity
     } else {
-        ErrorClass::Retry
+        ErrorClass::Failed
     }
 }
 

@@ -72,7 +72,7 @@ mod tests {
         batch.finish();
         let sent = sent.into_inner();
         assert!(sent.iter().all(|datagram| datagram.len() <= DATAGRAM));
-        assert!(sent.len() < 30, "{}", sent.len());
+        assert!(sent.len() < 80, "{}", sent.len());
         let lines: Vec<&str> = sent.iter().flat_map(|datagram| datagram.lines()).collect();
         assert_eq!(lines.len(), 1001);
         assert_eq!(

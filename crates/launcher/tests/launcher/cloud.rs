@@ -133,13 +133,13 @@ async fn a_failed_launch_is_tried_again_and_then_declined() {
     let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
     let zuul = Zuul::new(store.session().await);
 
-    // Each attempt tries a step four times; two attempts are allowed.
-    cloud.refuse(&["the cloud is upset"; 4]);
+    // Two attempts are allowed, and an answer that says no ends an attempt.
+    cloud.refuse(&["the cloud is upset"; 1]);
     let id = zuul.submit(&["small"]).await;
     zuul.run_job(id).await;
-    assert_eq!(cloud.creates(), 5);
+    assert_eq!(cloud.creates(), 2);
 
-    cloud.refuse(&["the cloud is upset"; 8]);
+    cloud.refuse(&["the cloud is upset"; 2]);
     let id = zuul.submit(&["small"]).await;
     let done = zuul.done(id).await;
     assert_eq!(done.state, RequestState::Failed, "{done:?}");

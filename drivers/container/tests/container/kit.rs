@@ -119,7 +119,8 @@ impl Transport for FaultyTransport {
 /// How runtimes tell an error of a class.
 fn refusal(class: ErrorClass) -> Answer {
     let (status, message) = match class {
-        ErrorClass::Retry | ErrorClass::Failed => (500, "database is locked"),
+        ErrorClass::Retry => (503, "try again"),
+        ErrorClass::Failed => (500, "database is locked"),
         ErrorClass::Quota => (
             500,
             "no available IPv4 addresses on this network's address pools",

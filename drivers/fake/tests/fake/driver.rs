@@ -87,7 +87,7 @@ async fn an_instance_says_what_the_cloud_says() {
     assert_eq!(instance.cloud.as_deref(), Some("fake"));
     assert_eq!(instance.host_id.as_deref(), Some("fake"));
     assert_eq!(instance.public_ipv4.as_deref(), Some("fake"));
-    assert_eq!(instance.public_ipv6, None);
+    assert_eq!(instance.public_ipv6.as_deref(), Some(""));
     assert!(instance.az.is_some());
 }
 
