@@ -68,7 +68,7 @@ fn next<'t>(waiting: &Mutex<Vec<&'t str>>) -> Option<&'t str> {
 
 fn command(zookeeper: &ZooKeeperServer, programs: &Path, python: &Path) -> Command {
     let certificates = zookeeper.certificates();
-    let mut command = tied(python);
+    let mut command = tied(&python.to_string_lossy());
     command
         .arg(testbeds().join("nodepool-suite/run.py"))
         .arg("--launcher")
