@@ -341,7 +341,7 @@ class Launcher(Program):
             content = document.get("content", document)
             name = content["name"]
             provider = content["provider_name"]
-            found[name] = PoolWorker(client, path, provider, name)
+            found["%s-%s" % (provider, name)] = PoolWorker(client, path, provider, name)
         return found
 
     def getPoolWorkers(self, provider_name):

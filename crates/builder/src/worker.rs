@@ -59,6 +59,9 @@ const STOP_GRACE: Duration = Duration::from_secs(50);
 /// How long it is known why a build failed that no steward asked for.
 const FAILURES_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long a predecessor that was killed may take until the system has taken its files away.
+const PREDECESSOR: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The name of this host, as records hold it.
@@ -251,8 +254,8 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
         builder: options.hostname.clone(),
         limits: limits(config),
     };
-    let open = tokio::task::spawn_blocking(|| {
-        let repository = Repository::open(open)?;
+    let open = tokio::task::spawn_blocking(move || {
+        let repository = open_soon(&open)?;
         // A killed worker's builds may still be running.
         let interrupted = |image: &&Arc<Manifest>| {
             let failure = image.failure.as_ref();
@@ -349,4 +352,17 @@ impl Handle {
 
 fn now() -> Timestamp {
     SystemTime::now().into()
+}
+
+/// Blocks. Whoever was killed a moment ago is waited for.
+fn open_soon(options: &nodeyard_image::Options) -> Result<Repository, OpenError> {
+    let deadline = std::time::Instant::now() + PREDECESSOR;
+    loop {
+        match Repository::open(options.clone()) {
+            Err(OpenError::InUse { .. }) if std::time::Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            opened => return opened,
+        }
+    }
 }

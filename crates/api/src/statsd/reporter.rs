@@ -60,9 +60,9 @@ impl Reporter {
     /// What is ours alone, so we need not lead.
     async fn report_own(&self, statsd: &Statsd) {
         loop {
-            sleep(REPEAT).await;
             self.metrics.repeat_limits();
             statsd.send(|batch| self.send_backlog(batch));
+            sleep(REPEAT).await;
         }
     }
 
