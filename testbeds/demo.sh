@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make demo` shows: a store that needs no set-up, a configuration that explains its mistakes, and a
-# process that can be killed at any moment. Leaves nothing behind.
+# What `make demo` shows: a store that needs no set-up, a configuration that explains its mistakes, a process that can
+# be killed at any moment, and an image on its way from a program to a machine. Leaves nothing behind.
 set -euo pipefail
 
 nodeyard=${1:?usage: demo.sh PATH-OF-NODEYARD}
@@ -53,7 +53,7 @@ run "${config[@]}" store ls -r /nodepool/images
 
 say '4. The launcher is at work: it serves the request that moved in with the machines of the static pool'
 for _ in $(seq 100); do
-  "$nodeyard" "${config[@]}" explain 200-0000000000 2> /dev/null | grep -q 'is fulfilled' && break
+  "$nodeyard" "${config[@]}" explain 200-0000000000 2> /dev/null | grep -q 'was fulfilled' && break
   sleep 0.1
 done
 run "${config[@]}" explain 200-0000000000
@@ -76,4 +76,39 @@ wait "$daemon" 2> /dev/null || true
 start
 run "${config[@]}" store get "$build"
 [ "$before" = "$("$nodeyard" "${config[@]}" store get "$build")" ] || { echo 'a record is missing' >&2; exit 1; }
+
+say '7. An image: built by a small program, uploaded to a simulated cloud, and a machine that boots from it'
+kill "$daemon"
+wait "$daemon" 2> /dev/null || true
+cat > "$work/make-image" <<'EOF'
+#!/bin/sh
+for part in 1 2 3; do sleep 0.5; echo "nodeyard: progress $part/3"; done
+for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do echo "$NODEYARD_IMAGE" > "$NODEYARD_OUTPUT.$format"; done
+EOF
+chmod +x "$work/make-image"
+cat > "$work/nodepool.yaml" <<EOF
+state-dir: $work/images-state
+images-dir: $work/images
+build-log-dir: $work/logs
+image-size-estimate: 1M
+images-dir-reserve: 0
+webapp: {port: $((20000 + RANDOM % 20000)), listen_address: 127.0.0.1}
+labels: [{name: box, min-ready: 1}]
+diskimages: [{name: tiny, builder: command, command: $work/make-image, pause: false}]
+providers:
+  - name: somewhere
+    driver: fake
+    diskimages: [{name: tiny}]
+    pools: [{name: main, max-servers: 2, labels: [{name: box, diskimage: tiny, min-ram: 1024}]}]
+EOF
+start
+run "${config[@]}" image build tiny --wait
+run "${config[@]}" image why tiny
+run "${config[@]}" image logs tiny
+for _ in $(seq 100); do
+  "$nodeyard" "${config[@]}" store ls /nodepool/nodes 2> /dev/null | grep -q /nodepool/nodes/ && break
+  sleep 0.1
+done
+run "${config[@]}" image uploads
+run "${config[@]}" store ls /nodepool/nodes
 say 'Done.'
