@@ -20,6 +20,7 @@ import nodepool.config
 import nodepool.driver.fake.adapter
 import nodepool.driver.statemachine
 import nodepool.launcher
+import nodepool.nodeutils
 from nodepool.zk import ZooKeeperClient
 from nodepool.zk import zookeeper as zk
 
@@ -149,6 +150,9 @@ class Clouds:
         return client.create_server(**arguments)
 
     def scan(self, ip, port, gather_hostkeys):
+        if not gather_hostkeys:
+            nodepool.nodeutils.nodescan(ip, port=port, timeout=5, gather_hostkeys=False)
+            return []
         node = zk.Node()
         node.interface_ip = ip
         node.connection_port = port

@@ -20,6 +20,9 @@ pub fn gathers_keys(connection_type: &str) -> bool {
     matches!(connection_type, "ssh" | "network_cli")
 }
 
+/// A kind of connection that has no host keys.
+const NO_KEYS: &str = "winrm";
+
 /// What to scan, and for how long at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
@@ -35,11 +38,11 @@ impl Target {
     pub fn gathers_keys(&self) -> bool {
         gathers_keys(&self.connection_type)
     }
+}
 
-    /// Addresses of simulated machines. They are never contacted.
-    fn is_simulated(&self) -> bool {
-        self.address.contains("fake")
-    }
+/// Addresses of simulated machines. They are never contacted.
+fn is_simulated(address: &str) -> bool {
+    address.contains("fake")
 }
 
 impl fmt::Display for Target {
@@ -103,4 +106,15 @@ impl ScanError {
 #[async_trait]
 pub trait Scanner: fmt::Debug + Send + Sync {
     async fn scan(&self, target: &Target) -> Result<Scan, ScanError>;
+
+    /// Whether a machine that is thought to be up still is.
+    async fn answers(&self, address: &str, port: u16, limit: Duration) -> bool {
+        let target = Target {
+            address: address.into(),
+            port,
+            connection_type: NO_KEYS.into(),
+            limit,
+        };
+        self.scan(&target).await.is_ok()
+    }
 }

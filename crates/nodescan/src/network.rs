@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::ssh::{self, KeyType};
-use crate::{HostKey, Scan, ScanError, Scanner, Target};
+use crate::{HostKey, Scan, ScanError, Scanner, Target, is_simulated};
 
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 /// From refused to accepted is a matter of moments when a machine boots.
@@ -32,20 +32,19 @@ impl Default for NetworkScanner {
     }
 }
 
-impl NetworkScanner {
-    /// One try to connect, to see whether a machine that is thought to be up still is.
-    pub async fn is_reachable(address: &str, port: u16, limit: Duration) -> bool {
-        matches!(
-            timeout(limit, TcpStream::connect((address, port))).await,
-            Ok(Ok(_))
-        )
-    }
-}
-
 #[async_trait]
 impl Scanner for NetworkScanner {
+    /// By one try to connect.
+    async fn answers(&self, address: &str, port: u16, limit: Duration) -> bool {
+        is_simulated(address)
+            || matches!(
+                timeout(limit, TcpStream::connect((address, port))).await,
+                Ok(Ok(_))
+            )
+    }
+
     async fn scan(&self, target: &Target) -> Result<Scan, ScanError> {
-        if target.is_simulated() {
+        if is_simulated(&target.address) {
             let key = target.gathers_keys().then(|| "ssh-rsa FAKEKEY".into());
             return Ok(Scan {
                 keys: key.into_iter().collect(),

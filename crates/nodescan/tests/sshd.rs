@@ -87,7 +87,10 @@ async fn start(kinds: &[(&str, &str)]) -> Sshd {
             .spawn()
             .expect("an OpenSSH server is installed");
         while child.try_wait().unwrap().is_none() {
-            if NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await {
+            if NetworkScanner::default()
+                .answers("127.0.0.1", port, LIMIT)
+                .await
+            {
                 return Sshd {
                     _child: child,
                     _directory: directory,
@@ -219,7 +222,15 @@ async fn simulated_machines_are_never_contacted() {
 #[tokio::test]
 async fn reachability() {
     let (socket, port) = silent_port();
-    assert!(!NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
+    assert!(
+        !NetworkScanner::default()
+            .answers("127.0.0.1", port, LIMIT)
+            .await
+    );
     let _listener = socket.listen(1).unwrap();
-    assert!(NetworkScanner::is_reachable("127.0.0.1", port, LIMIT).await);
+    assert!(
+        NetworkScanner::default()
+            .answers("127.0.0.1", port, LIMIT)
+            .await
+    );
 }

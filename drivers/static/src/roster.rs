@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use nodeyard_config::{Static, StaticNode, StaticPool};
 use nodeyard_driver::{Error, Identity, Place, Roster, Sighting};
 use nodeyard_model::{Label, PoolName};
-use nodeyard_nodescan::{self as nodescan, NetworkScanner, Scanner, Target};
+use nodeyard_nodescan::{self as nodescan, Scanner, Target};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
@@ -158,7 +158,9 @@ impl Roster for Machines {
     async fn is_alive(&self, identity: &Identity) -> bool {
         match self.machines.get(identity) {
             Some(machine) if machine.checked => {
-                NetworkScanner::is_reachable(&identity.name, identity.port, machine.timeout).await
+                self.scanner
+                    .answers(&identity.name, identity.port, machine.timeout)
+                    .await
             }
             Some(_) => true,
             None => false,
