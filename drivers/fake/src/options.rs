@@ -38,7 +38,7 @@ impl Options {
             disk_images: Vec::new(),
             clean_floating_ips: false,
             port_cleanup_interval: Duration::from_secs(600),
-            image_check_interval: Duration::from_secs(300),
+            image_check_interval: Duration::from_millis(100),
             rate: Duration::ZERO,
             call_timeout: Duration::from_secs(60),
             poll: Poll::default(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nodeyard_model::{Label, NodeId, RequestId};
 use nodeyard_plan::assign::{Decision, Moment, Retry};
+use nodeyard_plan::verdict::Decline;
 use nodeyard_plan::{PoolKey, Verdict, Zone, orphans};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use super::{Dispatcher, News, Task, Timer};
 use crate::provider::Provider;
 use crate::report::{Recovered, Report, Served, Settled};
 use crate::serve::{Order, Serving};
+use crate::settings::ImageSettings;
 use crate::{recover, settle};
 
 /// Before a request is planned anew that could not be served as planned; doubles each time.
@@ -23,6 +25,9 @@ const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
 /// Before a request is looked at again that could not be declined.
 const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a cloud is given to say whether it has an image by now.
+const IMAGE_PAUSE: Duration = Duration::from_millis(500);
 /// Before a cloud is asked again that has refused for lack of quota.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
 
@@ -78,10 +83,27 @@ impl Dispatcher {
                 self.timers.after(INCOMPLETE_PAUSE, timer);
                 return;
             }
+            Verdict::Decline(Decline::ImageMissing { ref label, .. })
+                if self.is_image_of_cloud(key, label)
+                    && self.images_asked_for.insert(decision.request) =>
+            {
+                // It may have come since the cloud was asked.
+                self.check_cloud(&key.provider);
+                let timer = Timer::Release(key.clone(), decision.request);
+                self.timers.after(IMAGE_PAUSE, timer);
+                return;
+            }
             Verdict::Decline(reason) => Order::Decline(reason.to_string()),
             Verdict::Skip(_) | Verdict::Yield(_) | Verdict::Defer(_) => return,
         };
         self.give(key, decision.request, order);
+    }
+
+    /// Whether the image of a label is one that the cloud has, or not, without us.
+    fn is_image_of_cloud(&self, key: &PoolKey, label: &Label) -> bool {
+        let running = self.providers.get(&key.provider);
+        let settings = running.and_then(|running| running.provider.label(&key.pool, label));
+        settings.is_some_and(|settings| matches!(settings.image, ImageSettings::Cloud(_)))
     }
 
     /// Gives an order to the work on a request, which is begun if there is none.
