@@ -39,9 +39,10 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 FUZZ ?= 1
 
 .PHONY: fuzz
-fuzz: ## Throw damaged records and configurations at the readers, longer than the tests do
+fuzz: ## Throw damaged records, configurations and packets at the readers, longer than the tests do
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-model --test records properties
 	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-config --test hostile survived
+	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-gearman --lib codec
 
 .PHONY: bench
 bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine (a quarter of an hour)
