@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_model::{Label, NodeId, RequestId};
+use nodeyard_model::{Label, NodeId, NodeState, RequestId};
 use nodeyard_plan::assign::{Decision, Moment, Retry};
 use nodeyard_plan::verdict::Decline;
 use nodeyard_plan::{PoolKey, Verdict, Zone, orphans};
@@ -156,7 +156,10 @@ impl Dispatcher {
     fn clean(&mut self) {
         let orphans = orphans::find(&self.world);
         let stranded = orphans.stranded.into_iter().map(|(node, _)| node);
-        let nodes = orphans.nodes.into_iter().map(|(node, _)| node);
+        // Whoever writes `deleted` removes the record next; what it could not remove is left to the clean-up.
+        let nodes = orphans.nodes.into_iter();
+        let nodes = nodes.filter(|(_, state)| *state != NodeState::Deleted);
+        let nodes = nodes.map(|(node, _)| node);
         for node in nodes.chain(stranded).chain(orphans.empty) {
             self.settle(node);
         }
@@ -169,7 +172,7 @@ impl Dispatcher {
         }
     }
 
-    fn settle(&mut self, id: NodeId) {
+    pub(super) fn settle(&mut self, id: NodeId) {
         if !self.settling.insert(id) {
             return;
         }

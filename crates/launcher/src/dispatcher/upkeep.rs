@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nodeyard_driver::{Resource, ResourceKind, Target};
-use nodeyard_model::{ProviderName, RequestId, Resources, Timestamp, UploadKey};
+use nodeyard_model::{NodeState, ProviderName, RequestId, Resources, Timestamp, UploadKey};
 use nodeyard_plan::leaks::{self, Leaks, Owner, Uploads};
-use nodeyard_plan::{Zone, expiry};
+use nodeyard_plan::{Zone, expiry, orphans};
 use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
 
@@ -79,6 +79,11 @@ impl Dispatcher {
 
     fn clean_up(&mut self) {
         self.expire();
+        for (node, state) in orphans::find(&self.world).nodes {
+            if state == NodeState::Deleted {
+                self.settle(node);
+            }
+        }
         for provider in self.running() {
             self.look_at_cloud(provider, true);
         }
