@@ -19,6 +19,8 @@ use nodeyard_model::{
 
 use crate::error::StartError;
 
+const SSH_PORT: u16 = 22;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) launch_timeout: Duration,
@@ -151,11 +153,10 @@ fn of_openstack(section: &OpenStackSettings) -> Result<Settings, StartError> {
     let pools = section.pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
             let settings = LabelSettings {
-                image: match (&label.diskimage, &label.cloud_image) {
-                    (Some(image), _) => ImageSettings::Managed(ImageName::new(image.as_str())?),
-                    (None, Some(image)) => ImageSettings::Cloud(image.as_str().into()),
-                    (None, None) => ImageSettings::None,
-                },
+                image: image_of(
+                    label.diskimage.as_ref(),
+                    label.cloud_image.as_ref().map(|name| name.as_str()),
+                )?,
                 host_key_checking: label.host_key_checking,
                 access: openstack_access(section, label),
             };
@@ -184,29 +185,65 @@ fn openstack_limits(pool: &OpenStackPool) -> [(ResourceName, Limit); 4] {
 }
 
 fn openstack_access(section: &OpenStackSettings, label: &config::OpenStackLabel) -> Access {
-    let disk = label
-        .diskimage
-        .as_ref()
-        .and_then(|name| section.diskimages.iter().find(|image| image.name == *name));
-    let cloud = label.cloud_image.as_ref().and_then(|name| {
-        section
-            .cloud_images
-            .iter()
-            .find(|image| image.name == *name)
+    let disk = named(&label.diskimage, &section.diskimages, |image| &image.name);
+    let cloud = named(&label.cloud_image, &section.cloud_images, |image| {
+        &image.name
     });
-    let connection = disk
-        .map(|image| &image.connection)
-        .or(cloud.map(|image| &image.connection));
+    let connection = disk.map(|image| &image.connection);
+    let connection = connection.or(cloud.map(|image| &image.connection));
+    let login = cloud.map(|image| Login {
+        username: image.username.as_deref(),
+        python_path: &image.python_path,
+        shell_type: image.shell_type.as_deref(),
+    });
+    access(connection, None, login)
+}
+
+/// The entry that a label names.
+fn named<'e, E>(
+    wanted: &Option<config::Name>,
+    entries: &'e [E],
+    name: impl Fn(&E) -> &config::Name,
+) -> Option<&'e E> {
+    let wanted = wanted.as_ref()?;
+    entries.iter().find(|entry| name(entry) == wanted)
+}
+
+/// What a label boots from.
+fn image_of(disk: Option<&config::Name>, cloud: Option<&str>) -> Result<ImageSettings, StartError> {
+    Ok(match (disk, cloud) {
+        (Some(image), _) => ImageSettings::Managed(ImageName::new(image.as_str())?),
+        (None, Some(image)) => ImageSettings::Cloud(image.into()),
+        (None, None) => ImageSettings::None,
+    })
+}
+
+/// What an image that is in the cloud already says about logging in. Of those that we build their uploads say it.
+struct Login<'c> {
+    username: Option<&'c str>,
+    python_path: &'c str,
+    shell_type: Option<&'c str>,
+}
+
+/// `port` is for drivers that choose it by the label.
+fn access(
+    connection: Option<&config::Connection>,
+    port: Option<u16>,
+    login: Option<Login<'_>>,
+) -> Access {
+    let login = login.unwrap_or(Login {
+        username: None,
+        python_path: "auto",
+        shell_type: None,
+    });
+    let port = port.or(connection.map(|connection| connection.connection_port.0));
+    let kind = connection.map_or("ssh", |connection| &connection.connection_type);
     Access {
-        connection_type: connection.map_or("ssh".into(), |c| c.connection_type.as_str().into()),
-        connection_port: ConnectionPort::Number(connection.map_or(22, |c| c.connection_port.0)),
-        username: cloud
-            .and_then(|image| image.username.as_deref())
-            .map(Into::into),
-        python_path: cloud.map_or("auto".into(), |image| image.python_path.as_str().into()),
-        shell_type: cloud
-            .and_then(|image| image.shell_type.as_deref())
-            .map(Into::into),
+        connection_type: kind.into(),
+        connection_port: ConnectionPort::Number(port.unwrap_or(SSH_PORT)),
+        username: login.username.map(Into::into),
+        python_path: login.python_path.into(),
+        shell_type: login.shell_type.map(Into::into),
     }
 }
 

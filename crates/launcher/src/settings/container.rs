@@ -1,23 +1,23 @@
 //! Containers on this host.
 
 use nodeyard_config::{Container, ContainerLabel, Reach};
-use nodeyard_model::{ConnectionPort, ImageName, Label, ResourceName};
+use nodeyard_model::{Label, ResourceName};
 
-use super::{Access, ImageSettings, LabelSettings, Settings, common};
+use super::{Access, LabelSettings, Login, Settings, common, image_of, named};
 use crate::error::StartError;
 
 pub(super) fn settings(section: &Container) -> Result<Settings, StartError> {
     let pools = section.pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
             let settings = LabelSettings {
-                image: match (&label.diskimage, &label.cloud_image, &label.image) {
-                    (Some(image), ..) => ImageSettings::Managed(ImageName::new(image.as_str())?),
-                    (None, Some(image), _) => ImageSettings::Cloud(image.as_str().into()),
-                    (None, None, Some(reference)) => {
-                        ImageSettings::Cloud(reference.as_str().into())
-                    }
-                    (None, None, None) => ImageSettings::None,
-                },
+                image: image_of(
+                    label.diskimage.as_ref(),
+                    label
+                        .cloud_image
+                        .as_ref()
+                        .map(|name| name.as_str())
+                        .or(label.image.as_deref()),
+                )?,
                 // What is reached by exec has no port to look at.
                 host_key_checking: label.host_key_checking && label.connection == Reach::Ssh,
                 access: access(section, label),
@@ -43,26 +43,16 @@ pub(super) fn settings(section: &Container) -> Result<Settings, StartError> {
 
 /// The driver adds the port, which the runtime chooses.
 fn access(section: &Container, label: &ContainerLabel) -> Access {
-    let disk = label
-        .diskimage
-        .as_ref()
-        .and_then(|name| section.diskimages.iter().find(|image| image.name == *name));
-    let cloud = label.cloud_image.as_ref().and_then(|name| {
-        let mut images = section.cloud_images.iter();
-        images.find(|image| image.name == *name)
+    let disk = named(&label.diskimage, &section.diskimages, |image| &image.name);
+    let cloud = named(&label.cloud_image, &section.cloud_images, |image| {
+        &image.name
     });
-    let connection = disk
-        .map(|image| &image.connection)
-        .or(cloud.map(|image| &image.connection));
-    Access {
-        connection_type: connection.map_or("ssh".into(), |c| c.connection_type.as_str().into()),
-        connection_port: ConnectionPort::Number(label.ssh_port.0),
-        username: cloud
-            .and_then(|image| image.username.as_deref())
-            .map(Into::into),
-        python_path: cloud.map_or("auto".into(), |image| image.python_path.as_str().into()),
-        shell_type: cloud
-            .and_then(|image| image.shell_type.as_deref())
-            .map(Into::into),
-    }
+    let connection = disk.map(|image| &image.connection);
+    let connection = connection.or(cloud.map(|image| &image.connection));
+    let login = cloud.map(|image| Login {
+        username: image.username.as_deref(),
+        python_path: &image.python_path,
+        shell_type: image.shell_type.as_deref(),
+    });
+    super::access(connection, Some(label.ssh_port.0), login)
 }

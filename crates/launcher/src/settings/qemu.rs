@@ -1,20 +1,19 @@
 //! Settings of virtual machines on this host.
 
 use nodeyard_config::{Qemu, QemuLabel};
-use nodeyard_model::{ConnectionPort, ImageName, Label, ResourceName};
+use nodeyard_model::{Label, ResourceName};
 
-use super::{Access, ImageSettings, LabelSettings, Settings, common};
+use super::{Access, LabelSettings, Login, Settings, common, image_of, named};
 use crate::error::StartError;
 
 pub(super) fn settings(section: &Qemu) -> Result<Settings, StartError> {
     let pools = section.pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
             let settings = LabelSettings {
-                image: match (&label.diskimage, &label.cloud_image) {
-                    (Some(image), _) => ImageSettings::Managed(ImageName::new(image.as_str())?),
-                    (None, Some(image)) => ImageSettings::Cloud(image.as_str().into()),
-                    (None, None) => ImageSettings::None,
-                },
+                image: image_of(
+                    label.diskimage.as_ref(),
+                    label.cloud_image.as_ref().map(|name| name.as_str()),
+                )?,
                 host_key_checking: label.host_key_checking,
                 access: access(section, label),
             };
@@ -39,28 +38,16 @@ pub(super) fn settings(section: &Qemu) -> Result<Settings, StartError> {
 
 /// The driver knows the port itself: it chooses the one that leads to the guest's.
 fn access(section: &Qemu, label: &QemuLabel) -> Access {
-    let disk = label
-        .diskimage
-        .as_ref()
-        .and_then(|name| section.diskimages.iter().find(|image| image.name == *name));
-    let cloud = label.cloud_image.as_ref().and_then(|name| {
-        section
-            .cloud_images
-            .iter()
-            .find(|image| image.name == *name)
+    let disk = named(&label.diskimage, &section.diskimages, |image| &image.name);
+    let cloud = named(&label.cloud_image, &section.cloud_images, |image| {
+        &image.name
     });
-    let connection = disk
-        .map(|image| &image.connection)
-        .or(cloud.map(|image| &image.connection));
-    Access {
-        connection_type: connection.map_or("ssh".into(), |c| c.connection_type.as_str().into()),
-        connection_port: ConnectionPort::Number(connection.map_or(22, |c| c.connection_port.0)),
-        username: cloud
-            .and_then(|image| image.username.as_deref())
-            .map(Into::into),
-        python_path: cloud.map_or("auto".into(), |image| image.python_path.as_str().into()),
-        shell_type: cloud
-            .and_then(|image| image.shell_type.as_deref())
-            .map(Into::into),
-    }
+    let connection = disk.map(|image| &image.connection);
+    let connection = connection.or(cloud.map(|image| &image.connection));
+    let login = cloud.map(|image| Login {
+        username: image.username.as_deref(),
+        python_path: &image.python_path,
+        shell_type: image.shell_type.as_deref(),
+    });
+    super::access(connection, None, login)
 }
