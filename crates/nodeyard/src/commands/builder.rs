@@ -12,6 +12,7 @@ use nodeyard_builder::steward::{self, Steward};
 use nodeyard_builder::worker::{self, Worker};
 use nodeyard_config::Handle as ConfigHandle;
 use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::server::Server;
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
@@ -51,11 +52,10 @@ pub(crate) async fn run(
     let first = config.config();
     let host = host::full_name().await;
     let JobServers { endpoints, own } = JobServers::of(&first).await?;
+    let metrics = BuilderMetrics::new(open_statsd().await?, &host);
     let serving = CancellationToken::new();
-    let server = own.map(|server| {
-        job_server::tell(&first, server.local_addr());
-        tokio::spawn(server.run(serving.clone()))
-    });
+    let address = own.as_ref().map(Server::local_addr);
+    let server = own.map(|server| tokio::spawn(server.run(serving.clone())));
     let config = follow(config);
     let mut options = worker::Options::new(&*host, endpoints.clone());
     options.build_workers = hands.builds;
@@ -65,19 +65,23 @@ pub(crate) async fn run(
         drivers,
     };
     let (worker, mut handle) = Worker::new(options, parts);
-    tokio::spawn(async move {
-        handle.until_ready().await;
+    let telling = async {
+        // From now on images-dir is there, and ours.
+        if handle.until_ready().await
+            && let Some(address) = address
+        {
+            job_server::tell(&first, address);
+        }
         begun.cancel();
-    });
+    };
     let working = async {
-        let result = worker.run(stop.clone()).await;
+        let (result, ()) = tokio::join!(worker.run(stop.clone()), telling);
         // A steward that nobody works for would only promise things.
         stop.cancel();
         result.context("the worker has ended")
     };
     let caring = async {
         let Some(tree) = tree else { return Ok(()) };
-        let metrics = BuilderMetrics::new(open_statsd().await?, &host);
         let parts = steward::Parts {
             tree,
             config,

@@ -14,6 +14,7 @@ mod container;
 mod daemon;
 mod drain;
 mod explain;
+mod image;
 mod nodepool;
 mod programs;
 mod qemu;

@@ -56,8 +56,12 @@ pub(crate) fn known(config: &Config) -> anyhow::Result<Vec<Endpoint>> {
         return configured(&config.gearman_servers);
     }
     if let Some(listen) = &config.gearman_listen {
+        let host = listen.address.trim_matches(['[', ']']);
+        let everywhere = host
+            .parse()
+            .is_ok_and(|address: IpAddr| address.is_unspecified());
         let server = GearmanServer {
-            host: listen.address.clone(),
+            host: if everywhere { "localhost" } else { host }.to_owned(),
             port: listen.port,
             ssl_ca: listen.ssl_ca.clone(),
             ssl_cert: listen.ssl_cert.clone(),

@@ -1,0 +1,88 @@
+//! Images: from a program to an upload, and what is said about them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::Value;
+
+use crate::bed::{Bed, wait_until};
+
+/// `nodeyard up` with an image that a small program makes.
+fn bed() -> Bed {
+    let mut bed = Bed::new();
+    // The program is a shell script.
+    bed.set("PATH", "/usr/bin:/bin");
+    let program = bed.write(
+        "make-image",
+        "#!/bin/sh\n\
+         echo one line of the log\n\
+         [ ! -e \"$HOME/broken\" ] || exit 3\n\
+         for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_OUTPUT.$format\"; done\n",
+    );
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    bed.write(
+        "nodepool.yaml",
+        format!(
+            "state-dir: state\n\
+             images-dir: images\n\
+             build-log-dir: logs\n\
+             images-dir-reserve: 0\n\
+             image-size-estimate: 1M\n\
+             webapp: {{port: {}, listen_address: 127.0.0.1}}\n\
+             diskimages: [{{name: tiny, builder: command, command: {}, formats: [qcow2]}}]\n\
+             labels: []\n\
+             providers: [{{name: somewhere, driver: fake, diskimages: [{{name: tiny}}], pools: []}}]\n",
+            bed.free_port(),
+            program.display()
+        ),
+    );
+    bed
+}
+
+fn image(bed: &Bed, args: &[&str]) -> crate::bed::Ran {
+    let start = ["-c", "nodepool.yaml", "image"];
+    bed.run(start.iter().chain(args))
+}
+
+fn up(bed: &Bed) -> crate::bed::Daemon {
+    let daemon = bed.start("log", ["-c", "nodepool.yaml", "up"]);
+    daemon.wait_for_log("store ready");
+    daemon
+}
+
+#[test]
+fn is_built_uploaded_and_explained() {
+    let bed = bed();
+    let _daemon = up(&bed);
+    let waited = image(&bed, &["build", "tiny", "--wait"]).succeeded();
+    assert!(waited.err.contains("is ready"), "{}", waited.err);
+    let uploads = image(&bed, &["uploads", "--format", "json"]).succeeded();
+    let uploads: Value = serde_json::from_str(&uploads.out).unwrap();
+    assert_eq!(uploads[0]["state"], "ready");
+    let logs = image(&bed, &["logs", "tiny"]).succeeded();
+    assert!(
+        logs.out.starts_with("one line of the log\n"),
+        "{}",
+        logs.out
+    );
+    // The system chose the job server's port; commands on this host are told it.
+    let told = fs::read_to_string(bed.path("images/job-server.txt")).unwrap();
+    std::net::TcpStream::connect(told.trim()).unwrap();
+    image(&bed, &["pause", "tiny"]).succeeded();
+    let why = image(&bed, &["why", "tiny"]).succeeded();
+    assert!(why.out.contains("paused"), "{}", why.out);
+}
+
+#[test]
+fn that_cannot_be_built_says_why() {
+    let bed = bed();
+    bed.write("broken", "");
+    let _daemon = up(&bed);
+    image(&bed, &["build", "tiny", "--wait"]).failed("exit code 3");
+    wait_until("the reason is known", || {
+        let why = image(&bed, &["why", "tiny"]).succeeded();
+        why.out.contains("exit code 3")
+    });
+    image(&bed, &["why", "tyni"]).failed("there is no image tyni");
+    image(&bed, &["build", "tyni"]).failed("there is no image tyni");
+}
