@@ -12,6 +12,7 @@ mod knobs;
 pub(crate) mod launcher;
 pub(crate) mod man;
 pub(crate) mod nodepool;
+pub(crate) mod pod;
 pub(crate) mod signals;
 pub(crate) mod simulate;
 pub(crate) mod store;

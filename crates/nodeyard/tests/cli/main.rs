@@ -16,6 +16,7 @@ mod drain;
 mod explain;
 mod image;
 mod nodepool;
+mod pod;
 mod programs;
 mod qemu;
 mod store;
