@@ -105,6 +105,7 @@ async fn serve(mut stream: TcpStream) {
 /// Runs the command that is asked for, here, with its streams on the channels.
 async fn run(stream: TcpStream) {
     let mut query = String::new();
+    #[expect(clippy::result_large_err, reason = "the library wants it so")]
     let handshake =
         |request: &Request, mut response: Response| -> Result<Response, ErrorResponse> {
             query = request.uri().query().unwrap_or_default().to_owned();
