@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 
 /// Files in PEM format; the keys are PKCS#8, which is what ZooKeeper can read.
@@ -47,7 +47,10 @@ impl Certificates {
     }
 }
 
-fn authority(directory: &Path, name: &str) -> Result<(PathBuf, Issuer<'static, KeyPair>)> {
+pub(crate) fn authority(
+    directory: &Path,
+    name: &str,
+) -> Result<(PathBuf, Issuer<'static, KeyPair>)> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -64,9 +67,22 @@ fn identity(
     valid_for: &[&str],
     issuer: &Issuer<'_, KeyPair>,
 ) -> Result<Identity> {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    signed(directory, name, subject, valid_for, issuer)
+}
+
+/// For programs that read more than a name out of a certificate.
+pub(crate) fn signed(
+    directory: &Path,
+    name: &str,
+    subject: DistinguishedName,
+    valid_for: &[&str],
+    issuer: &Issuer<'_, KeyPair>,
+) -> Result<Identity> {
     let valid_for: Vec<String> = valid_for.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(valid_for)?;
-    params.distinguished_name.push(DnType::CommonName, name);
+    params.distinguished_name = subject;
     params.extended_key_usages = vec![
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::ClientAuth,
