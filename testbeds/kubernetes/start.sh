@@ -49,7 +49,7 @@ run kube-apiserver "$cluster" kube-apiserver --etcd-servers=http://127.0.0.1:237
     --client-ca-file="$dir/pki/ca.pem" \
     --tls-cert-file="$dir/pki/apiserver.crt.pem" --tls-private-key-file="$dir/pki/apiserver.key.pem" \
     --service-account-issuer=https://kubernetes.default.svc \
-    --service-account-key-file="$dir/pki/accounts.key.pem" \
+    --service-account-key-file="$dir/pki/accounts.crt.pem" \
     --service-account-signing-key-file="$dir/pki/accounts.key.pem" \
     --kubelet-client-certificate="$dir/pki/admin.crt.pem" --kubelet-client-key="$dir/pki/admin.key.pem" \
     --kubelet-preferred-address-types=InternalIP
