@@ -17,6 +17,8 @@ use kube::{Api, Client, Config};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy};
 
+use crate::body::pod::DEFAULT_CONTAINER;
+
 /// Between this program and the connection, in each direction.
 const BUFFER: usize = 64 << 10;
 
@@ -66,6 +68,17 @@ impl Container {
         }
     }
 
+    /// Of several containers the API server wants one to be named. If the pod cannot be looked at, it decides.
+    async fn name(&self) -> Option<String> {
+        if self.container.is_some() {
+            return self.container.clone();
+        }
+        let pod = self.pods().get(&self.pod).await.ok()?;
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        let default = annotations.get(DEFAULT_CONTAINER).cloned();
+        default.or_else(|| Some(pod.spec?.containers.into_iter().next()?.name))
+    }
+
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
@@ -84,7 +97,7 @@ impl Container {
         E: AsyncWrite + Unpin,
     {
         let wanted = AttachParams {
-            container: self.container.clone(),
+            container: self.name().await,
             stdin: stdin.is_some(),
             stdout: true,
             stderr: true,
@@ -140,7 +153,7 @@ impl Container {
         mut to: impl AsyncWrite + Unpin,
     ) -> Result<(), ExecError> {
         let wanted = LogParams {
-            container: self.container.clone(),
+            container: self.name().await,
             follow,
             tail_lines: lines,
             ..LogParams::default()

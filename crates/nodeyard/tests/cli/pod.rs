@@ -80,11 +80,14 @@ async fn serve(mut stream: TcpStream) {
     let path = head.split(' ').nth(1).unwrap_or_default();
     let pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/box");
     if path.starts_with(&format!("{pod}/exec?")) {
-        run(stream).await;
-    } else if path.starts_with(&format!("{pod}/log?")) {
+        return run(stream).await;
+    }
+    // What is left unread would break the connection before the answer is.
+    stream.read_exact(&mut vec![0; count]).await.unwrap();
+    if path.starts_with(&format!("{pod}/log?")) {
         let more = path.contains("follow=true");
         let chunk = format!(
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{LOG}\r\n",
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{LOG}\r\n",
             LOG.len()
         );
         stream.write_all(chunk.as_bytes()).await.unwrap();
@@ -95,7 +98,7 @@ async fn serve(mut stream: TcpStream) {
     } else {
         let status = r#"{"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no pod"}"#;
         let answer = format!(
-            "HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{status}",
+            "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{status}",
             status.len()
         );
         stream.write_all(answer.as_bytes()).await.unwrap();

@@ -13,7 +13,7 @@ use crate::holder::HolderKind;
 use crate::names;
 
 pub(crate) const SIDECAR: &str = "git-sidecar";
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 const KEYS_VOLUME: &str = "authorized-keys";
 /// Both containers of a pod may write to what they share.
 const SHARED_GROUP: u32 = 1000;
