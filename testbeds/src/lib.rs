@@ -22,7 +22,7 @@ mod zookeeper;
 pub mod zuul;
 mod zuul_client;
 
-pub use certificates::{Certificates, Identity};
+pub use certificates::{Authority, Certificates, Identity};
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions};

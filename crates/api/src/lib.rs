@@ -1,7 +1,7 @@
-//! What operators and their programs see of a launcher.
+//! What operators and their programs see of launchers and builders.
 //!
 //! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics`, and why a request waits.
-//! * [`builder`]: what a builder tells statsd.
+//! * [`builder`]: what a builder counts, for Prometheus and statsd, and its pages.
 //! * [`metrics`]: what is counted. One cheap handle, read by Prometheus and sent to statsd.
 //! * [`statsd`]: Nodepool's names on the wire, and the reports of the elected launcher.
 //!

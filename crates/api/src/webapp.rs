@@ -1,4 +1,4 @@
-//! Nodepool's web endpoints: what there is, as text for people and as JSON for programs.
+//! Web pages. The launcher has Nodepool's: what there is, as text for people and as JSON for programs.
 //!
 //! Plain HTTP without authentication, for reading only; any method is as good as `GET`, and bodies of requests
 //! are not read. It faces whoever can reach the port: heads are small, connections are few and do not last,
@@ -7,7 +7,7 @@
 mod accept;
 mod cache;
 mod lists;
-mod pages;
+pub(crate) mod pages;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::builder;
 use crate::metrics::Metrics;
 use crate::views::Views;
 
@@ -84,10 +85,12 @@ pub struct Sources {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address} port {port} for the webapp; see webapp in nodepool.yaml")]
+#[error("cannot listen on {address} port {port} for web pages; see {key} in nodepool.yaml")]
 pub struct BindError {
     address: String,
     port: u16,
+    /// Of the configuration.
+    key: &'static str,
     #[source]
     source: std::io::Error,
 }
@@ -101,15 +104,29 @@ pub struct Webapp {
 
 impl Webapp {
     pub async fn bind(options: Options, sources: Sources) -> Result<Self, BindError> {
+        Self::listen(options, "webapp", pages::router(sources)).await
+    }
+
+    /// The pages of a builder.
+    pub async fn bind_builder(
+        options: Options,
+        sources: builder::Sources,
+    ) -> Result<Self, BindError> {
+        Self::listen(options, "builder-webapp", builder::pages::router(sources)).await
+    }
+
+    async fn listen(
+        options: Options,
+        key: &'static str,
+        router: Router,
+    ) -> Result<Self, BindError> {
         let Options { address, port } = options;
         match TcpListener::bind((&*address, port)).await {
-            Ok(listener) => Ok(Self {
-                listener,
-                router: pages::router(sources),
-            }),
+            Ok(listener) => Ok(Self { listener, router }),
             Err(source) => Err(BindError {
                 address,
                 port,
+                key,
                 source,
             }),
         }

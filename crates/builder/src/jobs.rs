@@ -214,6 +214,9 @@ pub struct UploadDeleteJob {
 pub struct Failure {
     pub reason: String,
     pub kind: FailureKind,
+    /// What the program of a build ended with; negative for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 /// What a caller can do about it.
@@ -231,6 +234,14 @@ pub enum FailureKind {
 }
 
 impl Failure {
+    pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            kind,
+            exit_code: None,
+        }
+    }
+
     /// As the one line that is sent.
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = b"{\"failure\":".to_vec();
@@ -327,8 +338,8 @@ mod tests {
     #[test]
     fn a_failure_is_found_behind_the_log() {
         let failure = Failure {
-            reason: "the disk\nis full".to_owned(),
-            kind: FailureKind::Unable,
+            exit_code: Some(-9),
+            ..Failure::new(FailureKind::Unable, "the disk\nis full")
         };
         let mut data = b"log line\n{\"failure\": broken\n".to_vec();
         data.extend(failure.to_line());

@@ -19,6 +19,7 @@ mod answer;
 mod build;
 mod delete;
 mod drivers;
+mod events;
 mod follow;
 mod functions;
 mod hook;
@@ -30,6 +31,7 @@ mod upload;
 mod upload_delete;
 mod works;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -39,7 +41,7 @@ use nodeyard_config::{Config, ImageSource};
 use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
-use nodeyard_model::{ProviderName, Timestamp};
+use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,6 +49,7 @@ use tokio_util::task::TaskTracker;
 use crate::source::{self, LogLimits, Redactor};
 
 pub use drivers::DriverFactory;
+pub use events::{Events, NoEvents};
 
 use build::Builds;
 use drivers::Drivers;
@@ -97,6 +100,7 @@ pub struct Parts {
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: Arc<dyn DriverFactory>,
+    pub events: Arc<dyn Events>,
 }
 
 impl fmt::Debug for Parts {
@@ -139,6 +143,16 @@ pub struct Status {
     pub uploading: Vec<(ImageId, ProviderName)>,
     /// Functions that are offered.
     pub functions: Vec<String>,
+    /// Images that can be uploaded, by their names.
+    pub held: BTreeMap<ImageName, Held>,
+}
+
+/// How much there is of an image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    pub images: usize,
+    /// On disk.
+    pub bytes: u64,
 }
 
 /// What all jobs share.
@@ -148,6 +162,7 @@ pub(crate) struct Context {
     config: watch::Receiver<Arc<Config>>,
     repository: Repository,
     drivers: Drivers,
+    events: Arc<dyn Events>,
     functions: Functions,
     builds: Builds,
     uploads: Uploads,
@@ -181,6 +196,7 @@ impl Worker {
         let Parts {
             mut config,
             drivers,
+            events,
         } = parts;
         let first = config.borrow_and_update().clone();
         let repository = open(&options, &first).await?;
@@ -204,6 +220,7 @@ impl Worker {
             config: config.clone(),
             repository,
             drivers: Drivers::new(drivers),
+            events,
             builds: Builds::default(),
             uploads: Uploads::default(),
             tasks: TaskTracker::new(),
@@ -279,7 +296,7 @@ fn limits(config: &Config) -> Limits {
     Limits {
         keep_free: config.images_dir_reserve.0,
         most_used: config.images_dir_limit.map(|limit| limit.0),
-        ..Limits::default()
+        first_build: config.image_size_estimate.0,
     }
 }
 
@@ -333,7 +350,19 @@ impl Context {
             building: self.builds.running(),
             uploading: self.uploads.running(),
             functions: self.functions.names(),
+            held: self.held(),
         }
+    }
+
+    fn held(&self) -> BTreeMap<ImageName, Held> {
+        let mut held: BTreeMap<ImageName, Held> = BTreeMap::new();
+        let images = self.repository.images();
+        for image in images.iter().filter(|image| image.state == State::Ready) {
+            let sum = held.entry(image.image.clone()).or_default();
+            sum.images += 1;
+            sum.bytes += image.files.values().map(|file| file.allocated).sum::<u64>();
+        }
+        held
     }
 }
 

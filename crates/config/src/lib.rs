@@ -48,8 +48,8 @@ pub use reload::{Handle, Reloader};
 pub use render::{render, summary};
 pub use schema::schema;
 pub use service::{
-    AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, GearmanClient, GearmanListen, GearmanRight,
-    GearmanServer,
+    AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, BuilderWebapp, GearmanClient, GearmanListen,
+    GearmanRight, GearmanServer,
 };
 pub use size::Size;
 pub use source::{ENVIRONMENT_PREFIX, Environment};

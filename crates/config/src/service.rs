@@ -1,4 +1,4 @@
-//! Our own services: the HTTP API and the gearman job server.
+//! Our own services: the HTTP API, the pages of builders and the gearman job server.
 
 use crate::decode::{Decoder, Judgement};
 use crate::section::section;
@@ -8,6 +8,7 @@ use crate::yaml::Map;
 /// The port gearman servers listen on by custom.
 const GEARMAN_PORT: Port = Port(4730);
 const API_PORT: Port = Port(8006);
+const BUILDER_PORT: Port = Port(8007);
 const LOOPBACK: &str = "127.0.0.1";
 
 section! {
@@ -100,6 +101,25 @@ section! {
         "rights" [ours] rights: Vec<GearmanRight> = required;
         /// Patterns of function names it may do that with; all when absent.
         "functions" [ours] functions: Option<OneOrMany<String>> = optional;
+    }
+}
+
+section! {
+    /// The pages of a builder: `/live`, `/ready` and `/metrics`.
+    pub struct BuilderWebapp (_outer: ()) {
+        /// Address to listen on.
+        "listen-address" [ours] listen_address: String = default(LOOPBACK.to_owned());
+        /// Port.
+        "port" [ours] port: Port = default(BUILDER_PORT);
+    }
+}
+
+impl Default for BuilderWebapp {
+    fn default() -> Self {
+        Self {
+            listen_address: LOOPBACK.into(),
+            port: BUILDER_PORT,
+        }
     }
 }
 

@@ -14,10 +14,10 @@ use super::calls::Answer;
 use super::claim::Claim;
 use super::context::{Came, Context, Trouble, key, now};
 use super::events::BuildEnded;
-use super::inquiry::Found;
+use super::inquiry::{Found, failed};
 use super::notes::Notes;
 use super::progress::Reporter;
-use crate::jobs::{BuildJob, BuildResult, Function, from_payload};
+use crate::jobs::{BuildJob, BuildResult, Failure, Function, from_payload};
 
 impl Context {
     pub(super) async fn build(
@@ -128,12 +128,12 @@ impl<'c> Running<'c> {
                 // A worker that knows only the old answer, or garbles the new one.
                 _ => ctx.inquire_build(&self.key).await,
             },
-            Answer::Failed(failure) => Found::Failed(failure.reason),
+            Answer::Failed(failure) => Found::Failed(failure),
             Answer::Lost(reason) => {
                 tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
                 ctx.inquire_build(&self.key).await
             }
-            Answer::Unsent(reason) => Found::Failed(reason),
+            Answer::Unsent(reason) => Found::Failed(failed(reason)),
         };
         reporter.end().await;
         self.end(claim, found).await
@@ -142,8 +142,8 @@ impl<'c> Running<'c> {
     async fn end(self, mut claim: Claim, found: Found<BuildResult>) -> Result<Came> {
         let result = match found {
             Found::Done(result) => Ok(result),
-            Found::Failed(reason) => Err(reason),
-            Found::Nothing => Err("no worker knows of the build any more".to_owned()),
+            Found::Failed(failure) => Err(failure),
+            Found::Nothing => Err(failed("no worker knows of the build any more")),
         };
         let stored = loop {
             match self.store(claim.guard(), result.as_ref().ok()).await {
@@ -190,23 +190,23 @@ impl<'c> Running<'c> {
         record
     }
 
-    async fn note(&self, result: Result<BuildResult, String>) -> Result<()> {
+    async fn note(&self, result: Result<BuildResult, Failure>) -> Result<()> {
         let (ctx, image, build) = (self.ctx, &self.key.image, self.key.build);
         let took = self.begun.elapsed();
         let result = match result {
             Ok(result) => result,
-            Err(reason) => {
-                let formats = None;
+            Err(failure) => {
                 ctx.events.built(&BuildEnded {
                     image,
                     took,
-                    formats,
+                    formats: None,
+                    exit_code: failure.exit_code.unwrap_or(1),
                 });
                 let trouble = Trouble {
                     subject: Subject::Build,
                     build,
                     order: self.order,
-                    reason,
+                    reason: failure.reason,
                 };
                 return ctx.failed(image, trouble).await;
             }
@@ -217,6 +217,7 @@ impl<'c> Running<'c> {
             image,
             took,
             formats: Some(&formats),
+            exit_code: 0,
         });
         let made_less = self.asked.iter().any(|f| !result.formats.contains_key(f));
         Notes::change(&**ctx.registry.tree(), image, |notes| {

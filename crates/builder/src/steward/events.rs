@@ -31,6 +31,8 @@ pub struct BuildEnded<'a> {
     pub took: Duration,
     /// None if it failed.
     pub formats: Option<&'a [(&'a str, &'a FormatInfo)]>,
+    /// Of its program; 1 if it failed in another way.
+    pub exit_code: i32,
 }
 
 /// What is being done, in the numbers of Nodepool's metrics.

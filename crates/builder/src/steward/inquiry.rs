@@ -7,17 +7,22 @@ use tokio::time::Instant;
 use super::calls::Answer;
 use super::context::Context;
 use crate::jobs::{
-    BuildResult, Function, ImageInfo, InfoJob, LocalState, UploadProgress, UploadResult,
-    from_payload,
+    BuildResult, Failure, FailureKind, Function, ImageInfo, InfoJob, LocalState, UploadProgress,
+    UploadResult, from_payload,
 };
 
 /// What there is to know of a job.
 #[derive(Debug)]
 pub(super) enum Found<T> {
     Done(T),
-    Failed(String),
+    Failed(Failure),
     /// Nobody knows of it, and nobody will.
     Nothing,
+}
+
+/// A failure that no worker has explained.
+pub(super) fn failed(reason: impl Into<String>) -> Failure {
+    Failure::new(FailureKind::Failed, reason)
 }
 
 /// What a worker says of a job at one moment.
@@ -59,9 +64,8 @@ impl Context {
                 formats: info.formats,
             })),
             LocalState::Failed => {
-                let failure = info.failure.map(|failure| failure.reason);
-                let reason = failure.unwrap_or_else(|| "the worker does not say why".to_owned());
-                Stand::Ended(Found::Failed(reason))
+                let unsaid = || failed("the worker does not say why");
+                Stand::Ended(Found::Failed(info.failure.unwrap_or_else(unsaid)))
             }
         })
         .await
@@ -81,9 +85,7 @@ impl Context {
             match ours.map(|known| known.state) {
                 Some(UploadProgress::Uploading) => Stand::UnderWay,
                 Some(UploadProgress::Ready(result)) => Stand::Ended(Found::Done(result)),
-                Some(UploadProgress::Failed(failure)) => {
-                    Stand::Ended(Found::Failed(failure.reason))
-                }
+                Some(UploadProgress::Failed(failure)) => Stand::Ended(Found::Failed(failure)),
                 None => Stand::Unknown,
             }
         })

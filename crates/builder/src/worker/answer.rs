@@ -36,10 +36,13 @@ impl Handler for Answer {
         match answer {
             Ok(data) => Ok(data.into()),
             Err(Problem::Expected(failure)) => {
-                let Failure { reason, kind } = failure;
-                let reason = context.redactor().mask(&reason);
+                let failure = Failure {
+                    reason: context.redactor().mask(&failure.reason),
+                    ..failure
+                };
+                let Failure { reason, kind, .. } = &failure;
                 tracing::info!(function = %self.function, ?kind, reason, "a job failed");
-                job.data(Failure { reason, kind }.to_line()).await;
+                job.data(failure.to_line()).await;
                 Err(JobError::Fail)
             }
             Err(Problem::Surprise(text)) => {

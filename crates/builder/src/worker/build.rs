@@ -10,13 +10,14 @@ use nodeyard_gearman::worker::Job;
 use nodeyard_image::{Begin, Draft, Format, ImageId, Manifest, State};
 use nodeyard_model::ImageName;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use super::follow::BuildLog;
 use super::functions::works_on;
 use super::info::{file_infos, to_manifest};
-use super::problem::{Problem, blocking, with_causes};
+use super::problem::{Problem, blocking};
 use super::provider;
 use super::works::{Work, Works};
 use crate::jobs::{BuildJob, BuildResult, from_payload, to_payload};
@@ -160,6 +161,7 @@ impl Build {
         let draft = blocking(move || repository.begin(begin)).await?;
         context.offer_image(&id, State::Building);
         tracing::info!(image = %self.begin.image, %id, "a build begins");
+        let begun = Instant::now();
         let made = self.make(&draft, &publish).await;
         let formats = self.formats;
         let ended: Result<Arc<Manifest>, Problem> = match made {
@@ -170,6 +172,9 @@ impl Build {
                 ended.map_err(Problem::from).and(Err(problem))
             }
         };
+        context
+            .events
+            .built(&self.begin.image, begun.elapsed(), ended.is_ok());
         match ended {
             Ok(manifest) => {
                 tracing::info!(image = %self.begin.image, %id, "a build has made an image");
@@ -230,9 +235,7 @@ impl Build {
                 "the build took longer than its build-timeout, {} seconds",
                 self.how.build_timeout.as_secs()
             )),
-            // Another worker may have the program.
-            SourceError::Start { .. } => Problem::unable(with_causes(&error)),
-            error => Problem::failed(with_causes(&error)),
+            error => error.into(),
         })
     }
 

@@ -89,11 +89,10 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
         {
             UploadProgress::Uploading
         }
-        Outcome::Pending => UploadProgress::Failed(Failure {
-            reason: "the worker stopped during the upload; ask for it again and it goes on"
-                .to_owned(),
-            kind: FailureKind::Unable,
-        }),
+        Outcome::Pending => UploadProgress::Failed(Failure::new(
+            FailureKind::Unable,
+            "the worker stopped during the upload; ask for it again and it goes on",
+        )),
         Outcome::Ready {
             external_id,
             external_name,
@@ -127,24 +126,22 @@ pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> 
 
 pub(super) fn to_manifest(failure: &Failure) -> image::Failure {
     let kind = KINDS.iter().find(|(kind, _)| *kind == failure.kind);
-    let stored = image::Failure::new(failure.reason.clone());
-    match kind {
-        Some((_, word)) => stored.with_kind(*word),
-        None => stored,
+    image::Failure {
+        reason: failure.reason.clone(),
+        kind: kind.map(|(_, word)| (*word).into()),
+        exit_code: failure.exit_code,
     }
 }
 
 pub(super) fn from_manifest(failure: &image::Failure) -> Failure {
     if failure.reason == image::Failure::INTERRUPTED {
-        return Failure {
-            reason: "the worker ended during the build".to_owned(),
-            kind: FailureKind::Unable,
-        };
+        return Failure::new(FailureKind::Unable, "the worker ended during the build");
     }
     let word = failure.kind.as_deref();
     let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
     Failure {
         reason: failure.reason.clone(),
         kind: kind.map_or(FailureKind::Failed, |(kind, _)| *kind),
+        exit_code: failure.exit_code,
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
-use nodeyard_builder::worker::{DriverFactory, Options, Parts, Worker};
+use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
@@ -144,7 +144,12 @@ impl RunningWorker {
         let options = Options::new(hostname, vec![server.endpoint.clone()]);
         let (sender, config) = watch::channel(parse(text));
         let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
-        let (worker, mut handle) = Worker::new(options, Parts { config, drivers });
+        let parts = Parts {
+            config,
+            drivers,
+            events: Arc::new(NoEvents),
+        };
+        let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
         let run = worker.run(stop.clone());
         let task = tokio::spawn(async move { run.await.unwrap() });

@@ -472,10 +472,7 @@ async fn answer(job: &Job, fault: Option<Fault>, good: Bytes) -> Result<Bytes, J
     match fault {
         None => Ok(good),
         Some(Fault::Fails) => {
-            let failure = Failure {
-                reason: "the script says so".to_owned(),
-                kind: FailureKind::Failed,
-            };
+            let failure = Failure::new(FailureKind::Failed, "the script says so");
             job.data(failure.to_line()).await;
             Err(JobError::Fail)
         }

@@ -8,6 +8,8 @@
 )]
 
 mod bed;
+mod builder_pages;
+mod builders;
 mod cloud;
 mod config;
 mod container;
@@ -15,6 +17,7 @@ mod daemon;
 mod drain;
 mod explain;
 mod image;
+mod job_server;
 mod nodepool;
 mod programs;
 mod qemu;
