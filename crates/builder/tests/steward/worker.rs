@@ -157,6 +157,7 @@ struct Inner {
     script: Arc<Mutex<Script>>,
     /// Builds and uploads do not end while this is true.
     held: Arc<watch::Sender<bool>>,
+    uploads_held: Arc<watch::Sender<bool>>,
     /// Nothing at all is answered while this is true.
     mute: Arc<watch::Sender<bool>>,
     handle: WorkerHandle,
@@ -212,6 +213,7 @@ impl ScriptedWorker {
             cloud: cloud.clone(),
             script: Arc::default(),
             held: Arc::new(watch::Sender::new(false)),
+            uploads_held: Arc::new(watch::Sender::new(false)),
             mute: Arc::new(watch::Sender::new(false)),
             handle: worker.handle(),
         };
@@ -249,6 +251,11 @@ impl ScriptedWorker {
 
     pub(crate) fn hold(&self, held: bool) {
         self.inner.held.send_replace(held);
+    }
+
+    /// Builds go on, uploads do not.
+    pub(crate) fn hold_uploads(&self, held: bool) {
+        self.inner.uploads_held.send_replace(held);
     }
 
     /// It is connected and takes jobs, and that is all.
@@ -418,6 +425,7 @@ impl Inner {
         self.disk.change(id, |info| {
             info.uploads.push(known(UploadProgress::Uploading));
         });
+        let _ = self.uploads_held.subscribe().wait_for(|held| !held).await;
         self.until_let_go().await;
         let forget = |info: &mut ImageInfo| {
             info.uploads.retain(|upload| {
