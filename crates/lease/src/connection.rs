@@ -1,0 +1,58 @@
+//! How to reach a node, from its record.
+
+use nodeyard_model::{ConnectionPort, Node};
+use serde::{Deserialize, Serialize};
+
+/// All that somebody needs to log in to a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Connection {
+    /// `ssh`, `winrm`, `network_cli`, `kubectl`, `namespace`, `project`, or the container engine to `exec` with.
+    pub kind: String,
+    /// The address, or what the kind calls it by: a pod, a container.
+    pub host: Option<String>,
+    /// None where the kind needs none.
+    pub port: Option<u16>,
+    pub user: Option<String>,
+    /// Of Ansible: a path, or `auto`.
+    pub python: Option<String>,
+    pub shell: Option<String>,
+    /// `<type> <base64>` each.
+    pub host_keys: Vec<String>,
+    /// How to reach a cluster: server, namespace, token.
+    pub cluster: Option<serde_json::Value>,
+}
+
+impl Connection {
+    pub fn of(node: &Node) -> Self {
+        let kind = node.connection_type.as_deref().unwrap_or("ssh");
+        let (port, cluster) = match &node.connection_port {
+            ConnectionPort::Number(port) => (Some(*port), None),
+            ConnectionPort::Cluster(cluster) => (None, cluster.decode().ok()),
+            ConnectionPort::Null => (None, None),
+        };
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        Self {
+            kind: kind.to_owned(),
+            host: text(node.interface_ip.as_deref()),
+            port,
+            user: text(node.username.as_deref()),
+            python: text(node.python_path.as_deref()),
+            shell: text(node.shell_type.as_deref()),
+            host_keys: node.host_keys.iter().map(ToString::to_string).collect(),
+            cluster,
+        }
+    }
+
+    /// The lines of a `known_hosts` file by which ssh recognises the node.
+    pub fn known_hosts(&self) -> String {
+        let Some(host) = &self.host else {
+            return String::new();
+        };
+        let host = match self.port {
+            Some(port) if port != 22 => format!("[{host}]:{port}"),
+            _ => host.clone(),
+        };
+        let keys = self.host_keys.iter();
+        keys.map(|key| format!("{host} {key}\n")).collect()
+    }
+}
