@@ -95,6 +95,14 @@ impl Caller {
         self.right.is_some_and(|own| own >= right)
     }
 
+    /// As those who hand out nodes know it.
+    pub(crate) fn as_lessee(&self) -> nodeyard_lease::Caller {
+        nodeyard_lease::Caller {
+            name: self.name.as_deref().unwrap_or("anonymous").into(),
+            tenant: self.tenant.clone(),
+        }
+    }
+
     /// What concerns all tenants is not for a token of one.
     pub(crate) fn concerns_everybody(&self, needed: Right) -> Result<(), Problem> {
         match &self.tenant {

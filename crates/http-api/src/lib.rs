@@ -35,6 +35,7 @@ use std::sync::Arc;
 use nodeyard_api::{Explain, Views};
 use nodeyard_config::Config;
 use nodeyard_launcher::drain::{DRAINS, DrainShape};
+use nodeyard_lease::Leases;
 use nodeyard_model::layout;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::view::View;
@@ -49,7 +50,7 @@ pub use server::{BindError, TlsError};
 use access::Gate;
 use app::{App, Inner};
 use events::{Hub, follow};
-use routes::{builds, components, drains, images, nodes, providers, requests};
+use routes::{builds, components, drains, images, leases, nodes, providers, requests, scopes};
 use server::{CONNECTIONS, Listener};
 
 /// The rest of the connections is for everything else.
@@ -60,6 +61,7 @@ const STREAMS: usize = CONNECTIONS - 384;
 pub struct Sources {
     pub registry: Registry,
     pub views: Views,
+    pub leases: Leases,
     /// The configuration in force, and those that follow it. The address is that of the first one.
     pub config: watch::Receiver<Arc<Config>>,
     pub explain: Arc<dyn Explain>,
@@ -96,6 +98,7 @@ impl HttpApi {
         let Sources {
             registry,
             views,
+            leases,
             config,
             explain,
             ready,
@@ -111,6 +114,7 @@ impl HttpApi {
         let gate = Arc::new(Gate::open(config.clone(), local_token).await);
         let app = App::new(Inner {
             views,
+            leases,
             components,
             drains,
             config,
@@ -156,22 +160,19 @@ impl HttpApi {
 fn feeds(app: &App, shutdown: &CancellationToken) -> TaskTracker {
     let feeds = TaskTracker::new();
     macro_rules! feed {
-        ($view:expr, $by:expr) => {
-            feeds.spawn(follow(
-                app.hub.clone(),
-                $view.clone(),
-                $by,
-                shutdown.clone(),
-            ));
+        ($by:expr) => {
+            feeds.spawn(follow(app.hub.clone(), $by, shutdown.clone()));
         };
     }
-    feed!(app.views.requests, requests::Requests);
-    feed!(app.views.nodes, nodes::Nodes);
-    feed!(app.views.marks, images::Images);
-    feed!(app.views.images, builds::Builds);
-    feed!(app.views.pools, providers::Pools);
-    feed!(app.components, components::Components);
-    feed!(app.drains, drains::Drains);
+    feed!(requests::Requests(app.views.requests.clone()));
+    feed!(leases::LeaseFeed(app.leases.clone()));
+    feed!(scopes::ScopeFeed(app.leases.clone()));
+    feed!(nodes::Nodes(app.views.nodes.clone()));
+    feed!(images::Images(app.views.marks.clone()));
+    feed!(builds::Builds(app.views.images.clone()));
+    feed!(providers::Pools(app.views.pools.clone()));
+    feed!(components::Components(app.components.clone()));
+    feed!(drains::Drains(app.drains.clone()));
     feeds
 }
 

@@ -9,9 +9,14 @@ pub(crate) mod drains;
 pub(crate) mod events;
 pub(crate) mod images;
 pub(crate) mod info;
+pub(crate) mod leases;
 pub(crate) mod nodes;
 pub(crate) mod providers;
 pub(crate) mod requests;
+pub(crate) mod scopes;
+
+mod node_changes;
+mod refusal;
 
 use std::sync::Arc;
 
@@ -34,11 +39,22 @@ const PREFIX: &str = "/api/v1";
 fn described() -> OpenApiRouter<App> {
     let paths = OpenApiRouter::new()
         .routes(routes!(info::show_info))
-        .routes(routes!(requests::list_requests))
-        .routes(routes!(requests::show_request))
+        .routes(routes!(requests::list_requests, leases::create_request))
+        .routes(routes!(requests::show_request, requests::cancel_request))
         .routes(routes!(requests::explain_request))
+        .routes(routes!(leases::list_leases))
+        .routes(routes!(leases::show_lease, leases::end_lease))
+        .routes(routes!(leases::renew_lease))
+        .routes(routes!(leases::explain_lease))
+        .routes(routes!(scopes::list_scopes, scopes::open_scope))
+        .routes(routes!(scopes::show_scope, scopes::close_scope))
+        .routes(routes!(scopes::renew_scope))
+        .routes(routes!(scopes::show_inventory))
         .routes(routes!(nodes::list_nodes))
-        .routes(routes!(nodes::show_node))
+        .routes(routes!(nodes::show_node, node_changes::delete_node))
+        .routes(routes!(node_changes::show_connection))
+        .routes(routes!(node_changes::hold_node))
+        .routes(routes!(node_changes::release_node))
         .routes(routes!(images::list_images))
         .routes(routes!(images::show_image))
         .routes(routes!(images::build_image))

@@ -33,6 +33,13 @@ fn id(pattern: &str, example: &str) -> ObjectBuilder {
     text().pattern(Some(pattern)).examples([example])
 }
 
+fn plain(most: usize) -> ObjectBuilder {
+    text()
+        .min_length(Some(1))
+        .max_length(Some(most))
+        .pattern(Some("^[^\\x00-\\x1f\\x7f-\\x9f]*$"))
+}
+
 fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
     text().enum_values(Some(words))
 }
@@ -46,6 +53,22 @@ texts! {
     BuildId = id("^.+-[0-9a-f]{32}$", "debian-0123456789abcdef0123456789abcdef");
     /// The id of an upload, counted per build and provider.
     UploadId = id("^[0-9]{10}$", "0000000001");
+    /// The id of a lease.
+    LeaseId = id("^[0-9a-f]{32}$", "0123456789abcdef0123456789abcdef");
+    /// The name of a scope, unique within its tenant. A point or two points alone are none.
+    ScopeName = id("^(?!\\.{1,2}$)[A-Za-z0-9._:@+-]{1,128}$", "debugging");
+    /// A label or a tenant: any text without control characters.
+    LabelName = plain(255);
+    /// The name of a provider, which is a part of paths.
+    PathText = id("^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$", "cloud");
+    /// Any id that the client makes up, such as a UUID.
+    IdempotencyKey = id("^[!-~]{1,255}$", "6f0a2f0e-7d0b-4a5e-9d5c-0f8a4f6a1c11");
+    /// How far a lease is. Waiting and taking end by themselves; an active one has its nodes.
+    LeasePhase = words(["waiting", "taking", "active", "dropping", "ending", "ended"]);
+    /// What became of a node of a lease.
+    PartState = words(["leased", "held", "returned", "lost"]);
+    /// Why a lease has ended.
+    EndCause = words(["released", "cancelled", "expired", "failed", "scope-ended", "withdrawn", "lost"]);
     /// Where a node is in its life.
     NodeState = words(Node::ALL.iter().map(|state| state.as_str()));
     /// How far a request is.

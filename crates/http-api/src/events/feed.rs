@@ -1,12 +1,14 @@
 //! From the changes of a view to events.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
+use std::hash::Hash;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_model::TenantName;
-use nodeyard_store::view::{Change, Shape, View};
+use nodeyard_store::view::{Change, Changes};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -36,31 +38,33 @@ impl Subject {
     }
 }
 
-/// How the records of a view become things of the API.
-pub(crate) trait Follow<S: Shape>: Send + Sync + 'static {
+/// Records that become things of the API.
+#[async_trait]
+pub(crate) trait Follow: Send + Sync + 'static {
+    type Id: Clone + Ord + Send + 'static;
     /// How the things are told apart: by the ids of their records, unless several records make one thing.
-    type Key: Clone + Eq + std::hash::Hash + Send + Sync + 'static;
+    type Key: Clone + Eq + Hash + Send + Sync + 'static;
 
-    fn key(&self, id: &S::Id) -> Self::Key;
+    fn changes(&self) -> Changes<Self::Id>;
 
-    /// With its JSON; none if there is no such thing, or nothing to show of it.
-    fn show(&self, view: &View<S>, key: &Self::Key) -> Option<(Subject, String)>;
+    /// Returns when everything was heard of that is there.
+    async fn loaded(&self) -> nodeyard_store::Result<()>;
+
+    fn key(&self, id: &Self::Id) -> Self::Key;
 
     /// All that there are.
-    fn all(&self, view: &View<S>) -> Vec<Self::Key>;
+    fn keys(&self) -> Vec<Self::Key>;
+
+    /// With its JSON; none if there is no such thing, or nothing to show of it.
+    fn show(&self, key: &Self::Key) -> Option<(Subject, String)>;
 }
 
-/// Publishes the changes of a view until `shutdown`, or until the store is closed.
-pub(crate) async fn follow<S: Shape, F: Follow<S>>(
-    hub: Hub,
-    view: View<S>,
-    by: F,
-    shutdown: CancellationToken,
-) {
-    let mut changes = view.changes();
+/// Publishes all changes until `shutdown`, or until the store is closed.
+pub(crate) async fn follow<F: Follow>(hub: Hub, by: F, shutdown: CancellationToken) {
+    let mut changes = by.changes();
     // What is there already is no news.
     let loaded = tokio::select! {
-        loaded = view.synced() => loaded,
+        loaded = by.loaded() => loaded,
         () = shutdown.cancelled() => return,
     };
     if loaded.is_err() {
@@ -69,7 +73,6 @@ pub(crate) async fn follow<S: Shape, F: Follow<S>>(
     let mut feed = Feed {
         hub,
         known: HashMap::new(),
-        view,
         by,
     };
     feed.begin().await;
@@ -80,9 +83,8 @@ pub(crate) async fn follow<S: Shape, F: Follow<S>>(
         };
         match change {
             Some(Change::Ids(ids)) => {
-                let keys = ids.iter().map(|id| feed.by.key(id));
                 // Several records of one thing are one change.
-                let keys: std::collections::HashSet<F::Key> = keys.collect();
+                let keys: HashSet<F::Key> = ids.iter().map(|id| feed.by.key(id)).collect();
                 keys.into_iter().for_each(|key| feed.changed(&key));
             }
             Some(Change::Everything) => feed.lost().await,
@@ -91,9 +93,8 @@ pub(crate) async fn follow<S: Shape, F: Follow<S>>(
     }
 }
 
-struct Feed<S: Shape, F: Follow<S>> {
+struct Feed<F: Follow> {
     hub: Hub,
-    view: View<S>,
     by: F,
     /// What was last told of each thing.
     known: HashMap<F::Key, Known>,
@@ -105,12 +106,12 @@ struct Known {
     digest: u64,
 }
 
-impl<S: Shape, F: Follow<S>> Feed<S, F> {
+impl<F: Follow> Feed<F> {
     /// Takes everything there is as known. There may be very much.
     async fn begin(&mut self) {
         self.known.clear();
-        for (number, key) in self.by.all(&self.view).into_iter().enumerate() {
-            if let Some((subject, json)) = self.by.show(&self.view, &key) {
+        for (number, key) in self.by.keys().into_iter().enumerate() {
+            if let Some((subject, json)) = self.by.show(&key) {
                 let digest = digest(&json);
                 self.known.insert(key, Known { subject, digest });
             }
@@ -127,7 +128,7 @@ impl<S: Shape, F: Follow<S>> Feed<S, F> {
     }
 
     fn changed(&mut self, key: &F::Key) {
-        let (subject, happened, json) = match (self.by.show(&self.view, key), self.known.get(key)) {
+        let (subject, happened, json) = match (self.by.show(key), self.known.get(key)) {
             (Some((subject, json)), known) => {
                 let digest = digest(&json);
                 let happened = match known {

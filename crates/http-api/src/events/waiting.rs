@@ -1,9 +1,11 @@
 //! Those who wait for one thing to change. Unlike a stream they are woken for nothing else, however much happens.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 use super::Kind;
 
@@ -58,18 +60,12 @@ impl Waiting {
 }
 
 impl Waiter {
-    /// Looks until there is something to see. `look` is called after each change, and once before.
-    pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        loop {
-            // Listening begins before the look.
-            let rung = self.bell.notified();
-            let mut rung = std::pin::pin!(rung);
-            rung.as_mut().enable();
-            if let Some(seen) = look() {
-                return seen;
-            }
-            rung.await;
-        }
+    /// Ends with the next change from now on, even if it is first polled later. So a look between the two misses
+    /// nothing.
+    pub(crate) fn next_change(&self) -> Pin<Box<OwnedNotified>> {
+        let mut rung = Box::pin(Arc::clone(&self.bell).notified_owned());
+        rung.as_mut().enable();
+        rung
     }
 }
 
@@ -85,30 +81,25 @@ impl Drop for Waiter {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use futures_util::FutureExt as _;
 
     use super::*;
 
     #[tokio::test]
     async fn only_those_concerned_are_woken() {
         let waiting = Arc::new(Waiting::default());
-        let looks = Arc::new(AtomicU32::new(0));
         let waiter = waiting.join(Kind::Lease, "a");
-        let counted = Arc::clone(&looks);
-        let task = tokio::spawn(async move {
-            waiter
-                .until(|| (counted.fetch_add(1, Ordering::SeqCst) >= 1).then_some(()))
-                .await;
-        });
-        while looks.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
-        }
+        let same = waiting.join(Kind::Lease, "a");
+        let (mut change, other) = (waiter.next_change(), same.next_change());
         waiting.ring(Kind::Lease, &"b".into());
         waiting.ring(Kind::Request, &"a".into());
-        tokio::task::yield_now().await;
-        assert_eq!(looks.load(Ordering::SeqCst), 1);
+        assert!(change.as_mut().now_or_never().is_none());
         waiting.ring(Kind::Lease, &"a".into());
-        task.await.unwrap();
+        change.await;
+        other.await;
+        drop(same);
+        assert_eq!(waiting.bells().len(), 1);
+        drop(waiter);
         assert!(waiting.bells().is_empty());
     }
 }

@@ -1,12 +1,13 @@
 //! Builds of images, and their uploads to providers.
 
+use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_model::{
     BuildKey, BuildState, ImageBuild, ImageUpload, ProviderName, UploadId, UploadKey, UploadState,
 };
 use nodeyard_operations::images;
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
-use nodeyard_store::view::View;
+use nodeyard_store::view::{Changes, Shape, View};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -304,17 +305,27 @@ pub(crate) async fn delete_upload(
 }
 
 /// Builds and uploads, as events tell of them.
-pub(crate) struct Builds;
+pub(crate) struct Builds(pub(crate) View<ImageShape>);
 
-impl Follow<ImageShape> for Builds {
+#[async_trait]
+impl Follow for Builds {
+    type Id = <ImageShape as Shape>::Id;
     type Key = ImageId;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, id: &ImageId) -> ImageId {
         id.clone()
     }
 
-    fn show(&self, view: &View<ImageShape>, id: &ImageId) -> Option<(Subject, String)> {
-        let item = view.get(id)?;
+    fn show(&self, id: &ImageId) -> Option<(Subject, String)> {
+        let item = self.0.get(id)?;
         let (subject, image, json) = match (id, &*item.value) {
             (ImageId::Build(key), ImageRecord::Build(build)) => (
                 Subject::new(Kind::Build, name_of(key)),
@@ -332,7 +343,7 @@ impl Follow<ImageShape> for Builds {
         Some((Subject { related, ..subject }, json))
     }
 
-    fn all(&self, view: &View<ImageShape>) -> Vec<ImageId> {
-        view.items().into_iter().map(|item| item.id).collect()
+    fn keys(&self) -> Vec<ImageId> {
+        self.0.items().into_iter().map(|item| item.id).collect()
     }
 }

@@ -1,10 +1,11 @@
 //! Launchers and builders that are running.
 
+use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_model::layout::Place as Path;
 use nodeyard_model::{Component as Record, ComponentKind, Record as _};
 use nodeyard_store::TreePath;
-use nodeyard_store::view::{Kind as PathKind, Shape, View};
+use nodeyard_store::view::{Changes, Kind as PathKind, Shape, View};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -96,22 +97,32 @@ impl Shape for ComponentShape {
 }
 
 /// Components, as events tell of them.
-pub(crate) struct Components;
+pub(crate) struct Components(pub(crate) View<ComponentShape>);
 
-impl Follow<ComponentShape> for Components {
+#[async_trait]
+impl Follow for Components {
+    type Id = <ComponentShape as Shape>::Id;
     type Key = String;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, id: &String) -> String {
         id.clone()
     }
 
-    fn show(&self, view: &View<ComponentShape>, id: &String) -> Option<(Subject, String)> {
-        let component = view.get(id)?.value;
+    fn show(&self, id: &String) -> Option<(Subject, String)> {
+        let component = self.0.get(id)?.value;
         let json = serde_json::to_string(&Component::of(id, &component)).ok()?;
         Some((Subject::new(Kind::Component, id.as_str()), json))
     }
 
-    fn all(&self, view: &View<ComponentShape>) -> Vec<String> {
-        view.items().into_iter().map(|item| item.id).collect()
+    fn keys(&self) -> Vec<String> {
+        self.0.items().into_iter().map(|item| item.id).collect()
     }
 }

@@ -3,12 +3,13 @@
 //! A drain has no other name than what is drained, so that is its address, and beginning one twice is beginning it
 //! once.
 
+use async_trait::async_trait;
 use axum::extract::State;
 use axum::http::StatusCode;
 use nodeyard_launcher::Scope;
 use nodeyard_launcher::drain::{self, DrainShape, Picture};
 use nodeyard_model::{PoolName, ProviderName};
-use nodeyard_store::view::View;
+use nodeyard_store::view::{Changes, Shape, View};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -297,23 +298,33 @@ fn progress(app: &App, scope: &Scope) -> Result<Answer<DrainProgress>> {
 }
 
 /// Drains, as events tell of them.
-pub(crate) struct Drains;
+pub(crate) struct Drains(pub(crate) View<DrainShape>);
 
-impl Follow<DrainShape> for Drains {
+#[async_trait]
+impl Follow for Drains {
+    type Id = <DrainShape as Shape>::Id;
     type Key = Scope;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, scope: &Scope) -> Scope {
         scope.clone()
     }
 
-    fn show(&self, view: &View<DrainShape>, scope: &Scope) -> Option<(Subject, String)> {
-        let item = view.get(scope)?;
+    fn show(&self, scope: &Scope) -> Option<(Subject, String)> {
+        let item = self.0.get(scope)?;
         let drain = Drain::of(scope, time::of_millis(item.stat.ctime));
         let json = serde_json::to_string(&drain).ok()?;
         Some((Subject::new(Kind::Drain, scope.to_string()), json))
     }
 
-    fn all(&self, view: &View<DrainShape>) -> Vec<Scope> {
-        view.items().into_iter().map(|item| item.id).collect()
+    fn keys(&self) -> Vec<Scope> {
+        self.0.items().into_iter().map(|item| item.id).collect()
     }
 }

@@ -1,11 +1,12 @@
 //! Images: what there are, and what is asked of them.
 
+use async_trait::async_trait;
 use axum::extract::State;
 use axum::http::StatusCode;
 use nodeyard_api::MarkShape;
 use nodeyard_model::ImageName;
 use nodeyard_operations::{Error, images};
-use nodeyard_store::view::View;
+use nodeyard_store::view::{Changes, Shape, View};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -211,23 +212,33 @@ pub(super) fn problem(what: &str, error: Error) -> Problem {
 }
 
 /// Images, as events tell of them.
-pub(crate) struct Images;
+pub(crate) struct Images(pub(crate) View<MarkShape>);
 
-impl Follow<MarkShape> for Images {
+#[async_trait]
+impl Follow for Images {
+    type Id = <MarkShape as Shape>::Id;
     type Key = ImageName;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, mark: &nodeyard_api::Mark) -> ImageName {
         mark.image().clone()
     }
 
-    fn show(&self, marks: &View<MarkShape>, image: &ImageName) -> Option<(Subject, String)> {
-        let row = nodeyard_api::image_rows(marks).find(|row| row.image == *image)?;
+    fn show(&self, image: &ImageName) -> Option<(Subject, String)> {
+        let row = nodeyard_api::image_rows(&self.0).find(|row| row.image == *image)?;
         let json = serde_json::to_string(&Image::from(row)).ok()?;
         Some((Subject::new(Kind::Image, image.as_str()), json))
     }
 
-    fn all(&self, marks: &View<MarkShape>) -> Vec<ImageName> {
-        nodeyard_api::image_rows(marks)
+    fn keys(&self) -> Vec<ImageName> {
+        nodeyard_api::image_rows(&self.0)
             .map(|row| row.image)
             .collect()
     }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_model as model;
 use nodeyard_model::{NodeId, NodeState};
 use nodeyard_store::registry::NodeShape;
-use nodeyard_store::view::{Item, View};
+use nodeyard_store::view::{Changes, Item, Shape, View};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -96,7 +97,7 @@ impl Node {
         }
     }
 
-    fn of_item(item: &Item<NodeShape>) -> Self {
+    pub(super) fn of_item(item: &Item<NodeShape>) -> Self {
         Self::of(item.id, &item.value, item.locked)
     }
 }
@@ -200,17 +201,27 @@ pub(crate) fn find(app: &App, caller: &Caller, id: &str) -> Result<Item<NodeShap
 }
 
 /// Nodes, as events tell of them.
-pub(crate) struct Nodes;
+pub(crate) struct Nodes(pub(crate) View<NodeShape>);
 
-impl Follow<NodeShape> for Nodes {
+#[async_trait]
+impl Follow for Nodes {
+    type Id = <NodeShape as Shape>::Id;
     type Key = NodeId;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, id: &NodeId) -> NodeId {
         *id
     }
 
-    fn show(&self, view: &View<NodeShape>, id: &NodeId) -> Option<(Subject, String)> {
-        let item = view.get(id)?;
+    fn show(&self, id: &NodeId) -> Option<(Subject, String)> {
+        let item = self.0.get(id)?;
         let request = item.value.allocated_to.map(|id| id.to_string().into());
         let subject = Subject {
             tenant: item.value.tenant_name.clone(),
@@ -221,9 +232,9 @@ impl Follow<NodeShape> for Nodes {
         Some((subject, json))
     }
 
-    fn all(&self, view: &View<NodeShape>) -> Vec<NodeId> {
-        let mut ids = Vec::with_capacity(view.len());
-        view.for_each(|item| ids.push(item.id));
+    fn keys(&self) -> Vec<NodeId> {
+        let mut ids = Vec::with_capacity(self.0.len());
+        self.0.for_each(|item| ids.push(item.id));
         ids
     }
 }

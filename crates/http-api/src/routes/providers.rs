@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_api::{Census, PerState};
 use nodeyard_model::{Label as LabelName, PoolComponent, ProviderName};
 use nodeyard_store::registry::PoolShape;
-use nodeyard_store::view::View;
+use nodeyard_store::view::{Changes, Shape, View};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -252,17 +253,27 @@ async fn labels(app: &App) -> Result<Vec<Label>> {
 }
 
 /// Pools, as events tell of them.
-pub(crate) struct Pools;
+pub(crate) struct Pools(pub(crate) View<PoolShape>);
 
-impl Follow<PoolShape> for Pools {
+#[async_trait]
+impl Follow for Pools {
+    type Id = <PoolShape as Shape>::Id;
     type Key = String;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, id: &String) -> String {
         id.clone()
     }
 
-    fn show(&self, view: &View<PoolShape>, entry: &String) -> Option<(Subject, String)> {
-        let pool = view.get(entry)?.value;
+    fn show(&self, entry: &String) -> Option<(Subject, String)> {
+        let pool = self.0.get(entry)?.value;
         let subject = Subject {
             related: [pool.provider_name.as_str().into()].into(),
             ..Subject::new(Kind::Pool, pool.id.as_str())
@@ -270,7 +281,7 @@ impl Follow<PoolShape> for Pools {
         Some((subject, serde_json::to_string(&Pool::of(&pool)).ok()?))
     }
 
-    fn all(&self, view: &View<PoolShape>) -> Vec<String> {
-        view.items().into_iter().map(|item| item.id).collect()
+    fn keys(&self) -> Vec<String> {
+        self.0.items().into_iter().map(|item| item.id).collect()
     }
 }

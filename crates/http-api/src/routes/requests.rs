@@ -1,14 +1,17 @@
 //! Node requests: those of Zuul, and those behind leases.
 
+use async_trait::async_trait;
 use axum::extract::State;
+use nodeyard_lease::Status;
 use nodeyard_model as model;
 use nodeyard_model::{RequestId, RequestState};
 use nodeyard_store::registry::RequestShape;
-use nodeyard_store::view::{Item, View};
+use nodeyard_store::view::{Changes, Item, Shape, View};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::{Caller, Reader};
+use super::leases::{self, Lease, WaitQuery};
+use crate::access::{Caller, Reader, Requestor};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Follow, Kind, Subject};
@@ -45,6 +48,9 @@ pub(crate) struct Request {
     declined_by: Vec<String>,
     /// Joins the log lines of all programs that work on one event.
     event_id: Option<String>,
+    /// The lease it was made for.
+    #[schema(value_type = Option<schema::LeaseId>)]
+    lease: Option<String>,
 }
 
 impl Request {
@@ -66,6 +72,38 @@ impl Request {
                 .map(ToString::to_string)
                 .collect(),
             event_id: request.event_id.as_deref().map(str::to_owned),
+            lease: nodeyard_lease::lease_of(request).map(|lease| lease.to_string()),
+        }
+    }
+
+    /// The request of a lease whose record is gone: it has what it asked for, or is over.
+    fn of_lease(id: RequestId, status: &Status) -> Self {
+        let lease = &status.lease;
+        let fulfilled = !lease.parts.is_empty();
+        let since = lease.end.as_ref().map_or(lease.created, |end| end.at);
+        let provider = lease.placement.provider();
+        Self {
+            id: id.to_string(),
+            state: if fulfilled {
+                RequestState::Fulfilled.as_str()
+            } else {
+                RequestState::Failed.as_str()
+            },
+            since: time::shown(since),
+            created: time::shown(lease.created),
+            labels: lease.ask.labels.iter().map(ToString::to_string).collect(),
+            nodes: lease
+                .parts
+                .iter()
+                .map(|part| part.node.to_string())
+                .collect(),
+            requestor: Some(lease.requestor.to_string()),
+            tenant: lease.tenant.as_ref().map(ToString::to_string),
+            provider: provider.map(ToString::to_string),
+            relative_priority: lease.ask.relative_priority,
+            declined_by: Vec::new(),
+            event_id: None,
+            lease: Some(status.id.to_string()),
         }
     }
 }
@@ -135,9 +173,12 @@ pub(crate) async fn list_requests(
 }
 
 /// Show a request
+///
+/// With `wait` the answer comes when it is fulfilled or failed. Of a request that was made for a lease it is told what
+/// became of it as long as the lease is known.
 #[utoipa::path(
     get, path = "/requests/{id}", tag = "requests",
-    params(("id" = schema::RequestId, Path, description = "Its id.")),
+    params(("id" = schema::RequestId, Path, description = "Its id."), WaitQuery),
     responses((status = 200, description = "The request.", body = Request)),
     security((), ("token" = ["read"])),
 )]
@@ -145,9 +186,53 @@ pub(crate) async fn show_request(
     State(app): State<App>,
     Reader(caller): Reader,
     Named(id): Named<String>,
+    Query(query): Query<WaitQuery>,
 ) -> Result<Answer<Request>> {
-    let item = find(&app, &caller, &id)?;
-    Ok(Answer::ok(Request::of(item.id, &item.value)))
+    let patience = query.patience()?;
+    let request: RequestId = id.parse().map_err(|_| unknown(&id))?;
+    let waiter = app.hub.waiting.join(Kind::Request, &id);
+    let settled = async {
+        loop {
+            let change = waiter.next_change();
+            let found = find(&app, &caller, request).await?;
+            if found.is_settled() {
+                return Ok::<_, Problem>(found);
+            }
+            change.await;
+        }
+    };
+    let found = match app.wait(patience, settled).await? {
+        Some(settled) => settled?,
+        None => find(&app, &caller, request).await?,
+    };
+    Ok(Answer::ok(found))
+}
+
+/// Take a request back
+///
+/// Ends the lease it was made for. Requests of others, such as Zuul, are theirs to take back.
+#[utoipa::path(
+    delete, path = "/requests/{id}", tag = "requests",
+    params(("id" = schema::RequestId, Path, description = "Its id.")),
+    responses(
+        (status = 200, description = "Its lease is over.", body = Lease),
+        (status = 409, description = "It was not made here.", body = Problem, content_type = "application/problem+json"),
+    ),
+    security(("token" = ["request"])),
+)]
+pub(crate) async fn cancel_request(
+    State(app): State<App>,
+    Requestor(caller): Requestor,
+    Named(id): Named<String>,
+) -> Result<Answer<Lease>> {
+    let request: RequestId = id.parse().map_err(|_| unknown(&id))?;
+    find(&app, &caller, request).await?;
+    match app.leases.of_request(request) {
+        Some(lease) => leases::end(&app, &caller, lease).await,
+        None => Err(Problem::conflict(format!(
+            "request {id} was not made here; its requestor has to take it back"
+        ))),
+    }
 }
 
 /// Why a request waits, or what became of it.
@@ -179,7 +264,7 @@ pub(crate) async fn explain_request(
     let request: RequestId = id.parse().map_err(|_| unknown())?;
     // Of what has ended it is not known whose it was.
     if caller.tenant.is_some() {
-        find(&app, &caller, &id)?;
+        find(&app, &caller, request).await?;
     }
     explain(&app, request).await?.ok_or_else(unknown)
 }
@@ -195,26 +280,68 @@ pub(crate) async fn explain(app: &App, request: RequestId) -> Result<Option<Answ
     })))
 }
 
-/// A request that is there for the caller.
-pub(crate) fn find(app: &App, caller: &Caller, id: &str) -> Result<Item<RequestShape>> {
-    let request = id.parse().ok().and_then(|id| app.views.requests.get(&id));
-    request
-        .filter(|request| caller.sees(request.value.tenant_name.as_ref()))
-        .ok_or_else(|| Problem::not_found(format!("there is no request {id:?}")))
+fn unknown(id: &str) -> Problem {
+    Problem::not_found(format!("there is no request {id:?}"))
+}
+
+/// A request that is there for the caller, or was: its record, or what its lease says of it.
+async fn find(app: &App, caller: &Caller, id: RequestId) -> Result<Request> {
+    let record = match app.views.requests.get(&id) {
+        Some(item) => Some((*item.value).clone()),
+        // It may have come a moment ago.
+        None => app
+            .registry
+            .requests()
+            .get(id)
+            .await?
+            .map(|stored| stored.value),
+    };
+    if let Some(record) = record {
+        return match caller.sees(record.tenant_name.as_ref()) {
+            true => Ok(Request::of(id, &record)),
+            false => Err(unknown(&id.to_string())),
+        };
+    }
+    let lease = app
+        .leases
+        .of_request(id)
+        .and_then(|lease| app.leases.seen(lease));
+    lease
+        .filter(|status| caller.sees(status.lease.tenant.as_ref()))
+        .map(|status| Request::of_lease(id, &status))
+        .ok_or_else(|| unknown(&id.to_string()))
+}
+
+impl Request {
+    fn is_settled(&self) -> bool {
+        self.state
+            .parse()
+            .is_ok_and(|state: RequestState| state.is_final())
+    }
 }
 
 /// Requests, as events tell of them.
-pub(crate) struct Requests;
+pub(crate) struct Requests(pub(crate) View<RequestShape>);
 
-impl Follow<RequestShape> for Requests {
+#[async_trait]
+impl Follow for Requests {
+    type Id = <RequestShape as Shape>::Id;
     type Key = RequestId;
+
+    fn changes(&self) -> Changes<Self::Id> {
+        self.0.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.0.synced().await
+    }
 
     fn key(&self, id: &RequestId) -> RequestId {
         *id
     }
 
-    fn show(&self, view: &View<RequestShape>, id: &RequestId) -> Option<(Subject, String)> {
-        let item = view.get(id)?;
+    fn show(&self, id: &RequestId) -> Option<(Subject, String)> {
+        let item = self.0.get(id)?;
         let nodes = item.value.nodes.iter();
         let subject = Subject {
             tenant: item.value.tenant_name.clone(),
@@ -225,7 +352,7 @@ impl Follow<RequestShape> for Requests {
         Some((subject, json))
     }
 
-    fn all(&self, view: &View<RequestShape>) -> Vec<RequestId> {
-        view.items().into_iter().map(|item| item.id).collect()
+    fn keys(&self) -> Vec<RequestId> {
+        self.0.items().into_iter().map(|item| item.id).collect()
     }
 }
