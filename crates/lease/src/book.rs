@@ -210,6 +210,7 @@ pub(crate) fn marked(requestor: Option<&str>, data: &Opaque) -> Option<LeaseId> 
     Some(mark.nodeyard_lease)
 }
 
-pub(crate) fn lease_of(request: &NodeRequest) -> Option<LeaseId> {
+/// The lease that a request was made for, as its record says.
+pub fn lease_of(request: &NodeRequest) -> Option<LeaseId> {
     marked(request.requestor.as_deref(), &request.requestor_data)
 }

@@ -32,9 +32,10 @@ mod lease;
 mod leases;
 mod scope;
 mod scopes;
+mod seen;
 
 pub use ask::{Affinity, Ask, Caller, MAX_DURATION, MAX_LABELS, MAX_TEXT, Priority};
-pub use book::{Explain, NoExplanations, Parts};
+pub use book::{Explain, NoExplanations, Parts, lease_of};
 pub use connection::Connection;
 pub use error::{Error, KeeperError, Result};
 pub use ids::{LeaseId, ScopeId};
