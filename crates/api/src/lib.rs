@@ -15,7 +15,9 @@ pub mod webapp;
 mod census;
 mod views;
 
+pub use census::{Census, PerState};
 pub use metrics::{LaunchResult, Metrics};
+pub use nodeyard_status::{BuildRequest, ImageRow};
 pub use statsd::Statsd;
-pub use views::{Views, marks::Mark, marks::MarkShape};
+pub use views::{Views, marks::Mark, marks::MarkShape, marks::images as image_rows};
 pub use webapp::{Explain, Reasons, Sources, Webapp};

@@ -20,6 +20,7 @@ mod excerpt;
 mod file;
 mod images;
 mod load;
+mod point_in_time;
 mod provider;
 mod reference;
 mod reload;
@@ -42,6 +43,7 @@ pub use images::{
     Image, ImageSource, ZuulImage,
 };
 pub use load::{Loaded, MAX_FILE_SIZE, Source, Stamp, load, load_bytes};
+pub use point_in_time::PointInTime;
 pub use provider::{Driver, LabelRef, PoolCommon, PoolRef, Provider, ProviderCommon};
 pub use reference::reference;
 pub use reload::{Handle, Reloader};

@@ -10,7 +10,6 @@
 
 mod bed;
 mod faults;
-mod fuse;
 mod kill;
 mod life;
 mod python;

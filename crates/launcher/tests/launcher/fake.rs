@@ -15,9 +15,8 @@ use nodeyard_driver_fake::{
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_model::ImageName;
+use nodeyard_store::testing::Fuse;
 use serde_json::value::RawValue;
-
-use crate::fuse::Fuse;
 
 pub(crate) const PROVIDER: &str = "fake-cloud";
 

@@ -1,0 +1,197 @@
+//! From a port to answers: plain or TLS, with limits on everything a client could take too much of.
+//!
+//! HTTP/1.1 only. A client that is slow to say what it wants, slow to send a body or slow to read its answer is
+//! dropped ([`patient`]), and holds up nobody meanwhile.
+
+mod patient;
+mod tls;
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use nodeyard_config::{Api, ApiTls};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Peer;
+use patient::Patient;
+
+pub use tls::TlsError;
+
+/// Connections at a time; more wait to be accepted. Most of them may be event streams.
+pub(crate) const CONNECTIONS: usize = 16_384;
+/// Of the lines before a request's body.
+const HEAD_BYTES: usize = 16 * 1024;
+const HEADERS: usize = 64;
+/// Also how long a connection may be idle.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// For a client to take anything of what is written to it.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// For answers under way when everything has to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// After an error that is not the client's, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("cannot listen on {address} port {port} for the API; see `api` in nodepool.yaml")]
+    Listen {
+        address: String,
+        port: u16,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the API cannot use TLS; see `api.tls` in nodepool.yaml")]
+    Tls(#[source] TlsError),
+}
+
+/// A port, and TLS where it is configured.
+pub(crate) struct Listener {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Listener {
+    pub(crate) async fn bind(api: &Api) -> Result<Self, BindError> {
+        let tls = match &api.tls {
+            Some(files) => Some(acceptor(files.clone()).await.map_err(BindError::Tls)?),
+            None => None,
+        };
+        let (address, port) = (&*api.listen_address, api.port.0);
+        let listener = TcpListener::bind((address, port)).await;
+        let listener = listener.map_err(|source| BindError::Listen {
+            address: address.to_owned(),
+            port,
+            source,
+        })?;
+        Ok(Self { listener, tls })
+    }
+
+    pub(crate) fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until `shutdown`, then finishes the answers under way.
+    pub(crate) async fn serve(self, router: Router, shutdown: CancellationToken) {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let connections = TaskTracker::new();
+        let router = TowerToHyperService::new(router);
+        loop {
+            let (stream, peer, permit) = tokio::select! {
+                () = shutdown.cancelled() => break,
+                accepted = accept(&self.listener, &permits) => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            let service = From {
+                peer: Peer(peer.ip()),
+                router: router.clone(),
+            };
+            let (tls, shutdown) = (self.tls.clone(), shutdown.clone());
+            connections.spawn(async move {
+                connect(stream, tls, service, shutdown).await;
+                drop(permit);
+            });
+        }
+        connections.close();
+        connections.wait().await;
+    }
+}
+
+/// Reads the files on a thread that may wait.
+async fn acceptor(files: ApiTls) -> Result<TlsAcceptor, TlsError> {
+    let reading = tokio::task::spawn_blocking(move || tls::acceptor(&files));
+    reading.await.map_err(|_| TlsError::Stopped)?
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await;
+    let permit = permit.map_err(std::io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    // Events are small, and somebody waits for each.
+    stream.set_nodelay(true)?;
+    Ok((stream, peer, permit))
+}
+
+async fn connect(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    service: From,
+    shutdown: CancellationToken,
+) {
+    let stream = Patient::new(stream, WRITE_PATIENCE);
+    let Some(tls) = tls else {
+        return answer(stream, service, shutdown).await;
+    };
+    match tokio::time::timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => answer(stream, service, shutdown).await,
+        Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
+        Err(_) => tracing::debug!("no TLS in time"),
+    }
+}
+
+async fn answer<S>(stream: S, service: From, shutdown: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(GRACE, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
+    }
+}
+
+/// Says where each request of a connection comes from.
+#[derive(Clone)]
+struct From {
+    peer: Peer,
+    router: TowerToHyperService<Router>,
+}
+
+impl Service<Request<Incoming>> for From {
+    type Response = Response;
+    type Error = std::convert::Infallible;
+    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
+        self.router.call(request)
+    }
+}
