@@ -3,6 +3,7 @@
 //! * [`Repository`]: the images in images-dir and what is known of each. A killed process leaves no half of anything.
 //! * [`Draft`]: an image that is being made, until it is one or has failed.
 //! * [`digest()`], [`SparseWriter`], [`copy()`]: both digests while the bytes go by once, holes kept.
+//! * [`download()`]: a file from elsewhere, in pieces, unpacked and checked on the way.
 //! * [`Repository::convert`]: another format of an image, by `qemu-img`.
 //! * [`Limits`]: how much of the disk images may use.
 //!
@@ -12,6 +13,7 @@ mod budget;
 mod checksum;
 mod convert;
 mod digest;
+mod download;
 mod files;
 mod format;
 mod id;
@@ -23,6 +25,9 @@ mod sparse;
 pub use budget::{Bytes, Limits, NoRoom};
 pub use convert::{BadHeader, Compression, ConvertError, Converter, Target, inspect};
 pub use digest::{Digests, Hasher, Mismatch, digest};
+pub use download::{
+    Checksum, Download, DownloadError, Downloaded, Form, Meter, Packing, Room, download,
+};
 pub use files::FileError;
 pub use format::{BadFormat, Format};
 pub use id::{BadImageId, ImageId};
