@@ -26,7 +26,7 @@ mod zuul_client;
 pub use certificates::{Certificates, Identity};
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
-pub use nodepool::{Launcher, LauncherOptions};
+pub use nodepool::{Launcher, LauncherOptions, connection};
 pub use proxy::Proxy;
 pub use qemu::qemu_guest;
 pub use sshd::Sshd;

@@ -1,7 +1,9 @@
 //! An HTTP server that says what a test wants it to say, lies included.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -51,6 +53,8 @@ pub enum Body {
     Cut(u64, Vec<u8>),
     /// These bytes again and again.
     Endless(Vec<u8>),
+    /// So many bytes of a file, from a place on.
+    File(PathBuf, u64, u64),
     /// Sends nothing, not even headers, until the test is over.
     Silence,
 }
@@ -68,6 +72,25 @@ impl Reply {
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.headers.push((name.to_owned(), value.into()));
         self
+    }
+
+    /// As [`Reply::file`], of a file that is too large to be held in memory.
+    pub fn of_file(asked: &Asked, path: &Path, etag: &str) -> Self {
+        let size = path.metadata().map_or(0, |meta| meta.len());
+        let (status, start, length) = match asked.range() {
+            Some((first, last)) => {
+                let (first, last) = (first as u64, (last as u64).min(size.saturating_sub(1)));
+                (206, first, (last + 1).saturating_sub(first))
+            }
+            None => (200, 0, size),
+        };
+        let mut reply = Self::new(status, "").with("ETag", etag);
+        if status == 206 {
+            let range = format!("bytes {start}-{}/{size}", start + length - 1);
+            reply = reply.with("Content-Range", range);
+        }
+        reply.body = Body::File(path.to_owned(), start, length);
+        reply
     }
 
     /// As a good server sends a file: whole, in pieces, or only its headers.
@@ -145,7 +168,7 @@ fn serve(
             .unwrap_or_else(PoisonError::into_inner)
             .push(asked);
         send(stream, &reply, headers_only)?;
-        if !matches!(reply.body, Body::Bytes(_)) {
+        if !matches!(reply.body, Body::Bytes(_) | Body::File(..)) {
             break;
         }
     }
@@ -185,6 +208,7 @@ fn send(mut stream: &TcpStream, reply: &Reply, headers_only: bool) -> io::Result
     match &reply.body {
         Body::Bytes(bytes) => head.push_str(&format!("Content-Length: {}\r\n\r\n", bytes.len())),
         Body::Cut(length, _) => head.push_str(&format!("Content-Length: {length}\r\n\r\n")),
+        Body::File(_, _, length) => head.push_str(&format!("Content-Length: {length}\r\n\r\n")),
         Body::Endless(_) => head.push_str("Connection: close\r\n\r\n"),
         Body::Silence => {
             thread::sleep(Duration::from_secs(3600));
@@ -197,6 +221,11 @@ fn send(mut stream: &TcpStream, reply: &Reply, headers_only: bool) -> io::Result
     }
     match &reply.body {
         Body::Bytes(bytes) | Body::Cut(_, bytes) => stream.write_all(bytes),
+        Body::File(path, start, length) => {
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(*start))?;
+            io::copy(&mut file.take(*length), &mut stream).map(drop)
+        }
         Body::Endless(bytes) => loop {
             stream.write_all(bytes)?;
         },

@@ -22,6 +22,7 @@ mod drivers;
 mod follow;
 mod functions;
 mod hook;
+mod import;
 mod info;
 mod machine;
 mod problem;

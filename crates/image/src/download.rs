@@ -293,8 +293,11 @@ impl Job<'_> {
                 Err(Trouble::Final(
                     error @ (DownloadError::Digest { .. } | DownloadError::NotPacked { .. }),
                 )) if self.resumed && !mismatched => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(url = %self.order.url, error, "what was left of a download is of no use");
+                    tracing::warn!(
+                        url = %self.order.url,
+                        error = &error as &dyn std::error::Error,
+                        "what was left of a download is of no use"
+                    );
                     mismatched = true;
                     self.clear().await?;
                 }

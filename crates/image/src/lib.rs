@@ -5,6 +5,7 @@
 //! * [`digest()`], [`SparseWriter`], [`copy()`]: both digests while the bytes go by once, holes kept.
 //! * [`download()`]: a file from elsewhere, in pieces, unpacked and checked on the way.
 //! * [`Repository::convert`]: another format of an image, by `qemu-img`.
+//! * [`PublicKey`]: whether a file was signed as coming from a certain job.
 //! * [`Limits`]: how much of the disk images may use.
 //!
 //! Most of it blocks, and says so. Nothing here knows the store, gearman or a cloud.
@@ -20,6 +21,7 @@ mod id;
 mod layout;
 mod manifest;
 mod repository;
+mod signature;
 mod sparse;
 
 pub use budget::{Bytes, Limits, NoRoom};
@@ -34,4 +36,5 @@ pub use id::{BadImageId, ImageId};
 pub use layout::BadBase;
 pub use manifest::{Failure, ImageFile, Manifest, Outcome, State, Upload};
 pub use repository::{Begin, CommitError, Draft, Error, OpenError, Options, Repository};
+pub use signature::{Claims, PublicKey, SignatureError};
 pub use sparse::{SparseWriter, copy};

@@ -132,6 +132,13 @@ impl Repository {
         Ok(self.shared.layout.file(&base, format))
     }
 
+    /// What [`Draft::keep`] has kept of an image. Blocks.
+    pub fn kept(&self, id: &ImageId, name: &str) -> Option<Vec<u8>> {
+        let manifest = self.get(id)?;
+        let base = Base::new(&manifest.image, id).ok()?;
+        std::fs::read(self.shared.layout.manifest_dir(&base).join(name)).ok()
+    }
+
     /// Whether so many bytes more may be written, beside what running work has reserved. Blocks.
     pub fn check_room(&self, needed: u64) -> Result<(), Error> {
         let shared = &self.shared;

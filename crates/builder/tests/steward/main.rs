@@ -17,3 +17,4 @@ mod python;
 mod session;
 mod together;
 mod worker;
+mod zuul;

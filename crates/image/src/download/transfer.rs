@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nodeyard_fetch::header::{CONTENT_LENGTH, IF_RANGE, RANGE};
 use nodeyard_fetch::{Body, Client, Request, StatusCode, Url};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::flow::Flow;
 use super::patience::Patience;
@@ -18,6 +20,8 @@ use crate::files::FileError;
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
+/// Fewer are written after so long.
+const SLOW: Duration = Duration::from_secs(1);
 /// After so many bytes of a file of unknown size it is asked again whether there is room.
 const STEP: u64 = 64 << 20;
 
@@ -171,6 +175,7 @@ impl Transfer {
     /// Writes what comes until `end` or until nothing comes any more; `at` is moved as far as it is written.
     async fn take_some(&self, body: &mut Body, end: u64, at: &mut u64) -> Result<(), Trouble> {
         let mut buffer = Vec::with_capacity(BUFFER);
+        let mut written = Instant::now();
         loop {
             let wanted = end.saturating_sub(*at + buffer.len() as u64);
             if wanted == 0 {
@@ -187,9 +192,11 @@ impl Transfer {
             };
             self.throttle.take(data.len() as u64).await;
             buffer.extend_from_slice(&data);
-            if buffer.len() >= BUFFER {
+            // What comes slowly is not lost either.
+            if buffer.len() >= BUFFER || written.elapsed() >= SLOW {
                 let full = std::mem::replace(&mut buffer, Vec::with_capacity(BUFFER));
                 self.write(full, at).await?;
+                written = Instant::now();
             }
         }
         self.write(buffer, at).await

@@ -27,7 +27,7 @@ pub(super) fn judge(judge: &Judge<'_>, policy: &ImagePolicy, imports: &Imports, 
         ImportVerdict::Waits { wait, .. } => plan.waits(wait),
         ImportVerdict::Asks | ImportVerdict::UpToDate { .. } | ImportVerdict::Nothing => {}
     }
-    plan.explanation.build = BuildVerdict::Imported(report);
+    plan.explanation.build = BuildVerdict::Imported(Box::new(report));
 }
 
 /// Time has come, or somebody wants to know now.

@@ -112,7 +112,7 @@ impl fmt::Display for Told<'_, BuildVerdict> {
             BuildVerdict::NotConfigured => f.write_str(
                 "never: the image is not in the configuration, so what is left of it is removed",
             ),
-            BuildVerdict::Imported(report) => self.tell(report).fmt(f),
+            BuildVerdict::Imported(report) => self.tell(&**report).fmt(f),
             BuildVerdict::Paused {
                 by: WhyPaused::Configuration,
             } => f.write_str("paused by `pause` in the configuration"),

@@ -109,7 +109,7 @@ pub enum BuildVerdict {
     /// The configuration does not have the image.
     NotConfigured,
     /// It is made by jobs of Zuul and imported.
-    Imported(ImportReport),
+    Imported(Box<ImportReport>),
     Paused {
         by: WhyPaused,
     },
