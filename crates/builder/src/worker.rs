@@ -23,6 +23,7 @@ mod events;
 mod follow;
 mod functions;
 mod hook;
+mod import;
 mod info;
 mod machine;
 mod problem;

@@ -20,7 +20,8 @@ use crate::yaml::Node;
 pub(crate) use inherit::{Secure, missing_format, resolve};
 pub(crate) use zuul::ZuulImageEntry;
 pub use zuul::{
-    Artifact, Auth, AuthKind, Checksum, Compression, DownloadAuth, FormatName, ZuulImage,
+    Artifact, Auth, AuthKind, Checksum, Compression, DownloadAuth, FormatName, SignaturePolicy,
+    ZuulImage,
 };
 
 const DEFAULT_BUILD_TIMEOUT: Seconds = Seconds::new(8 * 60 * 60);

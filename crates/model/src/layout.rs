@@ -74,6 +74,11 @@ pub fn image_notes(image: &ImageName) -> String {
     format!("{IMAGE_NOTES}/{image}")
 }
 
+/// What Zuul offers of an image that its jobs make.
+pub fn image_market(image: &ImageName) -> String {
+    format!("{IMAGE_NOTES}/{image}/zuul")
+}
+
 /// How far the jobs of the image are, while there are any.
 pub fn image_jobs(image: &ImageName) -> String {
     format!("{IMAGE_NOTES}/{image}/jobs")

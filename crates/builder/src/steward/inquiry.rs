@@ -20,11 +20,6 @@ pub(super) enum Found<T> {
     Nothing,
 }
 
-/// A failure that no worker has explained.
-pub(super) fn failed(reason: impl Into<String>) -> Failure {
-    Failure::new(FailureKind::Failed, reason)
-}
-
 /// What a worker says of a job at one moment.
 enum Stand<T> {
     UnderWay,
@@ -53,18 +48,18 @@ impl Context {
     /// Waits for the end of a build that we have no job of.
     ///
     /// Its job may still wait for a worker: that of a steward whose session was lost, which has its job yet.
-    pub(super) async fn inquire_build(&self, key: &BuildKey) -> Found<BuildResult> {
-        let job = Function::Build(key.image.clone());
-        self.inquire(key.build, Some(&job), |info| match info.state {
+    pub(super) async fn inquire_build(&self, key: &BuildKey, job: &Function) -> Found<BuildResult> {
+        self.inquire(key.build, Some(job), |info| match info.state {
             LocalState::Building => Stand::UnderWay,
             LocalState::Ready => Stand::Ended(Found::Done(BuildResult {
                 image_id: info.image_id,
                 builder: info.builder,
                 builder_id: info.builder_id,
                 formats: info.formats,
+                provenance: info.provenance,
             })),
             LocalState::Failed => {
-                let unsaid = || failed("the worker does not say why");
+                let unsaid = || Failure::unable("the worker does not say why");
                 Stand::Ended(Found::Failed(info.failure.unwrap_or_else(unsaid)))
             }
         })

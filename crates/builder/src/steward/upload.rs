@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use super::calls::Answer;
 use super::claim::Claim;
 use super::context::{Came, Context, Trouble, key, now};
-use super::inquiry::{Found, failed};
+use super::inquiry::Found;
 use super::progress::Reporter;
-use crate::jobs::{Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
+use crate::jobs::{Failure, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
 
 impl Context {
     pub(super) async fn upload(
@@ -171,7 +171,7 @@ impl<'c> Uploading<'c> {
                 tracing::info!(image = %build.image, build = %build.build, %provider, reason, "the answer to an upload was lost");
                 inquire.await
             }
-            Answer::Unsent(reason) => Found::Failed(failed(reason)),
+            Answer::Unsent(reason) => Found::Failed(Failure::unable(reason)),
         };
         reporter.end().await;
         self.end(claim, found).await

@@ -26,6 +26,7 @@ impl Handler for Answer {
         };
         let answer = match &self.function {
             Function::Build(image) => build::serve(&context, image, &job).await,
+            Function::Import(image) => build::serve_import(&context, image, &job).await,
             Function::Upload(id) => upload::serve(&context, id, &job).await,
             Function::Delete(id) => delete::serve(&context, id, &job).await,
             Function::Info(id) => info::serve(&context, id, &job).await,

@@ -9,10 +9,11 @@ use nodeyard_image::{self as image, ImageId, Manifest, Outcome, State, Upload};
 
 use super::Context;
 use super::follow::send_log;
+use super::import::PROVENANCE;
 use super::problem::Problem;
 use crate::jobs::{
-    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, UploadInfo, UploadProgress,
-    UploadResult, from_payload, to_payload,
+    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, Provenance, UploadInfo,
+    UploadProgress, UploadResult, from_payload, to_payload,
 };
 use crate::source::Console;
 
@@ -67,6 +68,7 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
         builder_id: manifest.builder_id.clone(),
         managed: manifest.managed.clone(),
         formats: file_infos(manifest),
+        provenance: provenance(context, manifest),
         failure: manifest.failure.as_ref().map(|failure| {
             let mut failure = from_manifest(failure);
             failure.reason = context.redactor().mask(&failure.reason);
@@ -109,6 +111,12 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
         upload_id: upload.upload_id,
         state,
     }
+}
+
+/// Where an image was fetched from.
+pub(super) fn provenance(context: &Context, manifest: &Manifest) -> Option<Provenance> {
+    let text = context.repository.kept(&manifest.id, PROVENANCE)?;
+    serde_json::from_slice(&text).ok()
 }
 
 pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> {

@@ -53,7 +53,10 @@ impl From<BadPayload> for Problem {
 
 impl From<CommitError> for Problem {
     fn from(error: CommitError) -> Self {
-        Self::failed(with_causes(&error))
+        match error {
+            CommitError::File(_) => Self::unable(with_causes(&error)),
+            _ => Self::failed(with_causes(&error)),
+        }
     }
 }
 

@@ -16,3 +16,4 @@ mod python;
 mod session;
 mod together;
 mod worker;
+mod zuul;

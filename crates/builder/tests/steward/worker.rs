@@ -176,6 +176,7 @@ fn info(
         sha256: None,
     };
     ImageInfo {
+        provenance: None,
         image_id: id.clone(),
         image: image.clone(),
         state,
@@ -329,6 +330,7 @@ impl Inner {
     async fn answer(&self, function: &Function, job: &Job) -> Result<Bytes, JobError> {
         let payload = job.payload();
         match function {
+            Function::Import(_) => Err(JobError::Fail),
             Function::Build(image) => {
                 let order: BuildJob = from_payload(function, payload).unwrap();
                 self.build(image, &order, job).await
@@ -405,6 +407,7 @@ impl Inner {
             builder: self.name.into(),
             builder_id: "w1".into(),
             formats: self.disk.0.lock().unwrap()[id].formats.clone(),
+            provenance: None,
         };
         answer(job, fault, to_payload(&result).into()).await
     }

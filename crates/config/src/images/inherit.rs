@@ -368,7 +368,11 @@ fn zuul_image(
             download_retries: last(chain, |entry| entry.download_retries).unwrap_or(5),
             download_connections: last(chain, |entry| entry.download_connections.clone())
                 .map_or(4, |number| number.value),
+            download_rate: last(chain, |entry| entry.download_rate),
             max_age: last(chain, |entry| time(entry.max_age)),
+            signature: last(chain, |entry| entry.signature.clone()),
+            allow_insecure,
+            allow_private: last(chain, |entry| entry.allow_private).unwrap_or(false),
         })),
         formats: wanted.into_iter().map(|format| format.value).collect(),
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),

@@ -3,6 +3,7 @@
 //! What `nodepool` can do with images is done by the same code; the rest is here.
 
 mod logs;
+mod provenance;
 mod wait;
 mod why;
 
@@ -44,6 +45,11 @@ enum ImageCommand {
     Why {
         /// All images when absent
         image: Option<ImageName>,
+    },
+    /// Say where builds come from, what was checked, and which nodes boot from them
+    Provenance {
+        /// `<image>-<build id>`, or an image for all of its builds
+        build: String,
     },
     /// Print the log of a build
     Logs {
@@ -98,6 +104,7 @@ async fn on_store(
             }
         }
         ImageCommand::Why { image } => why::explain(registry, context, image).await,
+        ImageCommand::Provenance { build } => provenance::show(registry, context, &build).await,
         ImageCommand::Logs { build, follow } => {
             logs::print(registry, context, &build, follow).await
         }

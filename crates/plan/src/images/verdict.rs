@@ -6,6 +6,7 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, Timestamp, UploadState};
 use serde::{Deserialize, Serialize};
 
+use super::market::PassedOver;
 use super::picture::UploadRef;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,13 @@ pub struct Plan {
 pub enum Action {
     /// Have the image built. Needs the lock that is held while the image is built, as does `ResumeBuild`.
     Build { formats: BTreeSet<Box<str>> },
+    /// Ask Zuul what it has. Needs no lock.
+    AskZuul,
+    /// Have these formats of a build of Zuul fetched. Needs the same lock as `Build`.
+    Import {
+        zuul_build: Box<str>,
+        formats: BTreeSet<Box<str>>,
+    },
     /// Nobody looks after this build: find out what became of it.
     ResumeBuild { build: BuildId },
     /// The request for a build has been served: remove it.
@@ -47,6 +55,8 @@ impl Action {
         match self {
             Self::RemoveUpload(_) | Self::RemoveBuild { .. } | Self::DropFiles { .. } => true,
             Self::Build { .. }
+            | Self::AskZuul
+            | Self::Import { .. }
             | Self::ResumeBuild { .. }
             | Self::ClearRequest { .. }
             | Self::Upload { .. }
@@ -98,8 +108,8 @@ pub struct UploadReport {
 pub enum BuildVerdict {
     /// The configuration does not have the image.
     NotConfigured,
-    /// It is made elsewhere and imported.
-    Imported,
+    /// It is made by jobs of Zuul and imported.
+    Imported(Box<ImportReport>),
     Paused {
         by: WhyPaused,
     },
@@ -123,6 +133,40 @@ pub enum BuildVerdict {
     },
     Begins {
         why: WhyBuild,
+    },
+}
+
+/// What is known of Zuul's builds, and what follows from it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImportReport {
+    /// When Zuul was last asked, and will be.
+    pub asked: Option<Timestamp>,
+    pub next: Option<Timestamp>,
+    /// Why the last question had no answer.
+    pub error: Option<String>,
+    /// Newer builds that are not taken.
+    pub passed_over: Vec<PassedOver>,
+    pub verdict: ImportVerdict,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImportVerdict {
+    /// Zuul is to be asked first.
+    Asks,
+    /// There is no build that could be used.
+    Nothing,
+    UpToDate {
+        build: BuildId,
+        zuul_build: Box<str>,
+    },
+    Waits {
+        zuul_build: Box<str>,
+        wait: Wait,
+    },
+    Begins {
+        zuul_build: Box<str>,
+        formats: BTreeSet<Box<str>>,
     },
 }
 

@@ -76,6 +76,7 @@ impl Yard {
                 upload_delete: [provider("one"), provider("two")].into(),
                 ..Answered::default()
             }),
+            market: None,
         };
         Self {
             picture,
@@ -125,6 +126,7 @@ impl Yard {
             since: time(self.now - age),
             order: self.tick(),
             formats: ["qcow2"].into_iter().collect(),
+            zuul: None,
             asked: formats(&["qcow2"]),
             dropped: BTreeSet::new(),
             locked: false,
@@ -200,6 +202,7 @@ impl Yard {
                     self.fail(Subject::Build, id);
                 }
             }
+            Action::AskZuul | Action::Import { .. } => {}
             Action::ResumeBuild { build } => {
                 let now = time(self.now);
                 self.build(*build).state = if works {
