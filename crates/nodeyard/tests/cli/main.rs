@@ -15,6 +15,7 @@ mod daemon;
 mod drain;
 mod explain;
 mod image;
+mod init;
 mod nodepool;
 mod programs;
 mod qemu;
