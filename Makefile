@@ -16,8 +16,9 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Build, start everything on this machine, and walk through it
+demo: ## Build an image on this machine, boot a container and a virtual machine from it, log in
 	testbeds/packages.sh gcc libc6-dev
+	testbeds/demo/install.sh
 	$(CARGO) build --locked --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 

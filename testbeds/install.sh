@@ -12,3 +12,4 @@ cd "$(dirname "$0")"
 ./dib/install.sh >/dev/null
 ./containers/install.sh >/dev/null
 ./qemu/install.sh >/dev/null
+./demo/install.sh >/dev/null

@@ -25,6 +25,8 @@ pub(crate) struct Nodeyard {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeyardCommand {
+    /// Write a configuration for machines on this host, with all that it needs
+    Init(commands::init::InitArgs),
     /// Run everything in this process, on the embedded store unless ZooKeeper is configured
     Up(commands::up::UpArgs),
     /// Check, show or describe the configuration

@@ -81,6 +81,7 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         NodeyardCommand::Completions(args) => commands::completions::run(&args)?,
         NodeyardCommand::Man(args) => commands::man::run(&args)?,
         NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
+        NodeyardCommand::Init(args) => block_on(commands::init::run(args))?,
         NodeyardCommand::Config(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             return commands::config::run(&args, &context);

@@ -7,6 +7,7 @@ mod provenance;
 mod wait;
 mod why;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,6 +42,8 @@ enum ImageCommand {
         #[arg(long)]
         wait: bool,
     },
+    /// Stay until an image is built and uploaded, and show how far it is; nothing is asked for
+    Wait { image: ImageName },
     /// Say why an image is (not) being built, uploaded or deleted
     Why {
         /// All images when absent
@@ -102,6 +105,9 @@ async fn on_store(
                 true => wait::for_build(registry, context, &image, &before).await,
                 false => Ok(()),
             }
+        }
+        ImageCommand::Wait { image } => {
+            wait::for_build(registry, context, &image, &BTreeSet::new()).await
         }
         ImageCommand::Why { image } => why::explain(registry, context, image).await,
         ImageCommand::Provenance { build } => provenance::show(registry, context, &build).await,

@@ -7,6 +7,7 @@ pub(crate) mod daemon;
 pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod image;
+pub(crate) mod init;
 pub(crate) mod install_links;
 mod knobs;
 pub(crate) mod launcher;

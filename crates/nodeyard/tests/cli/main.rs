@@ -18,6 +18,7 @@ mod drain;
 mod explain;
 mod image;
 mod job_server;
+mod init;
 mod nodepool;
 mod programs;
 mod qemu;
