@@ -9,7 +9,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_path_to_error::Segment;
 
 use crate::problem::Problem;
@@ -77,6 +77,13 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    // A list of the values of its fields would be as good to serde.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(match serde_json::from_slice::<IgnoredAny>(body) {
+            Ok(_) => Problem::invalid_body("", "expected an object"),
+            Err(error) => wrong("", &error),
+        });
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());
@@ -238,8 +245,8 @@ mod tests {
                 "unknown field `lables`",
             ),
             ("{}", 422, "", "missing field `labels`"),
-            ("[]", 422, "", "missing field"),
-            ("5", 422, "", "expected struct"),
+            ("[[]]", 422, "", "expected an object"),
+            ("5", 422, "", "expected an object"),
         ] {
             let found = problem(body);
             assert_eq!(found["status"], json!(status), "{body}: {found}");
