@@ -166,7 +166,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequestParts<S> f
 pub(crate) struct IdempotencyKey(pub(crate) Option<String>);
 
 /// Long enough for every kind of id.
-const KEY_BYTES: usize = 255;
+const KEY_BYTES: usize = 128;
 
 impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = Problem;
@@ -177,8 +177,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
             return Ok(Self(None));
         };
         let key = key.to_str().ok().filter(|key| {
-            let length = key.len();
-            (1..=KEY_BYTES).contains(&length) && keys.next().is_none()
+            let valid = (1..=KEY_BYTES).contains(&key.len());
+            valid && key.bytes().all(|b| b.is_ascii_graphic()) && keys.next().is_none()
         });
         match key {
             Some(key) => Ok(Self(Some(key.to_owned()))),
@@ -260,7 +260,14 @@ mod tests {
 
     #[test]
     fn what_is_not_json_is_no_body() {
-        for body in ["", "{", "{}}", "{\"labels\": []} x", "\u{0}", "{'a': 1}"] {
+        for body in [
+            "",
+            "{",
+            "{\"labels\": []}}",
+            "{\"labels\": []} x",
+            "\u{0}",
+            "{'a': 1}",
+        ] {
             assert_eq!(problem(body)["status"], json!(400), "{body}");
         }
     }

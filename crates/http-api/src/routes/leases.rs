@@ -316,6 +316,8 @@ pub(crate) async fn create_request(
 ) -> Result<Response> {
     let ask = body.ask()?;
     let lessee = caller.as_lessee();
+    // The keys of one client say nothing to another.
+    let key = key.map(|key| format!("{}/{key}", lessee.name));
     let asked = app.leases.ask(&lessee, &ask, key.as_deref()).await;
     let asked = asked.map_err(refused)?;
     let status = if asked.new {
