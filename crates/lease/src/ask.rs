@@ -54,7 +54,7 @@ pub struct Ask {
     /// For callers without a tenant of their own.
     #[serde(default)]
     pub tenant: Option<TenantName>,
-    /// Only this provider will do.
+    /// Only this provider will do; a request that is served by another one fails.
     #[serde(default)]
     pub provider: Option<ProviderName>,
     #[serde(default)]

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use tokio::task::AbortHandle;
 
 use crate::book::Book;
+use crate::error::{Error, Result};
 use crate::scope::ScopeName;
 use crate::scopes::Buildset;
 
@@ -57,6 +58,20 @@ fn origin(request: &NodeRequest) -> Option<Origin> {
     })
 }
 
+/// Refuses a name that is Zuul's.
+pub(crate) fn check_own(name: &ScopeName) -> Result<()> {
+    if is_of_zuul(name) {
+        return Err(Error::ScopeOfZuul {
+            scope: name.clone(),
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn is_of_zuul(name: &ScopeName) -> bool {
+    name.as_str().starts_with(PREFIX)
+}
+
 impl Known {
     /// Nothing panics while it holds the lock, so poison is ignored.
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Origin>>> {
@@ -70,10 +85,6 @@ impl Buildsets {
         let known = Arc::new(Known::default());
         let task = tokio::spawn(follow(Arc::clone(&known), requests, nodes)).abort_handle();
         Self { known, task }
-    }
-
-    pub(crate) fn is_of_zuul(&self, name: &ScopeName) -> bool {
-        name.as_str().starts_with(PREFIX)
     }
 
     pub(crate) fn list(&self, book: &Book) -> Vec<Buildset> {

@@ -56,3 +56,28 @@ impl Connection {
         keys.map(|key| format!("{host} {key}\n")).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ssh_knows_the_host_by_its_port_unless_it_is_the_usual_one() {
+        let mut connection = Connection {
+            kind: "ssh".to_owned(),
+            host: Some("192.0.2.7".to_owned()),
+            port: Some(22),
+            user: None,
+            python: None,
+            shell: None,
+            host_keys: vec!["ssh-ed25519 A".to_owned(), "ssh-rsa B".to_owned()],
+            cluster: None,
+        };
+        let known = connection.known_hosts();
+        assert_eq!(known, "192.0.2.7 ssh-ed25519 A\n192.0.2.7 ssh-rsa B\n");
+        connection.port = Some(2222);
+        assert!(connection.known_hosts().starts_with("[192.0.2.7]:2222 "));
+        connection.host = None;
+        assert_eq!(connection.known_hosts(), "");
+    }
+}

@@ -3,6 +3,9 @@
 //! What they are given was read after the record they decide about, and what they ask for is written only if nothing
 //! of it has changed since.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, RequestId, RequestState, Timestamp};
@@ -64,8 +67,6 @@ pub enum Step {
     Accept,
     /// What was given cannot be taken: write down that it is given up.
     GiveUp,
-    /// Delete the request and make another one.
-    AskAgain(Placement),
     /// Undo what was taken so far, and ask again.
     Undo,
     /// Write down that it ends, and why.
@@ -116,20 +117,13 @@ fn waiting(lease: &Lease, sight: &Sight<'_>) -> Step {
         return Step::End(Cause::Withdrawn);
     };
     match request.state {
-        RequestState::Failed => match &lease.placement {
-            Placement::Scope { provider } if lease.ask.affinity == Affinity::Prefer => {
-                Step::AskAgain(Placement::Fallback {
-                    instead_of: provider.clone(),
-                })
-            }
-            _ => Step::End(Cause::Failed),
-        },
+        RequestState::Failed => Step::End(Cause::Failed),
         RequestState::Fulfilled if request.nodes.len() == lease.ask.labels.len() => Step::Take {
             request: id,
             nodes: request.nodes.clone(),
         },
         // A launcher that gives other than what was asked for has not served the request.
-        RequestState::Fulfilled => Step::AskAgain(lease.placement.clone()),
+        RequestState::Fulfilled => Step::GiveUp,
         RequestState::Requested | RequestState::Pending if lease.request != Some(id) => {
             Step::Note(id)
         }
@@ -147,6 +141,9 @@ fn taking(lease: &Lease, sight: &Sight<'_>) -> Step {
     if sight.nodes.len() != lease.parts.len() || !sight.nodes.iter().all(given) {
         return Step::GiveUp;
     }
+    if place(lease, sight.nodes.iter().filter_map(|seen| seen.node)) == Place::Elsewhere {
+        return Step::End(Cause::Failed);
+    }
     let locks = || sight.nodes.iter().map(|seen| seen.lock);
     if locks().any(|lock| lock == LockSight::Absent) {
         Step::Lock
@@ -156,6 +153,34 @@ fn taking(lease: &Lease, sight: &Sight<'_>) -> Step {
         Step::Wait {
             until: due(lease, sight.scope),
         }
+    }
+}
+
+/// Where the nodes of a request are, compared with where they were to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    AsAsked,
+    /// Elsewhere, which will do.
+    Instead(Placement),
+    /// Elsewhere, which will not do.
+    Elsewhere,
+}
+
+/// To launchers the provider of a request is a wish: when it has declined, any other one may serve the request. What
+/// to make of that is for the requestor to say.
+pub fn place<'a>(lease: &Lease, nodes: impl IntoIterator<Item = &'a Node>) -> Place {
+    let Some(wanted) = lease.placement.provider() else {
+        return Place::AsAsked;
+    };
+    let mut nodes = nodes.into_iter();
+    if nodes.all(|node| node.provider.as_ref() == Some(wanted)) {
+        return Place::AsAsked;
+    }
+    match (&lease.placement, lease.ask.affinity) {
+        (Placement::Scope { provider }, Affinity::Prefer) => Place::Instead(Placement::Fallback {
+            instead_of: provider.clone(),
+        }),
+        _ => Place::Elsewhere,
     }
 }
 

@@ -113,7 +113,7 @@ pub enum Placement {
     Asked { provider: ProviderName },
     /// The first nodes of the scope are there.
     Scope { provider: ProviderName },
-    /// That provider could not serve it, so any other one.
+    /// That provider could not serve it, but another one could.
     Fallback { instead_of: ProviderName },
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Placement {
             }
             Self::Fallback { instead_of } => write!(
                 f,
-                "any provider, because {instead_of}, where the first nodes of the scope are, cannot serve it"
+                "another provider than {instead_of}, where the first nodes of the scope are, which could not serve it"
             ),
         }
     }

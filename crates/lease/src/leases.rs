@@ -10,6 +10,7 @@ use nodeyard_store::{self as store, ext};
 use crate::act::{self, Given, Hand};
 use crate::ask::{self, Ask, Caller};
 use crate::book::{self, Book, Parts};
+use crate::buildsets;
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
 use crate::lease::{Cause, Lease, Part, PartState, Phase};
@@ -72,6 +73,7 @@ impl Leases {
     pub async fn ask(&self, caller: &Caller, ask: &Ask, key: Option<&str>) -> Result<Asked> {
         ask.check()?;
         ask::check_text("name of the caller", &caller.name)?;
+        ask.scope.as_ref().map_or(Ok(()), buildsets::check_own)?;
         let tenant = caller.tenant_of(ask.tenant.as_ref())?;
         let id = match key {
             Some(key) => {
@@ -229,7 +231,7 @@ impl Leases {
         node: NodeId,
     ) -> Result<Arc<Lease>> {
         self.persist(|| async {
-            let stored = self.read(caller, id).await?;
+            let mut stored = self.read(caller, id).await?;
             let state = part(id, &stored.value, node)?.state;
             if state != PartState::Held {
                 return Ok(Arc::new(stored.value));
@@ -248,8 +250,12 @@ impl Leases {
                 Attempt::Busy => return Err(Error::NodeBusy { node }),
                 Attempt::Gone => {}
             }
-            self.hand().advance(id).await?;
-            Ok(Arc::new(self.read(caller, id).await?.value))
+            // If somebody else has written the lease meanwhile, a keeper does this.
+            stored.value.set_part(node, PartState::Returned);
+            self.hand()
+                .write(id, &stored.value, stored.stat.version)
+                .await?;
+            Ok(Arc::new(stored.value))
         })
         .await
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::act;
 use crate::ask::{self, Caller};
 use crate::book::{self, json, scope_path};
+use crate::buildsets;
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
 use crate::inventory::inventory;
@@ -101,11 +102,7 @@ impl Leases {
     ) -> Result<Arc<Scope>> {
         ask::check_duration(duration)?;
         ask::check_text("name of the caller", &caller.name)?;
-        if self.book.buildsets.is_of_zuul(name) {
-            return Err(Error::ScopeOfZuul {
-                scope: name.clone(),
-            });
-        }
+        buildsets::check_own(name)?;
         let tenant = caller.tenant_of(tenant)?;
         let path = scope_path(ScopeId::of_name(tenant.as_ref(), name.as_str()))?;
         let now = self.book.clock.now();
@@ -178,7 +175,7 @@ impl Leases {
         tenant: Option<&TenantName>,
         name: &ScopeName,
     ) -> Result<ScopeStatus> {
-        if self.book.buildsets.is_of_zuul(name) {
+        if buildsets::is_of_zuul(name) {
             let found = self.book.buildsets.list(&self.book);
             let mut found = found.into_iter().filter(|buildset| buildset.name == *name);
             let found = found.find(|buildset| caller.sees(buildset.tenant.as_ref()));
@@ -230,11 +227,7 @@ impl Leases {
         name: &ScopeName,
         change: impl Fn(&mut Scope) -> Result<()>,
     ) -> Result<Scope> {
-        if self.book.buildsets.is_of_zuul(name) {
-            return Err(Error::ScopeOfZuul {
-                scope: name.clone(),
-            });
-        }
+        buildsets::check_own(name)?;
         self.persist(|| async {
             loop {
                 let (id, stored) = self.read_scope(caller, tenant, name).await?;

@@ -69,7 +69,7 @@ impl Fuse {
     /// Never returns to a dead process.
     async fn alive(&self) {
         if *self.blown.borrow() {
-            pending().await
+            pending::<()>().await;
         }
     }
 

@@ -18,5 +18,6 @@ mod image;
 mod nodepool;
 mod programs;
 mod qemu;
+mod request;
 mod store;
 mod up;
