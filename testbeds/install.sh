@@ -7,6 +7,7 @@ cd "$(dirname "$0")"
 ./packages.sh openjdk-17-jre-headless libzookeeper-java openssh-client openssh-server python3 python3-venv \
     qemu-utils util-linux
 ./python/install.sh nodepool >/dev/null
+./python/install.sh schemathesis >/dev/null
 ./zuul/install.sh >/dev/null
 ./gearman/install.sh >/dev/null
 ./dib/install.sh >/dev/null

@@ -9,7 +9,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_path_to_error::Segment;
 
 use crate::problem::Problem;
@@ -77,6 +77,13 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    // A list of the values of its fields would be as good to serde.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(match serde_json::from_slice::<IgnoredAny>(body) {
+            Ok(_) => Problem::invalid_body("", "expected an object"),
+            Err(error) => wrong("", &error),
+        });
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());
@@ -159,7 +166,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequestParts<S> f
 pub(crate) struct IdempotencyKey(pub(crate) Option<String>);
 
 /// Long enough for every kind of id.
-const KEY_BYTES: usize = 255;
+const KEY_BYTES: usize = 128;
 
 impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = Problem;
@@ -170,8 +177,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
             return Ok(Self(None));
         };
         let key = key.to_str().ok().filter(|key| {
-            let length = key.len();
-            (1..=KEY_BYTES).contains(&length) && keys.next().is_none()
+            let valid = (1..=KEY_BYTES).contains(&key.len());
+            valid && key.bytes().all(|b| b.is_ascii_graphic()) && keys.next().is_none()
         });
         match key {
             Some(key) => Ok(Self(Some(key.to_owned()))),
@@ -238,8 +245,8 @@ mod tests {
                 "unknown field `lables`",
             ),
             ("{}", 422, "", "missing field `labels`"),
-            ("[]", 422, "", "missing field"),
-            ("5", 422, "", "expected struct"),
+            ("[[]]", 422, "", "expected an object"),
+            ("5", 422, "", "expected an object"),
         ] {
             let found = problem(body);
             assert_eq!(found["status"], json!(status), "{body}: {found}");
@@ -253,7 +260,14 @@ mod tests {
 
     #[test]
     fn what_is_not_json_is_no_body() {
-        for body in ["", "{", "{}}", "{\"labels\": []} x", "\u{0}", "{'a': 1}"] {
+        for body in [
+            "",
+            "{",
+            "{\"labels\": []}}",
+            "{\"labels\": []} x",
+            "\u{0}",
+            "{'a': 1}",
+        ] {
             assert_eq!(problem(body)["status"], json!(400), "{body}");
         }
     }

@@ -62,7 +62,7 @@ texts! {
     /// The name of a provider, which is a part of paths.
     PathText = id("^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$", "cloud");
     /// Any id that the client makes up, such as a UUID.
-    IdempotencyKey = id("^[!-~]{1,255}$", "6f0a2f0e-7d0b-4a5e-9d5c-0f8a4f6a1c11");
+    IdempotencyKey = id("^[!-~]{1,128}$", "6f0a2f0e-7d0b-4a5e-9d5c-0f8a4f6a1c11");
     /// How far a lease is. Waiting and taking end by themselves; an active one has its nodes.
     LeasePhase = words(["waiting", "taking", "active", "dropping", "ending", "ended"]);
     /// What became of a node of a lease.

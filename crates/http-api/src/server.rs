@@ -72,6 +72,7 @@ impl Listener {
             Some(files) => Some(acceptor(files.clone()).await.map_err(BindError::Tls)?),
             None => None,
         };
+        raise_file_limit();
         let (address, port) = (&*api.listen_address, api.port.0);
         let listener = TcpListener::bind((address, port)).await;
         let listener = listener.map_err(|source| BindError::Listen {
@@ -115,6 +116,23 @@ impl Listener {
         }
         connections.close();
         connections.wait().await;
+    }
+}
+
+/// Each connection is an open file, and the usual limit is far below what we accept. What the administrator has set as
+/// the upper limit stays.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.unwrap_or(u64::MAX).min(2 * CONNECTIONS as u64);
+    if current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum,
+        };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, "the limit of open files cannot be raised");
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum Outcome {
     Usage,
     /// It was done, but what follows from it is not complete yet.
     Unfinished,
+    /// That of a command that was run.
+    Code(u8),
 }
 
 pub(crate) const EXIT_CODES_HELP: &str = "\
@@ -24,7 +26,8 @@ Exit codes:
   0  done
   1  it could not be done, or a check failed; the reason is on standard error
   2  the command line is wrong
-  3  `drain`: something is still under way";
+  3  `drain`: something is still under way
+`request` ends with the code of the command it ran, or 128 and the number of the signal that ended it.";
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
@@ -33,6 +36,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Failure => 1,
             Outcome::Usage => 2,
             Outcome::Unfinished => 3,
+            Outcome::Code(code) => code,
         })
     }
 }

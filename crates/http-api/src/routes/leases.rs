@@ -26,6 +26,9 @@ use crate::{schema, time};
 /// The longest that an answer is waited for.
 pub(crate) const MOST_WAIT: u64 = 60;
 
+/// Either way.
+const MOST_PRIORITY: u64 = 1_000_000;
+
 /// Nodes that somebody has or waits for.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Lease {
@@ -219,7 +222,7 @@ pub(crate) struct NewRequest {
     priority: Priority,
     /// Lower is sooner, among requests of one priority.
     #[serde(default)]
-    #[schema(default = 0)]
+    #[schema(default = 0, minimum = -1_000_000, maximum = 1_000_000)]
     relative_priority: i64,
     /// The scope that owns it; made if there is none.
     #[serde(default)]
@@ -272,6 +275,10 @@ impl NewRequest {
             Priority::Normal => lease::Priority::Normal,
             Priority::Low => lease::Priority::Low,
         };
+        if self.relative_priority.unsigned_abs() > MOST_PRIORITY {
+            let text = format!("it must be from -{MOST_PRIORITY} to {MOST_PRIORITY}");
+            return Err(Problem::invalid_body("/relative_priority", text));
+        }
         ask.relative_priority = self.relative_priority;
         ask.scope = self
             .scope
@@ -309,6 +316,8 @@ pub(crate) async fn create_request(
 ) -> Result<Response> {
     let ask = body.ask()?;
     let lessee = caller.as_lessee();
+    // The keys of one client say nothing to another.
+    let key = key.map(|key| format!("{}/{key}", lessee.name));
     let asked = app.leases.ask(&lessee, &ask, key.as_deref()).await;
     let asked = asked.map_err(refused)?;
     let status = if asked.new {

@@ -22,5 +22,6 @@ mod init;
 mod nodepool;
 mod programs;
 mod qemu;
+mod request;
 mod store;
 mod up;
