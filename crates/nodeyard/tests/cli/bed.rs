@@ -88,15 +88,32 @@ impl Bed {
 
     /// Something that works until it is told to stop, with its log in a file.
     pub(crate) fn start<'a>(&self, log: &str, args: impl IntoIterator<Item = &'a str>) -> Daemon {
+        let mut command = self.command();
+        command.args(["--color", "never"]).args(args);
+        self.spawn(log, command)
+    }
+
+    /// The same for any command.
+    pub(crate) fn spawn(&self, log: &str, mut command: Command) -> Daemon {
         let log = self.path(log);
-        let child = self
-            .command()
-            .args(["--color", "never"])
-            .args(args)
+        let child = command
             .stderr(fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
         Daemon { child, log }
+    }
+
+    /// A simulated cloud that outlives whoever uses it, for all that runs here from now on; and its address.
+    pub(crate) fn simulate(&mut self) -> (Daemon, String) {
+        const VARIABLE: &str = "NODEPOOL_FAKE_CLOUD_URL";
+        let simulation = self.start("simulation", ["simulate", "--listen", "127.0.0.1:0"]);
+        simulation.wait_for_log(VARIABLE);
+        let log = simulation.log();
+        let (_, url) = log.split_once(&format!("{VARIABLE}=")).unwrap();
+        let url = url.lines().next().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap().to_owned();
+        self.set(VARIABLE, url);
+        (simulation, address)
     }
 
     /// Asks for a node, by way of the store `state`.
@@ -176,6 +193,10 @@ impl Daemon {
         wait_until(&format!("{text:?} is in the log"), || {
             fs::read_to_string(&self.log).unwrap().contains(text)
         });
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn kill(&mut self) {

@@ -38,14 +38,7 @@ impl Cloud {
         let mut bed = Bed::new();
         let port = bed.free_port();
         bed.write("nodepool.yaml", CONFIG.replace("PORT", &port.to_string()));
-        let simulation = bed.start("simulation", ["simulate", "--listen", "127.0.0.1:0"]);
-        let name = "NODEPOOL_FAKE_CLOUD_URL";
-        simulation.wait_for_log(name);
-        let log = simulation.log();
-        let (_, url) = log.split_once(&format!("{name}=")).unwrap();
-        let url = url.lines().next().unwrap().to_owned();
-        let address = url.strip_prefix("http://").unwrap().to_owned();
-        bed.set(name, url);
+        let (simulation, address) = bed.simulate();
         Self {
             bed,
             address,
