@@ -18,6 +18,7 @@ mod growing_up;
 mod image;
 mod init;
 mod nodepool;
+mod packaging;
 mod programs;
 mod qemu;
 mod store;
