@@ -35,6 +35,7 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(CARGO) test --locked --workspace
 	$(MAKE) --no-print-directory fuzz
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
+	testbeds/containerfile.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
 # About a minute; more with FUZZ=10, say.
 FUZZ ?= 1

@@ -83,7 +83,3 @@ machines_story() {
   end_virtual_machines
   end_containers
 }
-
-warn() { # WHAT REMEDY
-  printf '\n\033[1;31mSKIPPED: %s.\033[0m\n  %s\n' "$1" "$2" >&2
-}

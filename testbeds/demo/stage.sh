@@ -63,6 +63,10 @@ give_up() {
   exit 1
 }
 
+warn() { # WHAT REMEDY
+  printf '\n\033[1;31mSKIPPED: %s.\033[0m\n  %s\n' "$1" "$2" >&2
+}
+
 in_log() { grep -q "$1" "$work/log"; }
 
 # A Podman of the demo's own, in namespaces that end with it, so that not even a killed demo leaves a container.

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::calls::Answer;
 use super::context::Context;
 use crate::jobs::{
-    BuildResult, Failure, FailureKind, Function, ImageInfo, InfoJob, LocalState, UploadProgress,
-    UploadResult, from_payload,
+    BuildResult, Failure, Function, ImageInfo, InfoJob, LocalState, UploadProgress, UploadResult,
+    from_payload,
 };
 
 /// What there is to know of a job.

@@ -102,7 +102,8 @@ impl Bed {
         self.spawn(&format!("{config}.log"), command)
     }
 
-    fn spawn(&self, log: &str, mut command: Command) -> Daemon {
+    /// The same for any command.
+    pub(crate) fn spawn(&self, log: &str, mut command: Command) -> Daemon {
         let log = self.path(log);
         let file = fs::File::create(&log).unwrap();
         let child = command
@@ -113,21 +114,17 @@ impl Bed {
         Daemon { child, log }
     }
 
-    /// Simulated clouds as a process, used by everything that runs here from now on.
-    pub(crate) fn simulate(&mut self) -> Daemon {
-        const NAME: &str = "NODEPOOL_FAKE_CLOUD_URL";
+    /// A simulated cloud that outlives whoever uses it, for all that runs here from now on; and its address.
+    pub(crate) fn simulate(&mut self) -> (Daemon, String) {
+        const VARIABLE: &str = "NODEPOOL_FAKE_CLOUD_URL";
         let simulation = self.start("simulation", ["simulate", "--listen", "127.0.0.1:0"]);
-        simulation.wait_for_log(NAME);
+        simulation.wait_for_log(VARIABLE);
         let log = simulation.log();
-        let (_, url) = log.split_once(&format!("{NAME}=")).unwrap();
-        self.set(NAME, url.lines().next().unwrap());
-        simulation
-    }
-
-    pub(crate) fn variable(&self, name: &str) -> &str {
-        let mut variables = self.environment.iter().rev();
-        let found = variables.find(|(known, _)| *known == name);
-        found.map(|(_, value)| &**value).unwrap()
+        let (_, url) = log.split_once(&format!("{VARIABLE}=")).unwrap();
+        let url = url.lines().next().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap().to_owned();
+        self.set(VARIABLE, url);
+        (simulation, address)
     }
 
     /// A program that makes images of a line of text, and fails while there is a file `broken`.
@@ -222,6 +219,10 @@ impl Daemon {
         wait_until(&format!("{text:?} is in the log"), || {
             fs::read_to_string(&self.log).unwrap().contains(text)
         });
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn kill(&mut self) {

@@ -24,7 +24,7 @@ impl Yard {
         // Shortens what is only waited for when something went wrong.
         bed.set("NODEPOOL_TEST_BUILD_INTERVAL", "0.2");
         bed.set("NODEPOOL_TEST_BUILDER_CLEANUP_INTERVAL", "1");
-        let cloud = bed.simulate();
+        let (cloud, _) = bed.simulate();
         let program = bed.image_program();
         let zookeeper = ZooKeeperServer::start().unwrap();
         let jobs = JobServer::start(kind, None).unwrap();

@@ -37,9 +37,7 @@ impl Cloud {
         let mut bed = Bed::new();
         let port = bed.free_port();
         bed.write("nodepool.yaml", CONFIG.replace("PORT", &port.to_string()));
-        let simulation = bed.simulate();
-        let url = bed.variable("NODEPOOL_FAKE_CLOUD_URL");
-        let address = url.strip_prefix("http://").unwrap().to_owned();
+        let (simulation, address) = bed.simulate();
         Self {
             bed,
             address,
