@@ -57,7 +57,10 @@ fn zuul_is_asked_first_and_then_now_and_again() {
     offer(&mut yard, &[]);
     assert_eq!(yard.actions(), []);
     assert_eq!(verdict(&yard), ImportVerdict::Nothing);
-    assert_eq!(yard.decide().explanation.again_at, Some(time(yard.now + 60.0)));
+    assert_eq!(
+        yard.decide().explanation.again_at,
+        Some(time(yard.now + 60.0))
+    );
     yard.now += 61.0;
     assert_eq!(yard.actions(), [Action::AskZuul]);
 }
