@@ -39,8 +39,8 @@ pub use diagnostic::{Diagnostic, Diagnostics, Label as DiagnosticLabel, Place, S
 pub use drivers::*;
 pub use file::{Label, TenantLimits, TenantLimitsNamed, Webapp, ZooKeeperServer, ZooKeeperTls};
 pub use images::{
-    Artifact, Auth, AuthKind, Build, Builder, Checksum, Compression, DownloadAuth, FormatName,
-    Image, ImageSource, SignaturePolicy, ZuulImage,
+    Artifact, Auth, AuthKind, Build, Builder, Canary, Checksum, Compression, DownloadAuth,
+    FormatName, Image, ImageSource, SignaturePolicy, ZuulImage,
 };
 pub use load::{Loaded, MAX_FILE_SIZE, Source, Stamp, load, load_bytes};
 pub use point_in_time::PointInTime;

@@ -68,6 +68,7 @@ impl Pace {
 pub fn decide(picture: &Picture, pace: &Pace, now: Timestamp) -> Plan {
     let judge = Judge::new(picture, pace, now);
     let mut plan = Plan::new(picture.image.clone());
+    plan.explanation.canary = picture.canary.clone();
     build::judge(&judge, &mut plan);
     upload::judge(&judge, &mut plan);
     remove::judge(&judge, &mut plan);

@@ -8,6 +8,7 @@
 //! - [`explain`]: why a request waits
 //! - [`min_ready`], [`expiry`], [`orphans`], [`locks`], [`leaks`]: nodes to prepare, and what to clean up
 //! - [`protocol`]: what may be written next, given a record that was read under its lock
+//! - [`canary`]: which upload of an image a launch uses
 //! - [`images`]: when an image is built, uploaded and deleted; apart from all the others
 //!
 //! # How a launcher uses it
@@ -30,6 +31,7 @@
 //! 7. Once in a while, or when told ([`expiry::Expiry::again_at`]), run the sweeps.
 
 pub mod assign;
+pub mod canary;
 pub mod expiry;
 pub mod explain;
 pub mod images;

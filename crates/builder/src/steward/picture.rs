@@ -28,6 +28,8 @@ pub async fn draw(
     tree.sync().await?;
     let notes = Notes::read(tree, image).await?;
     let market = read_market(tree, image).await?;
+    let canary = TreePath::new(layout::image_canary(image))?;
+    let canary = ext::read_json(tree, &canary).await?.unwrap_or_default();
     let flags = children(tree, &path(layout::image(image))?).await?;
     let flag = |name: &str| flags.get(name).map(|record| record.stat);
     let records = children(tree, &path(layout::builds(image))?).await?;
@@ -53,6 +55,7 @@ pub async fn draw(
         building,
         setbacks: notes.setbacks,
         market,
+        canary,
     })
 }
 

@@ -9,12 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use nodeyard_config::{ImageSource, ZuulImage};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildState, ImageBuild, ImageName, Timestamp, layout};
 use nodeyard_plan::images::{Action, BadBuild, Market, Offer};
-use nodeyard_store::{CreateMode, Error, Result, Tree, TreePath, Version, ext};
+use nodeyard_store::{Result, Tree, TreePath, ext};
 use nodeyard_zuul_api::{Answer, Api, Build, Question};
 use uuid::Uuid;
 
@@ -290,47 +289,16 @@ fn describe(build: &Build) -> ZuulBuild {
 
 /// What Zuul said of an image when it was last asked, by whomever.
 pub(super) async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
-    let path = TreePath::new(layout::image_market(image))?;
-    let record = ext::get_opt(tree, &path).await?;
-    // What makes no sense is asked for again.
-    Ok(record.and_then(|record| serde_json::from_slice(&record.data).ok()))
+    ext::read_json(tree, &TreePath::new(layout::image_market(image))?).await
 }
 
-/// Changes what is known, whoever else does so at the same time. The change may be made several times.
 async fn change_market(
     tree: &dyn Tree,
     image: &ImageName,
     change: impl Fn(&mut Market),
 ) -> Result<()> {
     let path = TreePath::new(layout::image_market(image))?;
-    loop {
-        let record = ext::get_opt(tree, &path).await?;
-        let known = record
-            .as_ref()
-            .and_then(|record| serde_json::from_slice(&record.data).ok());
-        let mut market: Market = known.unwrap_or_default();
-        change(&mut market);
-        let data = Bytes::from(crate::jobs::to_payload(&market));
-        let written = match record {
-            Some(record) => {
-                let version = Version::Exactly(record.stat.version);
-                tree.set(&path, data, version).await.map(drop)
-            }
-            None => {
-                let mode = CreateMode::Persistent;
-                tree.create(&path, data, mode).await.map(drop)
-            }
-        };
-        match written {
-            Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
-            Err(Error::NoNode { .. }) => {
-                if let Some(parent) = path.parent() {
-                    ext::ensure_path(tree, &parent).await?;
-                }
-            }
-            result => return result,
-        }
-    }
+    ext::change_json(tree, &path, change).await.map(drop)
 }
 
 /// From 0 to 1.

@@ -271,6 +271,7 @@ fn disk_image(
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
         delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
         retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
+        canary: last(chain, |entry| entry.canary.clone()),
         pause: chain.iter().any(|entry| entry.pause),
         username: last(chain, |entry| text(entry.username.as_ref()))
             .unwrap_or_else(|| "zuul".into()),
@@ -378,6 +379,7 @@ fn zuul_image(
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
         delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
         retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
+        canary: last(chain, |entry| entry.canary.clone()),
         pause: chain.iter().any(|entry| entry.pause),
         username: last(chain, |entry| text(entry.username.as_ref()))
             .unwrap_or_else(|| "zuul".into()),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::json;
 
+use super::Canary;
 use crate::decode::{Decode, Decoder, Judgement};
 use crate::section::{Describe, Shape, section};
 use crate::values::{
@@ -102,6 +103,8 @@ section! {
         "keep-formats" [ours] keep_formats: Option<Vec<String>> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
+        /// How a new build is tried.
+        "canary" [ours] canary: Option<Canary> = optional;
     }
 }
 

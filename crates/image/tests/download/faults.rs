@@ -279,3 +279,51 @@ async fn without_room_nothing_stays() {
     );
     assert!(!bed.part().exists() && !bed.target().exists());
 }
+
+/// A file system of its own, of 4 MiB; none without the right to make one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
+            .arg(dir.path())
+            .stderr(std::process::Stdio::null())
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _unmounted = std::process::Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_nothing_behind() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!("skipped: no right to mount");
+        return;
+    };
+    let plain = content(16 << 20);
+    for packing in [Packing::None, Packing::Zstd] {
+        let packed = pack(packing, &plain);
+        let server = serve(move |asked| Reply::file(asked, &packed, "\"1\""));
+        let mut order = order(&server.url("/image"));
+        order.packing = packing;
+        let room: Room = Arc::new(|_| Ok(()));
+        let meter: Meter = Arc::new(|_, _| {});
+        let (place, target) = (disk.0.path().join("d/x"), disk.0.path().join("target"));
+        let full = download(&client(), &order, &place, &target, &room, &meter).await;
+        assert!(matches!(full, Err(DownloadError::File(_))), "{packing}: {full:?}");
+        assert!(!full.unwrap_err().is_permanent());
+        let left = std::fs::read_dir(disk.0.path().join("d")).unwrap().count();
+        assert_eq!(left, 0, "{packing}");
+        // What was unpacked is in the caller's own place, which the caller clears.
+        let _none = std::fs::remove_file(&target);
+    }
+}

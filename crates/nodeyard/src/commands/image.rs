@@ -4,6 +4,7 @@
 
 mod logs;
 mod provenance;
+mod trial;
 mod wait;
 mod why;
 
@@ -66,6 +67,16 @@ enum ImageCommand {
     Pause { image: ImageName },
     /// Take a pause back
     Unpause { image: ImageName },
+    /// Have all launches use one build, and keep it
+    Pin {
+        /// `<image>-<build id>`, as in the first column of `builds`
+        #[arg(value_parser = images::build_key)]
+        build: BuildKey,
+    },
+    /// Have launches use the newest build again, also one that was taken back
+    Unpin { image: ImageName },
+    /// Have launches use the build before the newest, until there is a newer one
+    Rollback { image: ImageName },
     /// Delete a build, its files and its uploads
     Delete {
         /// `<image>-<build id>`, as in the first column of `builds`
@@ -116,6 +127,9 @@ async fn on_store(
         }
         ImageCommand::Pause { image } => images::pause(registry, &image).await,
         ImageCommand::Unpause { image } => images::unpause(registry, &image).await,
+        ImageCommand::Pin { build } => trial::pin(registry, &build).await,
+        ImageCommand::Unpin { image } => trial::unpin(registry, &image).await,
+        ImageCommand::Rollback { image } => trial::roll_back(registry, &image).await,
         ImageCommand::Delete { build } => images::delete_build(registry, &build).await,
         ImageCommand::DeleteUpload(args) => images::delete_upload(registry, args).await,
         ImageCommand::Export { path } => image_data::export(registry, &path).await,

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -18,6 +18,7 @@ use crate::bed::{LONG_SESSION, wait_until};
 struct Yard {
     directory: TempDir,
     zookeeper: String,
+    web_port: u16,
     process: Option<Child>,
 }
 
@@ -26,6 +27,7 @@ impl Yard {
         Self {
             directory: tempfile::tempdir().unwrap(),
             zookeeper: connection(zookeeper, LONG_SESSION),
+            web_port: free_port(),
             process: None,
         }
     }
@@ -42,7 +44,7 @@ impl Yard {
 images-dir: {dir}/images
 build-log-dir: {dir}/logs
 images-dir-reserve: 10M
-webapp: {{port: 0, listen_address: 127.0.0.1}}
+webapp: {{port: {web}, listen_address: 127.0.0.1}}
 labels: [{{name: machine}}, {{name: tiny, min-ready: 1}}]
 zuul-images:
   - name: tiny
@@ -72,6 +74,7 @@ zuul-images:
         labels: [{{name: tiny, diskimage: tiny, min-ram: 1}}]
 ",
             zookeeper = self.zookeeper,
+            web = self.web_port,
             port = sshd.port(),
             user = sshd.username(),
         );
@@ -98,6 +101,17 @@ zuul-images:
             .stderr(log)
             .spawn();
         self.process = Some(process.unwrap());
+        let log = self.path("up.log");
+        wait_until("it serves", || {
+            let ended = self
+                .process
+                .as_mut()
+                .is_some_and(|p| p.try_wait().unwrap().is_some());
+            assert!(!ended, "nodeyard up has ended");
+            fs::read_to_string(&log)
+                .unwrap_or_default()
+                .contains("web pages")
+        });
     }
 
     fn image(&self, args: &[&str]) -> Value {
@@ -137,6 +151,12 @@ impl Drop for Yard {
             }
         }
     }
+}
+
+/// A port that nobody listens on.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 /// Serves what jobs have stored.

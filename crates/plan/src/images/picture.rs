@@ -11,6 +11,7 @@ use nodeyard_model::{
 use serde::{Deserialize, Serialize};
 
 use super::market::{Market, ZuulBuild};
+use crate::canary::CanaryState;
 
 /// One image, as the configuration, the store and the job servers have it at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Picture {
     pub building: bool,
     pub setbacks: BTreeMap<Subject, Setback>,
     pub services: Services,
+    /// Which builds are on trial, taken back or pinned.
+    pub canary: CanaryState,
     /// What Zuul offers, of an image that its jobs make; none before it was asked.
     pub market: Option<Market>,
 }

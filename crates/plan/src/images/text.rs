@@ -13,6 +13,7 @@ use super::verdict::{
     BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, RemovalReason, UploadVerdict,
     Wait, WhyBuild, WhyPaused,
 };
+use crate::canary::{Ended, Trial};
 
 impl Explanation {
     /// The explanation as text, told at this moment.
@@ -79,6 +80,7 @@ impl fmt::Display for Told<'_, Explanation> {
             builds,
             providers,
             uploads,
+            canary,
             again_at,
         } = self.what;
         writeln!(f, "image {image}")?;
@@ -98,6 +100,30 @@ impl fmt::Display for Told<'_, Explanation> {
             let fate = self.tell(&report.fate);
             let (upload, state) = (&report.upload, report.state);
             writeln!(f, "  upload {upload}, {state} for {age}: {fate}")?;
+        }
+        if let Some(pinned) = canary.pinned {
+            writeln!(
+                f,
+                "  pinned to build {pinned}; `nodeyard image unpin` lets it go"
+            )?;
+        }
+        for (build, trial) in &canary.trials {
+            let Trial {
+                succeeded, failed, ..
+            } = trial;
+            match &trial.ended {
+                None => writeln!(
+                    f,
+                    "  build {build} is on trial: {succeeded} launches succeeded, {failed} failed"
+                )?,
+                Some(Ended::Passed { at }) => {
+                    writeln!(f, "  build {build} has proved itself {} ago", self.ago(*at))?;
+                }
+                Some(Ended::TakenBack { at, reason }) => {
+                    let ago = self.ago(*at);
+                    writeln!(f, "  build {build} was taken back {ago} ago: {reason}")?;
+                }
+            }
         }
         if let Some(at) = again_at {
             writeln!(f, "  time alone changes something in {}", self.until(*at))?;
@@ -288,6 +314,9 @@ impl fmt::Display for Told<'_, UploadVerdict> {
 impl fmt::Display for Told<'_, Fate> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
+            Fate::Kept { rank, of } if rank > of => {
+                f.write_str("kept, since somebody has pinned the image to it")
+            }
             Fate::Kept { rank, of } => {
                 write!(f, "kept as number {rank} of the {of} newest")
             }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::market::PassedOver;
 use super::picture::UploadRef;
+use crate::canary::CanaryState;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -76,6 +77,9 @@ pub struct Explanation {
     pub providers: Vec<ProviderReport>,
     /// What becomes of each upload.
     pub uploads: Vec<UploadReport>,
+    /// Which builds are on trial, taken back or pinned.
+    #[serde(default)]
+    pub canary: CanaryState,
     /// When time alone would change something.
     pub again_at: Option<Timestamp>,
 }
@@ -304,6 +308,7 @@ impl Plan {
                 builds: Vec::new(),
                 providers: Vec::new(),
                 uploads: Vec::new(),
+                canary: CanaryState::default(),
                 again_at: None,
             },
         }

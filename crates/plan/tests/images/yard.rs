@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use nodeyard_model::{BuildId, BuildState, ProviderName, Timestamp, UploadId, UploadState};
+use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{
     Action, Answered, Build, ImagePolicy, Origin, Pace, Picture, Plan, Request, Services, Setback,
     Subject, Takes, Upload, UploadRef, decide,
@@ -77,6 +78,7 @@ impl Yard {
                 ..Answered::default()
             }),
             market: None,
+            canary: CanaryState::default(),
         };
         Self {
             picture,
