@@ -97,11 +97,6 @@ impl World {
         self.wake_concerned(id);
     }
 
-    /// Somebody stands in line for the lock of a request, or nobody does any more; a hint.
-    pub fn set_request_locked(&mut self, id: RequestId, locked: bool) {
-        self.queue.set_locked(id, locked);
-    }
-
     pub fn remove_request(&mut self, id: RequestId) {
         self.fleet_release(id);
         let had_booking = self.drop_bookings(id);

@@ -163,12 +163,11 @@ impl Dispatcher {
         for node in nodes.chain(stranded).chain(orphans.empty) {
             self.settle(node);
         }
-        for lost in orphans.requests {
-            if self.serving.contains_key(&lost.request) || !self.recovering.insert(lost.request) {
+        for request in orphans.requests {
+            if self.serving.contains_key(&request) || !self.recovering.insert(request) {
                 continue;
             }
-            let work = recover::run(self.ctx.clone(), lost.request, lost.nodes);
-            self.tasks.spawn(work);
+            self.tasks.spawn(recover::run(self.ctx.clone(), request));
         }
     }
 
