@@ -127,10 +127,10 @@ async fn listen(mut events: client::Events, times: Option<Shared>) -> anyhow::Re
         let heard = Instant::now();
         let Some(times) = &times else { continue };
         let event: Value = serde_json::from_slice(&event)?;
-        let id = event["id"].as_str().context("an event without id")?;
-        if known.insert(id.to_owned()) {
+        let id = text(&event, "id")?;
+        if known.insert(id.clone()) {
             let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
-            times.heard.push((id.to_owned(), heard));
+            times.heard.push((id, heard));
         }
     }
 }
@@ -147,10 +147,7 @@ async fn work(
         let body = json!({"labels": ["small"], "duration": 3600});
         let lease = client.call("POST", "/requests", Some(&body)).await?;
         let answered = Instant::now();
-        let id = lease["id"]
-            .as_str()
-            .context("a lease without id")?
-            .to_owned();
+        let id = text(&lease, "id")?;
         {
             let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
             times.asked.insert(id.clone(), (asked, answered));
@@ -160,10 +157,10 @@ async fn work(
             let lease = client
                 .call("GET", &format!("/leases/{id}?wait=60"), None)
                 .await?;
-            match lease["phase"].as_str() {
-                Some("active") => break,
-                Some("waiting" | "taking") => {}
-                other => anyhow::bail!("a lease is {other:?}: {}", lease["end"]),
+            match &*text(&lease, "phase")? {
+                "active" => break,
+                "waiting" | "taking" => {}
+                _ => anyhow::bail!("a lease has no node: {lease}"),
             }
         }
         nodes.push(asked.elapsed());
@@ -172,6 +169,13 @@ async fn work(
             .await?;
     }
     Ok((creates, nodes))
+}
+
+fn text(object: &Value, key: &str) -> anyhow::Result<String> {
+    let text = object.get(key).and_then(Value::as_str);
+    Ok(text
+        .with_context(|| format!("no {key} in {object}"))?
+        .to_owned())
 }
 
 fn figures(outcome: Outcome, load: &Load) -> Vec<Figure> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use nodeyard_testbeds::ZooKeeperServer;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client::Client;
@@ -83,8 +84,9 @@ impl Yard {
         let begun = Instant::now();
         loop {
             if let Ok(pools) = self.client().call("GET", "/pools", None).await
-                && pools["items"]
-                    .as_array()
+                && pools
+                    .get("items")
+                    .and_then(Value::as_array)
                     .is_some_and(|pools| !pools.is_empty())
             {
                 return Ok(());

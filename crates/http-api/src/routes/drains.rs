@@ -180,7 +180,7 @@ pub(crate) async fn show_pool_drain(
     Reader(_): Reader,
     Named((provider, pool)): Named<(String, String)>,
 ) -> Result<Answer<DrainProgress>> {
-    progress(&app, &pool_scope(provider, pool)?)
+    progress(&app, &pool_scope(&provider, &pool)?)
 }
 
 /// Begin the drain of a pool
@@ -199,7 +199,7 @@ pub(crate) async fn begin_pool_drain(
     Named((provider, pool)): Named<(String, String)>,
 ) -> Result<Answer<DrainProgress>> {
     caller.concerns_everybody(Right::Operate)?;
-    begin(&app, &pool_scope(provider, pool)?).await
+    begin(&app, &pool_scope(&provider, &pool)?).await
 }
 
 /// End the drain of a pool
@@ -215,7 +215,7 @@ pub(crate) async fn end_pool_drain(
     Named((provider, pool)): Named<(String, String)>,
 ) -> Result<StatusCode> {
     caller.concerns_everybody(Right::Operate)?;
-    end(&app, &pool_scope(provider, pool)?).await
+    end(&app, &pool_scope(&provider, &pool)?).await
 }
 
 /// The longest name; the record of a drain is called by it.
@@ -234,12 +234,12 @@ fn scope(kind: &str, name: String) -> Result<Scope> {
     })
 }
 
-fn pool_scope(provider: String, pool: String) -> Result<Scope> {
+fn pool_scope(provider: &str, pool: &str) -> Result<Scope> {
     let unknown = || Problem::not_found(format!("there can be no pool {provider:?}/{pool:?}"));
     if pool.is_empty() || pool.len() + provider.len() > NAME_BYTES {
         return Err(unknown());
     }
-    let name = ProviderName::new(provider.as_str()).map_err(|_| unknown())?;
+    let name = ProviderName::new(provider).map_err(|_| unknown())?;
     Ok(Scope::Pool(PoolName::new(pool), name))
 }
 

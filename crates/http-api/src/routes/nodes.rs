@@ -103,7 +103,7 @@ impl Node {
 }
 
 fn resources(node: &model::Node) -> BTreeMap<String, f64> {
-    let resources = node.resources.iter().flat_map(|resources| resources.iter());
+    let resources = node.resources.iter().flat_map(model::Resources::iter);
     resources
         .map(|(name, quantity)| (name.to_string(), quantity.as_f64()))
         .collect()
