@@ -187,7 +187,7 @@ mod tests {
     fn ssh_checks_the_keys_of_the_record() {
         let files = tempfile::tempdir().unwrap();
         let node = node(
-            json!({"host": "192.0.2.7", "port": 2222, "user": "debian", "host_keys": ["ssh-ed25519 AAAA"]}),
+            &json!({"host": "192.0.2.7", "port": 2222, "user": "debian", "host_keys": ["ssh-ed25519 AAAA"]}),
         );
         let way = Way::to(&node, Some(files.path()), Some(Path::new("my key"))).unwrap();
         assert_eq!(way.name, "small-0000000007");
