@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
+mod api;
 mod embedded;
 mod image;
 mod launcher;
@@ -30,6 +31,8 @@ struct Args {
     load_view: Option<PathBuf>,
     #[command(flatten)]
     sizes: launcher::Sizes,
+    #[command(flatten)]
+    load: api::Load,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,6 +47,8 @@ enum What {
     Image,
     /// The launcher beside that of Python Nodepool, on the same ZooKeeper
     Launcher,
+    /// The HTTP API under load, on the embedded store and on ZooKeeper
+    Api,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -67,6 +72,10 @@ fn main() -> anyhow::Result<()> {
             ),
             What::Launcher => {
                 runtime.block_on(launcher::measure(&args.sizes))?;
+                continue;
+            }
+            What::Api => {
+                runtime.block_on(api::measure(&args.load))?;
                 continue;
             }
             What::View => (

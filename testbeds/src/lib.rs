@@ -27,6 +27,7 @@ pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions};
 pub use proxy::Proxy;
+pub use python::schemathesis;
 pub use qemu::qemu_guest;
 pub use sshd::Sshd;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};

@@ -27,6 +27,7 @@ mod routes;
 mod schema;
 mod server;
 mod time;
+mod whole;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -106,6 +106,7 @@ pub(crate) struct BuildQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -120,7 +121,7 @@ pub(crate) async fn list_builds(
     Reader(_): Reader,
     Query(query): Query<BuildQuery>,
 ) -> Result<Answer<Page<Build>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.images.for_each(|item| {
         if let (ImageId::Build(key), ImageRecord::Build(build)) = (&item.id, &*item.value) {
@@ -204,6 +205,7 @@ pub(crate) struct UploadQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -218,7 +220,7 @@ pub(crate) async fn list_uploads(
     Reader(_): Reader,
     Query(query): Query<UploadQuery>,
 ) -> Result<Answer<Page<Upload>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.images.for_each(|item| {
         if let (ImageId::Upload(key), ImageRecord::Upload(upload)) = (&item.id, &*item.value) {

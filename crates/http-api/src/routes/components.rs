@@ -54,7 +54,7 @@ pub(crate) async fn list_components(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Component>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = app.components.items().into_iter();
     let all = all.map(|item| {
         let shown = Component::of(&item.id, &item.value);

@@ -10,7 +10,7 @@ use nodeyard_launcher::Scope;
 use nodeyard_launcher::drain::{self, DrainShape, Picture};
 use nodeyard_model::{PoolName, ProviderName};
 use nodeyard_store::view::{Changes, Shape, View};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::access::{Operator, Reader, Right};
@@ -20,7 +20,7 @@ use crate::events::{Follow, Kind, Subject};
 use crate::extract::Named;
 use crate::page::Page;
 use crate::problem::Problem;
-use crate::time;
+use crate::{schema, time};
 
 /// What is to accept nothing new.
 #[derive(Debug, Serialize, ToSchema)]
@@ -37,7 +37,7 @@ pub(crate) struct Drain {
     since: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DrainKind {
     Launcher,
@@ -110,7 +110,7 @@ pub(crate) async fn list_drains(
 #[utoipa::path(
     get, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = DrainKind, Path, description = "What kind of thing is drained; not `pool`."),
+        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
         ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
     ),
     responses((status = 200, description = "The drain.", body = DrainProgress)),
@@ -131,7 +131,7 @@ pub(crate) async fn show_drain(
 #[utoipa::path(
     put, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = DrainKind, Path, description = "What kind of thing is drained; not `pool`."),
+        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
         ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
     ),
     responses(
@@ -153,7 +153,7 @@ pub(crate) async fn begin_drain(
 #[utoipa::path(
     delete, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = DrainKind, Path, description = "What kind of thing is drained; not `pool`."),
+        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
         ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
     ),
     responses((status = 204, description = "It takes requests again.")),

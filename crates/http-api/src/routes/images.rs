@@ -56,7 +56,7 @@ pub(crate) async fn list_images(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Image>>> {
-    let place: Place<ImageName> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let rows = all(&app).into_iter();
     let rows = rows.map(|row| (row.image.clone(), Image::from(row)));
     Ok(Answer::ok(place.fill(rows)))

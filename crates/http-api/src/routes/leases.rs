@@ -21,6 +21,7 @@ use crate::events::{Follow, Kind, Subject};
 use crate::extract::{IdempotencyKey, Json, Named, OptionalJson, Query};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
+use crate::whole::{maybe_whole, whole};
 use crate::{schema, time};
 
 /// The longest that an answer is waited for.
@@ -205,7 +206,7 @@ pub(crate) struct NewRequest {
     labels: Vec<String>,
     /// For how many seconds the nodes are kept unless the lease is renewed. A request that waits is kept as long.
     #[schema(minimum = 1, maximum = 2_592_000)]
-    #[serde(default = "an_hour")]
+    #[serde(default = "an_hour", deserialize_with = "whole")]
     duration: u64,
     /// Whose request it is; only for tokens that have no tenant of their own.
     #[serde(default)]
@@ -219,7 +220,7 @@ pub(crate) struct NewRequest {
     #[schema(inline)]
     priority: Priority,
     /// Lower is sooner, among requests of one priority.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     #[schema(default = 0, minimum = -1_000_000, maximum = 1_000_000)]
     relative_priority: i64,
     /// The scope that owns it; made if there is none.
@@ -352,6 +353,7 @@ pub(crate) struct LeaseQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -366,7 +368,7 @@ pub(crate) async fn list_leases(
     Reader(caller): Reader,
     Query(query): Query<LeaseQuery>,
 ) -> Result<Answer<Page<Lease>>> {
-    let place: Place<LeaseId> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = app.leases.list(&caller.as_lessee());
     found.retain(|status| {
         let phase = query.phase.is_none_or(|phase| phase == status.lease.phase);
@@ -469,7 +471,7 @@ pub(super) async fn own(app: &App, caller: &Caller, id: LeaseId) -> Result<Statu
 #[schema(examples(json!({"duration": 600})))]
 pub(crate) struct Renewal {
     /// Seconds from now on; the time that was asked for when absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     pub(super) duration: Option<u64>,
 }

@@ -127,6 +127,7 @@ pub(crate) struct NodeQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -162,7 +163,7 @@ pub(crate) async fn list_nodes(
     Reader(caller): Reader,
     Query(query): Query<NodeQuery>,
 ) -> Result<Answer<Page<Node>>> {
-    let place: Place<NodeId> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.nodes.for_each(|item| {
         let visible = caller.sees(item.value.tenant_name.as_ref());

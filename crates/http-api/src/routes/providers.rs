@@ -94,7 +94,7 @@ pub(crate) async fn list_providers(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Provider>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = providers(&app).await?;
     let all = all.into_iter().map(|found| (found.name.clone(), found));
     Ok(Answer::ok(place.fill(all)))
@@ -162,7 +162,7 @@ pub(crate) async fn list_pools(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Pool>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let pools = app.views.pools.items();
     let mut pools: Vec<_> = pools
         .iter()
@@ -203,7 +203,7 @@ pub(crate) async fn list_labels(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Label>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = labels(&app).await?;
     let all = all.into_iter().map(|label| (label.name.clone(), label));
     Ok(Answer::ok(place.fill(all)))

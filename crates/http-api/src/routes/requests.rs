@@ -124,6 +124,7 @@ pub(crate) struct RequestQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -156,7 +157,7 @@ pub(crate) async fn list_requests(
     Reader(caller): Reader,
     Query(query): Query<RequestQuery>,
 ) -> Result<Answer<Page<Request>>> {
-    let place: Place<RequestId> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.requests.for_each(|item| {
         let visible = caller.sees(item.value.tenant_name.as_ref());
