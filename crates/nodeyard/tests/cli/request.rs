@@ -244,9 +244,10 @@ fn a_killed_command_loses_its_machines_and_a_living_one_keeps_them() {
 
 #[test]
 fn what_cannot_be_had_is_explained() {
-    let yard = Yard::cloud(0);
+    let yard = Yard::cloud(1);
     let failed = yard.run(&["request", "unheard-of"]);
     failed.failed("no provider could serve its request");
+    let taken = yard.json(&["request", "small", "--detach"]);
     let mut child = yard.begin(&["request", "small"]);
     let mut err = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
@@ -255,6 +256,8 @@ fn what_cannot_be_had_is_explained() {
     }
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
+    yard.run(&["lease", "release", taken["id"].as_str().unwrap()])
+        .succeeded();
     yard.nothing_is_leased();
     let all = yard.json(&["lease", "ls", "--all"]);
     let causes: Vec<&str> = all
