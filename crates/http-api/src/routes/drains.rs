@@ -3,20 +3,19 @@
 //! A drain has no other name than what is drained, so that is its address, and beginning one twice is beginning it
 //! once.
 
-use async_trait::async_trait;
 use axum::extract::State;
 use axum::http::StatusCode;
 use nodeyard_launcher::Scope;
 use nodeyard_launcher::drain::{self, DrainShape, Picture};
 use nodeyard_model::{PoolName, ProviderName};
-use nodeyard_store::view::{Changes, Shape, View};
+use nodeyard_store::view::Item;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::access::{Operator, Reader, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::Named;
 use crate::page::Page;
 use crate::problem::Problem;
@@ -297,34 +296,9 @@ fn progress(app: &App, scope: &Scope) -> Result<Answer<DrainProgress>> {
     }))
 }
 
-/// Drains, as events tell of them.
-pub(crate) struct Drains(pub(crate) View<DrainShape>);
-
-#[async_trait]
-impl Follow for Drains {
-    type Id = <DrainShape as Shape>::Id;
-    type Key = Scope;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, scope: &Scope) -> Scope {
-        scope.clone()
-    }
-
-    fn show(&self, scope: &Scope) -> Option<(Subject, String)> {
-        let item = self.0.get(scope)?;
-        let drain = Drain::of(scope, time::of_millis(item.stat.ctime));
-        let json = serde_json::to_string(&drain).ok()?;
-        Some((Subject::new(Kind::Drain, scope.to_string()), json))
-    }
-
-    fn keys(&self) -> Vec<Scope> {
-        self.0.items().into_iter().map(|item| item.id).collect()
-    }
+/// As events tell of it.
+pub(crate) fn tell(item: &Item<DrainShape>) -> Option<(Subject, String)> {
+    let drain = Drain::of(&item.id, time::of_millis(item.stat.ctime));
+    let json = serde_json::to_string(&drain).ok()?;
+    Some((Subject::new(Kind::Drain, item.id.to_string()), json))
 }

@@ -211,11 +211,11 @@ pub(super) fn problem(what: &str, error: Error) -> Problem {
     }
 }
 
-/// Images, as events tell of them.
-pub(crate) struct Images(pub(crate) View<MarkShape>);
+/// Images, as events tell of them: several records make one.
+pub(crate) struct ImageFeed(pub(crate) View<MarkShape>);
 
 #[async_trait]
-impl Follow for Images {
+impl Follow for ImageFeed {
     type Id = <MarkShape as Shape>::Id;
     type Key = ImageName;
 
