@@ -100,7 +100,7 @@ fn the_examples_of_the_guide_run_as_they_stand() {
         .bed
         .write("guide.sh", format!("shopt -s expand_aliases\n{script}"));
     let output = Command::new("bash")
-        .args(["-eux", "-o", "pipefail"])
+        .arg("-eux")
         .arg(script)
         .current_dir(yard.bed.path(""))
         .env("NODEYARD_API", &yard.url)
