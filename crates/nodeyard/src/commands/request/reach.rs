@@ -104,11 +104,11 @@ fn ssh(
 
 fn exec(engine: &str, container: &str, user: Option<&str>) -> (Vec<String>, Vec<String>) {
     let words = |mode: &str, shell: &[&str]| {
-        let user = user.map(|user| format!("--user={user}"));
-        let head = [engine, "exec", mode].map(str::to_owned);
-        let head = head.into_iter().chain(user);
-        let rest = std::iter::once(container).chain(shell.iter().copied());
-        head.chain(rest.map(str::to_owned)).collect()
+        let mut words = vec![engine, "exec", mode];
+        words.extend(user.into_iter().flat_map(|user| ["--user", user]));
+        words.push(container);
+        words.extend(shell);
+        words.into_iter().map(str::to_owned).collect()
     };
     (words("-it", &["sh"]), words("-i", &["sh", "-c"]))
 }
@@ -215,7 +215,7 @@ mod tests {
     fn containers_and_pods_are_reached_by_exec() {
         let way = node(&json!({"kind": "podman", "host": "np7", "user": "zuul"}));
         let way = Way::to(&way, None, None).unwrap();
-        assert_eq!(way.login(), "podman exec -it --user=zuul np7 sh");
+        assert_eq!(way.login(), "podman exec -it --user zuul np7 sh");
         let script = way.script("make check");
         assert_eq!(
             script,
@@ -223,7 +223,8 @@ mod tests {
                 "podman",
                 "exec",
                 "-i",
-                "--user=zuul",
+                "--user",
+                "zuul",
                 "np7",
                 "sh",
                 "-c",
