@@ -61,6 +61,7 @@ testbeds: ## Install the real counterparts the tests run against (Debian package
 generate: ## Write again what is generated and checked in (schema, configuration reference, golden outputs)
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-config --test corpus
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-api golden
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-http-api golden
 
 .PHONY: deny
 deny: ## Check licences, sources and banned crates

@@ -40,7 +40,7 @@ trap 'exit 143' TERM
 
 # The same key gives the same lease, so that asking again after a lost answer takes no second machine.
 key=$(date +%s)-$$
-request=$(jq --null-input --arg label "$label" --argjson lease "$LEASE" '{labels: [$label], duration: $lease}')
+request=$(jq --null-input --arg what "$label" --argjson time "$LEASE" '{labels: [$what], duration: $time}')
 lease=$(api --retry 3 --header "idempotency-key: $key" --header "content-type: application/json" \
     --data "$request" "$NODEYARD_API/api/v1/requests" | jq --raw-output .id)
 

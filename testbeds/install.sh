@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-./packages.sh openjdk-17-jre-headless libzookeeper-java openssh-client openssh-server python3 python3-venv \
+./packages.sh curl jq openjdk-17-jre-headless libzookeeper-java openssh-client openssh-server python3 python3-venv \
     qemu-utils util-linux
 ./python/install.sh nodepool >/dev/null
 ./python/install.sh schemathesis >/dev/null

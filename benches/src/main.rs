@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
+mod api;
 mod embedded;
 mod image;
 mod import;
@@ -37,6 +38,8 @@ struct Args {
     fetch_to: Option<PathBuf>,
     #[command(flatten)]
     sizes: launcher::Sizes,
+    #[command(flatten)]
+    load: api::Load,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,6 +56,8 @@ enum What {
     Import,
     /// The launcher beside that of Python Nodepool, on the same ZooKeeper
     Launcher,
+    /// The HTTP API under load, on the embedded store and on ZooKeeper
+    Api,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -83,6 +88,10 @@ fn main() -> anyhow::Result<()> {
             ),
             What::Launcher => {
                 runtime.block_on(launcher::measure(&args.sizes))?;
+                continue;
+            }
+            What::Api => {
+                runtime.block_on(api::measure(&args.load))?;
                 continue;
             }
             What::View => (

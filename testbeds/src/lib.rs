@@ -28,6 +28,7 @@ pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions, connection};
 pub use proxy::Proxy;
+pub use python::schemathesis;
 pub use qemu::qemu_guest;
 pub use sshd::Sshd;
 pub use web_server::WebServer;

@@ -14,6 +14,7 @@ mod tokens;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header;
@@ -166,6 +167,11 @@ rights! {
     Admin = Admin;
 }
 
+/// How long the store may take for what is asked of it. Leases outlast its absence; clients need not.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(30);
+/// The same where a client may want to wait, and somewhat more than it may.
+const LOOK_PATIENCE: Duration = Duration::from_secs(75);
+
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
@@ -251,6 +257,24 @@ pub(crate) async fn check(
     if let Err(problem) = gate.admit(&caller, peer) {
         return problem.into_response();
     }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let name = caller.name.clone();
     request.extensions_mut().insert(caller);
-    next.run(request).await
+    let patience = if method.is_safe() {
+        LOOK_PATIENCE
+    } else {
+        CHANGE_PATIENCE
+    };
+    let response = match tokio::time::timeout(patience, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::unavailable(
+            "the store does not answer; what was asked for may or may not have been done",
+        )
+        .into_response(),
+    };
+    if !method.is_safe() {
+        let (name, status) = (name.as_deref().unwrap_or(""), response.status().as_u16());
+        tracing::info!(token = name, %method, path, status, "API");
+    }
+    response
 }

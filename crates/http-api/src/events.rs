@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-pub(crate) use feed::{Follow, Subject, follow};
+pub(crate) use feed::{Follow, Records, Subject, follow};
 pub(crate) use ring::Resume;
 pub(crate) use stream::body;
 pub(crate) use waiting::Waiting;

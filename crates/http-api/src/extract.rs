@@ -44,7 +44,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
         let typed = request.headers().contains_key(header::CONTENT_TYPE);
         let is_json = is_json(request.headers());
         let body = read(request).await?;
-        if body.is_empty() {
+        if matches!(body.trim_ascii(), b"" | b"null") {
             return Ok(Self(T::default()));
         }
         if typed && !is_json {
@@ -159,6 +159,14 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequestParts<S> f
             Err(error) => Err(Problem::not_found(error.body_text())),
         }
     }
+}
+
+/// What [`is_plain`] asks for.
+pub(crate) const PLAIN: &str = "it must have 1 to 255 characters, none of them a control character";
+
+/// Whether a text can be a name or a remark.
+pub(crate) fn is_plain(text: &str) -> bool {
+    (1..=255).contains(&text.chars().count()) && !text.chars().any(char::is_control)
 }
 
 /// Makes what a client sends twice happen once.

@@ -27,6 +27,7 @@ mod routes;
 mod schema;
 mod server;
 mod time;
+mod whole;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -49,7 +50,7 @@ pub use server::{BindError, TlsError};
 
 use access::Gate;
 use app::{App, Inner};
-use events::{Hub, follow};
+use events::{Hub, Records, follow};
 use routes::{builds, components, drains, images, leases, nodes, providers, requests, scopes};
 use server::{CONNECTIONS, Listener};
 
@@ -163,16 +164,22 @@ fn feeds(app: &App, shutdown: &CancellationToken) -> TaskTracker {
         ($by:expr) => {
             feeds.spawn(follow(app.hub.clone(), $by, shutdown.clone()));
         };
+        ($view:expr, $tell:path) => {
+            feed!(Records {
+                view: $view.clone(),
+                tell: $tell,
+            });
+        };
     }
-    feed!(requests::Requests(app.views.requests.clone()));
+    feed!(app.views.requests, requests::tell);
+    feed!(app.views.nodes, nodes::tell);
+    feed!(app.views.images, builds::tell);
+    feed!(app.views.pools, providers::tell);
+    feed!(app.components, components::tell);
+    feed!(app.drains, drains::tell);
+    feed!(images::ImageFeed(app.views.marks.clone()));
     feed!(leases::LeaseFeed(app.leases.clone()));
     feed!(scopes::ScopeFeed(app.leases.clone()));
-    feed!(nodes::Nodes(app.views.nodes.clone()));
-    feed!(images::Images(app.views.marks.clone()));
-    feed!(builds::Builds(app.views.images.clone()));
-    feed!(providers::Pools(app.views.pools.clone()));
-    feed!(components::Components(app.components.clone()));
-    feed!(drains::Drains(app.drains.clone()));
     feeds
 }
 

@@ -1,6 +1,7 @@
 //! The document that describes the API: what goes around the paths, and the answers that all of them can give.
 
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, PathItem};
+use utoipa::openapi::schema::{Schema, SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::tag::{Tag, TagBuilder};
 use utoipa::openapi::{
@@ -10,9 +11,11 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema as _, ToSchema as _};
 
 use crate::access::Right;
+use crate::events::{Happened, Kind};
 use crate::extract::BODY_BYTES;
 use crate::problem::{self, FieldError, Problem};
 use crate::routes::events::EventData;
+use crate::schema;
 
 const TAGS: [(&str, &str); 8] = [
     ("info", "What answers here."),
@@ -38,20 +41,25 @@ pub(crate) fn frame() -> OpenApi {
         .chain([("events", "Changes, as they happen.")])
         .map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build())
         .collect();
-    let components = ComponentsBuilder::new()
-        .security_scheme(
-            "token",
-            SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
-        )
-        .schema("Problem", Problem::schema())
-        .schema(FieldError::name(), FieldError::schema())
-        .schema(Right::name(), Right::schema())
-        .schema(EventData::name(), EventData::schema())
-        .schema(crate::events::Kind::name(), crate::events::Kind::schema())
-        .schema(
-            crate::events::Happened::name(),
-            crate::events::Happened::schema(),
-        );
+    let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    let mut components = ComponentsBuilder::new().security_scheme("token", token);
+    macro_rules! describe {
+        ($($schema:ty),* $(,)?) => {
+            $(components = components.schema(<$schema>::name(), <$schema>::schema());)*
+        };
+    }
+    // Those that only parameters and texts refer to are not collected from the paths.
+    describe!(
+        schema::Cursor,
+        schema::Drained,
+        schema::IdempotencyKey,
+        Problem,
+        FieldError,
+        Right,
+        EventData,
+        Kind,
+        Happened,
+    );
     OpenApiBuilder::new()
         .info(info())
         .servers(Some([ServerBuilder::new().url("/").build()]))
@@ -80,6 +88,16 @@ pub(crate) fn finish(document: &mut OpenApi) {
         let named = path.contains('{');
         for operation in operations(item) {
             common(operation, named);
+            let parameters = operation.parameters.iter_mut().flatten();
+            for parameter in parameters {
+                if let RefOr::T(Parameter {
+                    schema: Some(schema),
+                    ..
+                }) = parameter
+                {
+                    without_null(schema);
+                }
+            }
         }
     }
 }
@@ -137,6 +155,30 @@ fn common(operation: &mut Operation, named: bool) {
         responses
             .entry(status.to_owned())
             .or_insert_with(|| RefOr::T(answer(&text)));
+    }
+}
+
+/// A parameter is there or not; it is never null.
+fn without_null(schema: &mut RefOr<Schema>) {
+    let is_null = |schema: &RefOr<Schema>| match schema {
+        RefOr::T(Schema::Object(object)) => object.schema_type == SchemaType::Type(Type::Null),
+        _ => false,
+    };
+    match schema {
+        RefOr::T(Schema::OneOf(either)) => {
+            let other = either.items.iter().find(|item| !is_null(item)).cloned();
+            if let Some(other) = other {
+                *schema = other;
+            }
+        }
+        RefOr::T(Schema::Object(object)) => {
+            if let SchemaType::Array(types) = &object.schema_type
+                && let [only, Type::Null] = &types[..]
+            {
+                object.schema_type = SchemaType::Type(only.clone());
+            }
+        }
+        _ => {}
     }
 }
 

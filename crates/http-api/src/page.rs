@@ -3,12 +3,11 @@
 //! A list is in the order of its ids. A cursor is the last id that was shown, so pages neither repeat nor skip what
 //! stays while others come and go. Clients must not read anything into a cursor.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::problem::Problem;
+use crate::schema;
 
 const DEFAULT: u32 = 100;
 pub(crate) const MOST: u32 = 1000;
@@ -31,17 +30,19 @@ pub(crate) struct PageQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     pub(crate) limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     pub(crate) cursor: Option<String>,
 }
 
 /// Where a page begins and how long it is.
 #[derive(Debug, Clone)]
-pub(crate) struct Place<I> {
-    after: Option<I>,
+pub(crate) struct Place {
+    /// The text of the last id that was shown; all ids are in the order of their texts.
+    after: Option<Vec<u8>>,
     limit: usize,
 }
 
-impl<I: std::str::FromStr> Place<I> {
+impl Place {
     pub(crate) fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<Self, Problem> {
         let limit = limit.unwrap_or(DEFAULT);
         if !(1..=MOST).contains(&limit) {
@@ -60,16 +61,15 @@ impl<I: std::str::FromStr> Place<I> {
             limit: limit as usize,
         })
     }
-}
 
-impl<I: Ord + ToString> Place<I> {
     /// Whether something with this id belongs to this page or to a later one.
-    pub(crate) fn is_before(&self, id: &I) -> bool {
-        self.after.as_ref().is_none_or(|after| after < id)
+    pub(crate) fn is_before(&self, id: &impl ToString) -> bool {
+        let after = self.after.as_ref();
+        after.is_none_or(|after| &**after < id.to_string().as_bytes())
     }
 
     /// The page, from what comes in the order of ids.
-    pub(crate) fn fill<T>(&self, all: impl IntoIterator<Item = (I, T)>) -> Page<T> {
+    pub(crate) fn fill<I: ToString, T>(&self, all: impl IntoIterator<Item = (I, T)>) -> Page<T> {
         let mut rest = all.into_iter().filter(|(id, _)| self.is_before(id));
         let mut items = Vec::new();
         let mut last = None;
@@ -84,12 +84,21 @@ impl<I: Ord + ToString> Place<I> {
 }
 
 fn encode(id: &str) -> String {
-    URL_SAFE_NO_PAD.encode(id)
+    id.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn decode<I: std::str::FromStr>(cursor: &str) -> Option<I> {
-    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
-    String::from_utf8(bytes).ok()?.parse().ok()
+fn decode(cursor: &str) -> Option<Vec<u8>> {
+    let (pairs, []) = cursor.as_bytes().as_chunks::<2>() else {
+        return None;
+    };
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let byte = |[high, low]: &[u8; 2]| Some(digit(*high)? << 4 | digit(*low)?);
+    let bytes: Vec<u8> = pairs.iter().map(byte).collect::<Option<_>>()?;
+    (!bytes.is_empty()).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -121,9 +130,11 @@ mod tests {
             (Some(MOST + 1), None),
             (None, Some("")),
             (None, Some("?")),
-            (None, Some("YWJj")),
+            (None, Some("abc")),
+            (None, Some("AB")),
+            (None, Some("\u{fc}")),
         ] {
-            assert!(Place::<u32>::new(limit, cursor).is_err());
+            assert!(Place::new(limit, cursor).is_err(), "{limit:?} {cursor:?}");
         }
     }
 }

@@ -83,10 +83,7 @@ impl Problem {
             "A token is needed",
             detail,
         );
-        problem.with_header(
-            header::WWW_AUTHENTICATE,
-            "Bearer realm=\"nodeyard\"".to_owned(),
-        )
+        problem.with_header(header::WWW_AUTHENTICATE, "Bearer realm=\"nodeyard\"")
     }
 
     pub(crate) fn forbidden(needed: Right, detail: impl Into<String>) -> Self {
@@ -111,7 +108,7 @@ impl Problem {
     /// The body did not come in time.
     pub(crate) fn too_slow(detail: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "Too slow", detail);
-        problem.with_header(header::CONNECTION, "close".to_owned())
+        problem.with_header(header::CONNECTION, "close")
     }
 
     pub(crate) fn conflict(detail: impl Into<String>) -> Self {
@@ -163,7 +160,7 @@ impl Problem {
             "Too many requests",
             format!("the rate limit is reached; try again in {seconds} s"),
         );
-        problem.with_header(header::RETRY_AFTER, seconds.to_string())
+        problem.with_header(header::RETRY_AFTER, &seconds.to_string())
     }
 
     /// It is not the client's fault, and will pass.
@@ -174,7 +171,7 @@ impl Problem {
             "Not available now",
             detail,
         );
-        problem.with_header(header::RETRY_AFTER, SOON.to_string())
+        problem.with_header(header::RETRY_AFTER, &SOON.to_string())
     }
 
     /// It is nobody's fault but ours; the cause is in the log.
@@ -188,8 +185,8 @@ impl Problem {
         )
     }
 
-    fn with_header(mut self, name: HeaderName, value: String) -> Self {
-        if let Ok(value) = HeaderValue::from_str(&value) {
+    fn with_header(mut self, name: HeaderName, value: &str) -> Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.push((name, value));
         }
         self

@@ -53,6 +53,8 @@ texts! {
     BuildId = id("^.+-[0-9a-f]{32}$", "debian-0123456789abcdef0123456789abcdef");
     /// The id of an upload, counted per build and provider.
     UploadId = id("^[0-9]{10}$", "0000000001");
+    /// Where a page begins; nothing else can be read from it.
+    Cursor = id("^([0-9a-f]{2})+$", "30303030303030303432");
     /// The id of a lease.
     LeaseId = id("^[0-9a-f]{32}$", "0123456789abcdef0123456789abcdef");
     /// The name of a scope, unique within its tenant. A point or two points alone are none.
@@ -60,7 +62,10 @@ texts! {
     /// A label or a tenant: any text without control characters.
     LabelName = plain(255);
     /// The name of a provider, which is a part of paths.
-    PathText = id("^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$", "cloud");
+    PathText = id(
+        "^(?!\\.{1,2}$)[^/\\x00-\\x1f\\x7f-\\x9f\\ue000-\\uf8ff\\ufff0-\\uffff]+$",
+        "cloud",
+    );
     /// Any id that the client makes up, such as a UUID.
     IdempotencyKey = id("^[!-~]{1,128}$", "6f0a2f0e-7d0b-4a5e-9d5c-0f8a4f6a1c11");
     /// How far a lease is. Waiting and taking end by themselves; an active one has its nodes.
@@ -69,6 +74,8 @@ texts! {
     PartState = words(["leased", "held", "returned", "lost"]);
     /// Why a lease has ended.
     EndCause = words(["released", "cancelled", "expired", "failed", "scope-ended", "withdrawn", "lost"]);
+    /// What a drain can be of, beside a pool.
+    Drained = words(["launcher", "provider", "label"]);
     /// Where a node is in its life.
     NodeState = words(Node::ALL.iter().map(|state| state.as_str()));
     /// How far a request is.

@@ -7,25 +7,19 @@ mod patient;
 mod tls;
 
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nodeyard_api::server;
 use nodeyard_config::{Api, ApiTls};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::access::Peer;
 use patient::Patient;
@@ -34,18 +28,11 @@ pub use tls::TlsError;
 
 /// Connections at a time; more wait to be accepted. Most of them may be event streams.
 pub(crate) const CONNECTIONS: usize = 16_384;
-/// Of the lines before a request's body.
-const HEAD_BYTES: usize = 16 * 1024;
-const HEADERS: usize = 64;
 /// Also how long a connection may be idle.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// For a client to take anything of what is written to it.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
-/// For answers under way when everything has to end.
-const GRACE: Duration = Duration::from_secs(5);
-/// After an error that is not the client's, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -89,33 +76,15 @@ impl Listener {
 
     /// Answers until `shutdown`, then finishes the answers under way.
     pub(crate) async fn serve(self, router: Router, shutdown: CancellationToken) {
-        let permits = Arc::new(Semaphore::new(CONNECTIONS));
-        let connections = TaskTracker::new();
         let router = TowerToHyperService::new(router);
-        loop {
-            let (stream, peer, permit) = tokio::select! {
-                () = shutdown.cancelled() => break,
-                accepted = accept(&self.listener, &permits) => match accepted {
-                    Ok(accepted) => accepted,
-                    Err(error) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept a connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                },
-            };
+        server::accept(&self.listener, CONNECTIONS, &shutdown, |stream, peer| {
             let service = From {
                 peer: Peer(peer.ip()),
                 router: router.clone(),
             };
-            let (tls, shutdown) = (self.tls.clone(), shutdown.clone());
-            connections.spawn(async move {
-                connect(stream, tls, service, shutdown).await;
-                drop(permit);
-            });
-        }
-        connections.close();
-        connections.wait().await;
+            connect(stream, self.tls.clone(), service, shutdown.clone())
+        })
+        .await;
     }
 }
 
@@ -142,57 +111,25 @@ async fn acceptor(files: ApiTls) -> Result<TlsAcceptor, TlsError> {
     reading.await.map_err(|_| TlsError::Stopped)?
 }
 
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await;
-    let permit = permit.map_err(std::io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    // Events are small, and somebody waits for each.
-    stream.set_nodelay(true)?;
-    Ok((stream, peer, permit))
-}
-
 async fn connect(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: From,
     shutdown: CancellationToken,
 ) {
+    // Events are small, and somebody waits for each.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "small packets will be late");
+    }
     let stream = Patient::new(stream, WRITE_PATIENCE);
+    let over = shutdown.cancelled();
     let Some(tls) = tls else {
-        return answer(stream, service, shutdown).await;
+        return server::answer(stream, service, HEAD_PATIENCE, over).await;
     };
     match tokio::time::timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => answer(stream, service, shutdown).await,
+        Ok(Ok(stream)) => server::answer(stream, service, HEAD_PATIENCE, over).await,
         Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
         Err(_) => tracing::debug!("no TLS in time"),
-    }
-}
-
-async fn answer<S>(stream: S, service: From, shutdown: CancellationToken)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEADERS);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(GRACE, connection).await {
-                Ok(ended) => ended,
-                Err(_) => return,
-            }
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_model::TenantName;
-use nodeyard_store::view::{Change, Changes};
+use nodeyard_store::view::{Change, Changes, Item, Shape, View};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +57,41 @@ pub(crate) trait Follow: Send + Sync + 'static {
 
     /// With its JSON; none if there is no such thing, or nothing to show of it.
     fn show(&self, key: &Self::Key) -> Option<(Subject, String)>;
+}
+
+/// The records of a view, each of which is a thing.
+pub(crate) struct Records<S: Shape> {
+    pub(crate) view: View<S>,
+    /// What to tell of one, and its JSON.
+    pub(crate) tell: fn(&Item<S>) -> Option<(Subject, String)>,
+}
+
+#[async_trait]
+impl<S: Shape> Follow for Records<S> {
+    type Id = S::Id;
+    type Key = S::Id;
+
+    fn changes(&self) -> Changes<S::Id> {
+        self.view.changes()
+    }
+
+    async fn loaded(&self) -> nodeyard_store::Result<()> {
+        self.view.synced().await
+    }
+
+    fn key(&self, id: &S::Id) -> S::Id {
+        id.clone()
+    }
+
+    fn keys(&self) -> Vec<S::Id> {
+        let mut ids = Vec::with_capacity(self.view.len());
+        self.view.for_each(|item| ids.push(item.id));
+        ids
+    }
+
+    fn show(&self, id: &S::Id) -> Option<(Subject, String)> {
+        (self.tell)(&self.view.get(id)?)
+    }
 }
 
 /// Publishes all changes until `shutdown`, or until the store is closed.

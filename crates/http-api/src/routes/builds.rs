@@ -1,13 +1,12 @@
 //! Builds of images, and their uploads to providers.
 
-use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_model::{
     BuildKey, BuildState, ImageBuild, ImageUpload, ProviderName, UploadId, UploadKey, UploadState,
 };
 use nodeyard_operations::images;
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
-use nodeyard_store::view::{Changes, Shape, View};
+use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -15,7 +14,7 @@ use super::images::{Accepted, problem};
 use crate::access::{Admin, Reader, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::{Named, Query};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
@@ -106,6 +105,7 @@ pub(crate) struct BuildQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn list_builds(
     Reader(_): Reader,
     Query(query): Query<BuildQuery>,
 ) -> Result<Answer<Page<Build>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.images.for_each(|item| {
         if let (ImageId::Build(key), ImageRecord::Build(build)) = (&item.id, &*item.value) {
@@ -204,6 +204,7 @@ pub(crate) struct UploadQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -218,7 +219,7 @@ pub(crate) async fn list_uploads(
     Reader(_): Reader,
     Query(query): Query<UploadQuery>,
 ) -> Result<Answer<Page<Upload>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.images.for_each(|item| {
         if let (ImageId::Upload(key), ImageRecord::Upload(upload)) = (&item.id, &*item.value) {
@@ -304,46 +305,21 @@ pub(crate) async fn delete_upload(
     Ok(Accepted::answer("the builders will delete the upload"))
 }
 
-/// Builds and uploads, as events tell of them.
-pub(crate) struct Builds(pub(crate) View<ImageShape>);
-
-#[async_trait]
-impl Follow for Builds {
-    type Id = <ImageShape as Shape>::Id;
-    type Key = ImageId;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, id: &ImageId) -> ImageId {
-        id.clone()
-    }
-
-    fn show(&self, id: &ImageId) -> Option<(Subject, String)> {
-        let item = self.0.get(id)?;
-        let (subject, image, json) = match (id, &*item.value) {
-            (ImageId::Build(key), ImageRecord::Build(build)) => (
-                Subject::new(Kind::Build, name_of(key)),
-                &key.image,
-                serde_json::to_string(&Build::of(key, build)).ok()?,
-            ),
-            (ImageId::Upload(key), ImageRecord::Upload(upload)) => (
-                Subject::new(Kind::Upload, upload_name(key)),
-                &key.build.image,
-                serde_json::to_string(&Upload::of(key, upload)).ok()?,
-            ),
-            _ => return None,
-        };
-        let related = [image.as_str().into()].into();
-        Some((Subject { related, ..subject }, json))
-    }
-
-    fn keys(&self) -> Vec<ImageId> {
-        self.0.items().into_iter().map(|item| item.id).collect()
-    }
+/// As events tell of a build or an upload.
+pub(crate) fn tell(item: &Item<ImageShape>) -> Option<(Subject, String)> {
+    let (subject, image, json) = match (&item.id, &*item.value) {
+        (ImageId::Build(key), ImageRecord::Build(build)) => (
+            Subject::new(Kind::Build, name_of(key)),
+            &key.image,
+            serde_json::to_string(&Build::of(key, build)).ok()?,
+        ),
+        (ImageId::Upload(key), ImageRecord::Upload(upload)) => (
+            Subject::new(Kind::Upload, upload_name(key)),
+            &key.build.image,
+            serde_json::to_string(&Upload::of(key, upload)).ok()?,
+        ),
+        _ => return None,
+    };
+    let related = [image.as_str().into()].into();
+    Some((Subject { related, ..subject }, json))
 }

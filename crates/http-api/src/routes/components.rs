@@ -1,18 +1,17 @@
 //! Launchers and builders that are running.
 
-use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_model::layout::Place as Path;
 use nodeyard_model::{Component as Record, ComponentKind, Record as _};
 use nodeyard_store::TreePath;
-use nodeyard_store::view::{Changes, Kind as PathKind, Shape, View};
+use nodeyard_store::view::{Item, Kind as PathKind, Shape};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::access::Reader;
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::Query;
 use crate::page::{Page, PageQuery, Place};
 use crate::schema;
@@ -54,7 +53,7 @@ pub(crate) async fn list_components(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Component>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = app.components.items().into_iter();
     let all = all.map(|item| {
         let shown = Component::of(&item.id, &item.value);
@@ -96,33 +95,8 @@ impl Shape for ComponentShape {
     }
 }
 
-/// Components, as events tell of them.
-pub(crate) struct Components(pub(crate) View<ComponentShape>);
-
-#[async_trait]
-impl Follow for Components {
-    type Id = <ComponentShape as Shape>::Id;
-    type Key = String;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, id: &String) -> String {
-        id.clone()
-    }
-
-    fn show(&self, id: &String) -> Option<(Subject, String)> {
-        let component = self.0.get(id)?.value;
-        let json = serde_json::to_string(&Component::of(id, &component)).ok()?;
-        Some((Subject::new(Kind::Component, id.as_str()), json))
-    }
-
-    fn keys(&self) -> Vec<String> {
-        self.0.items().into_iter().map(|item| item.id).collect()
-    }
+/// As events tell of it.
+pub(crate) fn tell(item: &Item<ComponentShape>) -> Option<(Subject, String)> {
+    let json = serde_json::to_string(&Component::of(&item.id, &item.value)).ok()?;
+    Some((Subject::new(Kind::Component, item.id.as_str()), json))
 }

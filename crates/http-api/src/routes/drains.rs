@@ -3,24 +3,23 @@
 //! A drain has no other name than what is drained, so that is its address, and beginning one twice is beginning it
 //! once.
 
-use async_trait::async_trait;
 use axum::extract::State;
 use axum::http::StatusCode;
 use nodeyard_launcher::Scope;
 use nodeyard_launcher::drain::{self, DrainShape, Picture};
 use nodeyard_model::{PoolName, ProviderName};
-use nodeyard_store::view::{Changes, Shape, View};
-use serde::{Deserialize, Serialize};
+use nodeyard_store::view::Item;
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::access::{Operator, Reader, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::Named;
 use crate::page::Page;
 use crate::problem::Problem;
-use crate::time;
+use crate::{schema, time};
 
 /// What is to accept nothing new.
 #[derive(Debug, Serialize, ToSchema)]
@@ -37,7 +36,7 @@ pub(crate) struct Drain {
     since: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DrainKind {
     Launcher,
@@ -110,7 +109,7 @@ pub(crate) async fn list_drains(
 #[utoipa::path(
     get, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = DrainKind, Path, description = "What kind of thing is drained; not `pool`."),
+        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
         ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
     ),
     responses((status = 200, description = "The drain.", body = DrainProgress)),
@@ -131,7 +130,7 @@ pub(crate) async fn show_drain(
 #[utoipa::path(
     put, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = DrainKind, Path, description = "What kind of thing is drained; not `pool`."),
+        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
         ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
     ),
     responses(
@@ -153,7 +152,7 @@ pub(crate) async fn begin_drain(
 #[utoipa::path(
     delete, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = DrainKind, Path, description = "What kind of thing is drained; not `pool`."),
+        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
         ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
     ),
     responses((status = 204, description = "It takes requests again.")),
@@ -180,7 +179,7 @@ pub(crate) async fn show_pool_drain(
     Reader(_): Reader,
     Named((provider, pool)): Named<(String, String)>,
 ) -> Result<Answer<DrainProgress>> {
-    progress(&app, &pool_scope(provider, pool)?)
+    progress(&app, &pool_scope(&provider, &pool)?)
 }
 
 /// Begin the drain of a pool
@@ -199,7 +198,7 @@ pub(crate) async fn begin_pool_drain(
     Named((provider, pool)): Named<(String, String)>,
 ) -> Result<Answer<DrainProgress>> {
     caller.concerns_everybody(Right::Operate)?;
-    begin(&app, &pool_scope(provider, pool)?).await
+    begin(&app, &pool_scope(&provider, &pool)?).await
 }
 
 /// End the drain of a pool
@@ -215,7 +214,7 @@ pub(crate) async fn end_pool_drain(
     Named((provider, pool)): Named<(String, String)>,
 ) -> Result<StatusCode> {
     caller.concerns_everybody(Right::Operate)?;
-    end(&app, &pool_scope(provider, pool)?).await
+    end(&app, &pool_scope(&provider, &pool)?).await
 }
 
 /// The longest name; the record of a drain is called by it.
@@ -234,12 +233,12 @@ fn scope(kind: &str, name: String) -> Result<Scope> {
     })
 }
 
-fn pool_scope(provider: String, pool: String) -> Result<Scope> {
+fn pool_scope(provider: &str, pool: &str) -> Result<Scope> {
     let unknown = || Problem::not_found(format!("there can be no pool {provider:?}/{pool:?}"));
     if pool.is_empty() || pool.len() + provider.len() > NAME_BYTES {
         return Err(unknown());
     }
-    let name = ProviderName::new(provider.as_str()).map_err(|_| unknown())?;
+    let name = ProviderName::new(provider).map_err(|_| unknown())?;
     Ok(Scope::Pool(PoolName::new(pool), name))
 }
 
@@ -297,34 +296,9 @@ fn progress(app: &App, scope: &Scope) -> Result<Answer<DrainProgress>> {
     }))
 }
 
-/// Drains, as events tell of them.
-pub(crate) struct Drains(pub(crate) View<DrainShape>);
-
-#[async_trait]
-impl Follow for Drains {
-    type Id = <DrainShape as Shape>::Id;
-    type Key = Scope;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, scope: &Scope) -> Scope {
-        scope.clone()
-    }
-
-    fn show(&self, scope: &Scope) -> Option<(Subject, String)> {
-        let item = self.0.get(scope)?;
-        let drain = Drain::of(scope, time::of_millis(item.stat.ctime));
-        let json = serde_json::to_string(&drain).ok()?;
-        Some((Subject::new(Kind::Drain, scope.to_string()), json))
-    }
-
-    fn keys(&self) -> Vec<Scope> {
-        self.0.items().into_iter().map(|item| item.id).collect()
-    }
+/// As events tell of it.
+pub(crate) fn tell(item: &Item<DrainShape>) -> Option<(Subject, String)> {
+    let drain = Drain::of(&item.id, time::of_millis(item.stat.ctime));
+    let json = serde_json::to_string(&drain).ok()?;
+    Some((Subject::new(Kind::Drain, item.id.to_string()), json))
 }

@@ -56,7 +56,7 @@ pub(crate) async fn list_images(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Image>>> {
-    let place: Place<ImageName> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let rows = all(&app).into_iter();
     let rows = rows.map(|row| (row.image.clone(), Image::from(row)));
     Ok(Answer::ok(place.fill(rows)))
@@ -211,11 +211,11 @@ pub(super) fn problem(what: &str, error: Error) -> Problem {
     }
 }
 
-/// Images, as events tell of them.
-pub(crate) struct Images(pub(crate) View<MarkShape>);
+/// Images, as events tell of them: several records make one.
+pub(crate) struct ImageFeed(pub(crate) View<MarkShape>);
 
 #[async_trait]
-impl Follow for Images {
+impl Follow for ImageFeed {
     type Id = <MarkShape as Shape>::Id;
     type Key = ImageName;
 

@@ -21,6 +21,7 @@ use crate::events::{Follow, Kind, Subject};
 use crate::extract::{IdempotencyKey, Json, Named, OptionalJson, Query};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
+use crate::whole::{maybe_whole, whole};
 use crate::{schema, time};
 
 /// The longest that an answer is waited for.
@@ -134,7 +135,7 @@ pub(super) fn part_state(state: PartState) -> &'static str {
 
 impl Lease {
     /// With how to reach the nodes, for those who may know.
-    fn of(app: &Leases, status: &Status, connections: bool) -> Self {
+    fn of(status: &Status, connections: bool) -> Self {
         let lease = &status.lease;
         let nodes = status.nodes.iter().map(|seen| LeaseNode {
             id: seen.part.node.to_string(),
@@ -146,8 +147,6 @@ impl Lease {
                 .filter(|_| connections && seen.part.state == PartState::Leased)
                 .map(|node| Connection::of(node).into()),
         });
-        let scope = lease.scope.and_then(|scope| app.seen_scope(scope));
-        let scope = scope.map(|scope| scope.name().to_string());
         Self {
             id: status.id.to_string(),
             phase: lease.phase.to_string(),
@@ -156,7 +155,7 @@ impl Lease {
             nodes: nodes.collect(),
             tenant: lease.tenant.as_ref().map(ToString::to_string),
             requestor: lease.requestor.to_string(),
-            scope: scope.or_else(|| lease.ask.scope.as_ref().map(ToString::to_string)),
+            scope: lease.ask.scope.as_ref().map(ToString::to_string),
             created: time::shown(lease.created),
             expires: time::shown(lease.expires),
             duration: lease.ask.duration,
@@ -172,8 +171,8 @@ impl Lease {
         }
     }
 
-    fn for_caller(app: &App, caller: &Caller, status: &Status) -> Self {
-        Self::of(&app.leases, status, may_use(caller, &status.lease))
+    fn for_caller(caller: &Caller, status: &Status) -> Self {
+        Self::of(status, may_use(caller, &status.lease))
     }
 }
 
@@ -207,7 +206,7 @@ pub(crate) struct NewRequest {
     labels: Vec<String>,
     /// For how many seconds the nodes are kept unless the lease is renewed. A request that waits is kept as long.
     #[schema(minimum = 1, maximum = 2_592_000)]
-    #[serde(default = "an_hour")]
+    #[serde(default = "an_hour", deserialize_with = "whole")]
     duration: u64,
     /// Whose request it is; only for tokens that have no tenant of their own.
     #[serde(default)]
@@ -221,7 +220,7 @@ pub(crate) struct NewRequest {
     #[schema(inline)]
     priority: Priority,
     /// Lower is sooner, among requests of one priority.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     #[schema(default = 0, minimum = -1_000_000, maximum = 1_000_000)]
     relative_priority: i64,
     /// The scope that owns it; made if there is none.
@@ -332,7 +331,7 @@ pub(crate) async fn create_request(
         request: None,
         nodes: Vec::new(),
     };
-    let lease = Lease::for_caller(&app, &caller, &lease);
+    let lease = Lease::for_caller(&caller, &lease);
     let mut response = Answer(status, lease).into_response();
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(header::LOCATION, location);
@@ -354,6 +353,7 @@ pub(crate) struct LeaseQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -368,7 +368,7 @@ pub(crate) async fn list_leases(
     Reader(caller): Reader,
     Query(query): Query<LeaseQuery>,
 ) -> Result<Answer<Page<Lease>>> {
-    let place: Place<LeaseId> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = app.leases.list(&caller.as_lessee());
     found.retain(|status| {
         let phase = query.phase.is_none_or(|phase| phase == status.lease.phase);
@@ -379,7 +379,7 @@ pub(crate) async fn list_leases(
     let items = page.items.into_iter();
     Ok(Answer::ok(Page {
         items: items
-            .map(|status| Lease::for_caller(&app, &caller, status))
+            .map(|status| Lease::for_caller(&caller, status))
             .collect(),
         next: page.next,
     }))
@@ -441,7 +441,7 @@ pub(crate) async fn show_lease(
         None => app.leases.get(&lessee, id).await,
     };
     let status = status.map_err(refused)?;
-    Ok(Answer::ok(Lease::for_caller(&app, &caller, &status)))
+    Ok(Answer::ok(Lease::for_caller(&caller, &status)))
 }
 
 /// There is nothing to wait for any more.
@@ -471,7 +471,7 @@ pub(super) async fn own(app: &App, caller: &Caller, id: LeaseId) -> Result<Statu
 #[schema(examples(json!({"duration": 600})))]
 pub(crate) struct Renewal {
     /// Seconds from now on; the time that was asked for when absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     pub(super) duration: Option<u64>,
 }
@@ -500,7 +500,7 @@ pub(crate) async fn renew_lease(
     let renewed = app.leases.renew(&lessee, id, body.duration).await;
     renewed.map_err(refused)?;
     let status = app.leases.get(&lessee, id).await.map_err(refused)?;
-    Ok(Answer::ok(Lease::for_caller(&app, &caller, &status)))
+    Ok(Answer::ok(Lease::for_caller(&caller, &status)))
 }
 
 /// End a lease
@@ -526,7 +526,7 @@ pub(super) async fn end(app: &App, caller: &Caller, id: LeaseId) -> Result<Answe
     let lessee = caller.as_lessee();
     app.leases.release(&lessee, id).await.map_err(refused)?;
     let status = app.leases.get(&lessee, id).await.map_err(refused)?;
-    Ok(Answer::ok(Lease::for_caller(app, caller, &status)))
+    Ok(Answer::ok(Lease::for_caller(caller, &status)))
 }
 
 /// Explain why a lease waits
@@ -581,7 +581,7 @@ impl Follow for LeaseFeed {
         let status = self.0.seen(*id)?;
         let request = status.lease.request.map(|request| request.to_string());
         let nodes = status.lease.parts.iter().map(|part| part.node.to_string());
-        let shown = Lease::of(&self.0, &status, false);
+        let shown = Lease::of(&status, false);
         let related = request.into_iter().chain(nodes).chain(shown.scope.clone());
         let subject = Subject {
             tenant: status.lease.tenant.clone(),

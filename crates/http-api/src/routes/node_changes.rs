@@ -17,8 +17,9 @@ use super::refusal::refused;
 use crate::access::{Caller, Operator, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::extract::{Named, OptionalJson};
+use crate::extract::{Named, OptionalJson, PLAIN, is_plain};
 use crate::problem::Problem;
+use crate::whole::maybe_whole;
 use crate::{schema, time};
 
 /// Show how to reach a node
@@ -71,7 +72,7 @@ pub(crate) struct NewHold {
     #[schema(value_type = Option<schema::LabelName>)]
     comment: Option<String>,
     /// Seconds; without end when absent, as far as `max-hold-age` allows.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1, maximum = 31_536_000)]
     expiration: Option<u32>,
 }
@@ -80,12 +81,10 @@ const MOST_HOLD: u32 = 31_536_000;
 
 impl NewHold {
     fn check(&self) -> Result<()> {
-        if let Some(comment) = &self.comment {
-            let length = comment.chars().count();
-            if length == 0 || length > 255 || comment.chars().any(char::is_control) {
-                let text = "it must have 1 to 255 characters, none of them a control character";
-                return Err(Problem::invalid_body("/comment", text));
-            }
+        if let Some(comment) = &self.comment
+            && !is_plain(comment)
+        {
+            return Err(Problem::invalid_body("/comment", PLAIN));
         }
         if let Some(seconds) = self.expiration
             && !(1..=MOST_HOLD).contains(&seconds)

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_model as model;
 use nodeyard_model::{NodeId, NodeState};
 use nodeyard_store::registry::NodeShape;
-use nodeyard_store::view::{Changes, Item, Shape, View};
+use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::access::{Caller, Reader};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::{Named, Query};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
@@ -103,7 +102,7 @@ impl Node {
 }
 
 fn resources(node: &model::Node) -> BTreeMap<String, f64> {
-    let resources = node.resources.iter().flat_map(|resources| resources.iter());
+    let resources = node.resources.iter().flat_map(model::Resources::iter);
     resources
         .map(|(name, quantity)| (name.to_string(), quantity.as_f64()))
         .collect()
@@ -127,6 +126,7 @@ pub(crate) struct NodeQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) async fn list_nodes(
     Reader(caller): Reader,
     Query(query): Query<NodeQuery>,
 ) -> Result<Answer<Page<Node>>> {
-    let place: Place<NodeId> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.nodes.for_each(|item| {
         let visible = caller.sees(item.value.tenant_name.as_ref());
@@ -200,41 +200,13 @@ pub(crate) fn find(app: &App, caller: &Caller, id: &str) -> Result<Item<NodeShap
         .ok_or_else(|| Problem::not_found(format!("there is no node {id:?}")))
 }
 
-/// Nodes, as events tell of them.
-pub(crate) struct Nodes(pub(crate) View<NodeShape>);
-
-#[async_trait]
-impl Follow for Nodes {
-    type Id = <NodeShape as Shape>::Id;
-    type Key = NodeId;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, id: &NodeId) -> NodeId {
-        *id
-    }
-
-    fn show(&self, id: &NodeId) -> Option<(Subject, String)> {
-        let item = self.0.get(id)?;
-        let request = item.value.allocated_to.map(|id| id.to_string().into());
-        let subject = Subject {
-            tenant: item.value.tenant_name.clone(),
-            related: request.into_iter().collect(),
-            ..Subject::new(Kind::Node, id.to_string())
-        };
-        let json = serde_json::to_string(&Node::of_item(&item)).ok()?;
-        Some((subject, json))
-    }
-
-    fn keys(&self) -> Vec<NodeId> {
-        let mut ids = Vec::with_capacity(self.0.len());
-        self.0.for_each(|item| ids.push(item.id));
-        ids
-    }
+/// As events tell of it.
+pub(crate) fn tell(item: &Item<NodeShape>) -> Option<(Subject, String)> {
+    let request = item.value.allocated_to.map(|id| id.to_string().into());
+    let subject = Subject {
+        tenant: item.value.tenant_name.clone(),
+        related: request.into_iter().collect(),
+        ..Subject::new(Kind::Node, item.id.to_string())
+    };
+    Some((subject, serde_json::to_string(&Node::of_item(item)).ok()?))
 }

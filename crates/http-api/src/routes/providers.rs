@@ -2,19 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_api::{Census, PerState};
 use nodeyard_model::{Label as LabelName, PoolComponent, ProviderName};
 use nodeyard_store::registry::PoolShape;
-use nodeyard_store::view::{Changes, Shape, View};
+use nodeyard_store::view::Item;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::access::Reader;
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::{Named, Query};
 use crate::page::{Page, PageQuery, Place};
 use crate::problem::Problem;
@@ -94,7 +93,7 @@ pub(crate) async fn list_providers(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Provider>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = providers(&app).await?;
     let all = all.into_iter().map(|found| (found.name.clone(), found));
     Ok(Answer::ok(place.fill(all)))
@@ -162,7 +161,7 @@ pub(crate) async fn list_pools(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Pool>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let pools = app.views.pools.items();
     let mut pools: Vec<_> = pools
         .iter()
@@ -203,7 +202,7 @@ pub(crate) async fn list_labels(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Label>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = labels(&app).await?;
     let all = all.into_iter().map(|label| (label.name.clone(), label));
     Ok(Answer::ok(place.fill(all)))
@@ -252,36 +251,12 @@ async fn labels(app: &App) -> Result<Vec<Label>> {
     Ok(shown.collect())
 }
 
-/// Pools, as events tell of them.
-pub(crate) struct Pools(pub(crate) View<PoolShape>);
-
-#[async_trait]
-impl Follow for Pools {
-    type Id = <PoolShape as Shape>::Id;
-    type Key = String;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, id: &String) -> String {
-        id.clone()
-    }
-
-    fn show(&self, entry: &String) -> Option<(Subject, String)> {
-        let pool = self.0.get(entry)?.value;
-        let subject = Subject {
-            related: [pool.provider_name.as_str().into()].into(),
-            ..Subject::new(Kind::Pool, pool.id.as_str())
-        };
-        Some((subject, serde_json::to_string(&Pool::of(&pool)).ok()?))
-    }
-
-    fn keys(&self) -> Vec<String> {
-        self.0.items().into_iter().map(|item| item.id).collect()
-    }
+/// As events tell of a pool.
+pub(crate) fn tell(item: &Item<PoolShape>) -> Option<(Subject, String)> {
+    let pool = &item.value;
+    let subject = Subject {
+        related: [pool.provider_name.as_str().into()].into(),
+        ..Subject::new(Kind::Pool, pool.id.as_str())
+    };
+    Some((subject, serde_json::to_string(&Pool::of(pool)).ok()?))
 }

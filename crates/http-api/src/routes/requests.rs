@@ -1,12 +1,11 @@
 //! Node requests: those of Zuul, and those behind leases.
 
-use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_lease::Status;
 use nodeyard_model as model;
 use nodeyard_model::{RequestId, RequestState};
 use nodeyard_store::registry::RequestShape;
-use nodeyard_store::view::{Changes, Item, Shape, View};
+use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -14,7 +13,7 @@ use super::leases::{self, Lease, WaitQuery};
 use crate::access::{Caller, Reader, Requestor};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
+use crate::events::{Kind, Subject};
 use crate::extract::{Named, Query};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
@@ -124,6 +123,7 @@ pub(crate) struct RequestQuery {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
+    #[param(value_type = Option<schema::Cursor>)]
     cursor: Option<String>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) async fn list_requests(
     Reader(caller): Reader,
     Query(query): Query<RequestQuery>,
 ) -> Result<Answer<Page<Request>>> {
-    let place: Place<RequestId> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.requests.for_each(|item| {
         let visible = caller.sees(item.value.tenant_name.as_ref());
@@ -320,39 +320,15 @@ impl Request {
     }
 }
 
-/// Requests, as events tell of them.
-pub(crate) struct Requests(pub(crate) View<RequestShape>);
-
-#[async_trait]
-impl Follow for Requests {
-    type Id = <RequestShape as Shape>::Id;
-    type Key = RequestId;
-
-    fn changes(&self) -> Changes<Self::Id> {
-        self.0.changes()
-    }
-
-    async fn loaded(&self) -> nodeyard_store::Result<()> {
-        self.0.synced().await
-    }
-
-    fn key(&self, id: &RequestId) -> RequestId {
-        *id
-    }
-
-    fn show(&self, id: &RequestId) -> Option<(Subject, String)> {
-        let item = self.0.get(id)?;
-        let nodes = item.value.nodes.iter();
-        let subject = Subject {
-            tenant: item.value.tenant_name.clone(),
-            related: nodes.map(|id| id.to_string().into()).collect(),
-            ..Subject::new(Kind::Request, id.to_string())
-        };
-        let json = serde_json::to_string(&Request::of(*id, &item.value)).ok()?;
-        Some((subject, json))
-    }
-
-    fn keys(&self) -> Vec<RequestId> {
-        self.0.items().into_iter().map(|item| item.id).collect()
-    }
+/// As events tell of it.
+pub(crate) fn tell(item: &Item<RequestShape>) -> Option<(Subject, String)> {
+    let lease = nodeyard_lease::lease_of(&item.value).map(|id| id.to_string());
+    let nodes = item.value.nodes.iter().map(ToString::to_string);
+    let subject = Subject {
+        tenant: item.value.tenant_name.clone(),
+        related: nodes.chain(lease).map(Into::into).collect(),
+        ..Subject::new(Kind::Request, item.id.to_string())
+    };
+    let shown = Request::of(item.id, &item.value);
+    Some((subject, serde_json::to_string(&shown).ok()?))
 }

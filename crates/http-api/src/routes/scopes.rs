@@ -15,9 +15,10 @@ use crate::access::{Caller, Reader, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Follow, Kind, Subject};
-use crate::extract::{Json, Named, OptionalJson, Query};
+use crate::extract::{Json, Named, OptionalJson, PLAIN, Query, is_plain};
 use crate::page::{Page, PageQuery, Place};
 use crate::problem::Problem;
+use crate::whole::whole;
 use crate::{schema, time};
 
 /// A name that owns leases, or a buildset of Zuul.
@@ -95,7 +96,7 @@ pub(crate) async fn list_scopes(
     Reader(caller): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Scope>>> {
-    let place: Place<String> = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let found = app.leases.scopes(&caller.as_lessee());
     let mut found: Vec<(String, Scope)> = found
         .iter()
@@ -118,6 +119,7 @@ pub(crate) struct NewScope {
     #[schema(value_type = schema::ScopeName)]
     name: String,
     /// For how many seconds it lives unless it is renewed.
+    #[serde(deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     duration: u64,
     /// Whose it is; only for tokens that have no tenant of their own.
@@ -163,8 +165,8 @@ pub(crate) async fn open_scope(
 fn tenant(text: Option<&str>) -> Result<Option<TenantName>> {
     match text {
         None => Ok(None),
-        Some("") => Err(Problem::invalid_body("/tenant", "it is empty")),
-        Some(text) => Ok(Some(text.into())),
+        Some(text) if is_plain(text) => Ok(Some(text.into())),
+        Some(_) => Err(Problem::invalid_body("/tenant", PLAIN)),
     }
 }
 

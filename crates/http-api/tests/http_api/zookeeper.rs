@@ -30,6 +30,16 @@ async fn nodes_are_had_by_way_of_zookeeper() {
         .until(|event| event.data["object"]["phase"] == "ended")
         .await;
     assert_eq!(ended.data["id"], id);
+
+    // Without the store one may still look at what was last heard of, and is not left waiting for the rest.
+    server.pause();
+    bed.client().get("/nodes").await.is(200);
+    alice
+        .post("/requests", &body)
+        .await
+        .problem(503, "unavailable");
+    server.resume();
+    alice.post("/requests", &body).await.is(201);
     drop(bed);
     client.close().await;
 }

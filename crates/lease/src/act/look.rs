@@ -21,6 +21,7 @@ pub(super) struct Seen {
     pub(super) version: i32,
     pub(super) request: Option<(RequestId, NodeRequest)>,
     pub(super) nodes: Vec<SeenNode>,
+    /// None if it has no scope, and none within if that is gone.
     pub(super) scope: Option<Option<Stored<Scope>>>,
 }
 
@@ -111,9 +112,12 @@ impl Hand<'_> {
     }
 
     pub(crate) fn request_in_view(&self, lease: LeaseId) -> Option<Item<RequestShape>> {
+        let event = lease.to_string();
         let mut found = None;
         self.book.requests.for_each(|item| {
-            if book::lease_of(&item.value) == Some(lease) {
+            // Cheap, and true for hardly any other.
+            let likely = item.value.event_id.as_deref() == Some(&*event);
+            if likely && book::lease_of(&item.value) == Some(lease) {
                 found = Some(item);
             }
         });

@@ -18,7 +18,7 @@ use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
 use nodeyard_store::{Tree, TreePath, ext};
-use nodeyard_testbeds::ZooKeeperServer;
+use nodeyard_testbeds::{Proxy, ZooKeeperServer};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,17 @@ impl Store {
         ext::connected(&*tree).await.unwrap();
         tree
     }
+
+    /// A session that can be cut off.
+    pub(crate) async fn through_a_proxy(&self, session: Duration) -> (Arc<dyn Tree>, Proxy) {
+        let Self::ZooKeeper(chroot) = self else {
+            panic!("only ZooKeeper is behind a network");
+        };
+        let proxy = Proxy::start(shared_port()).unwrap();
+        let tree = connect_for(proxy.port(), chroot.clone(), session);
+        ext::connected(&*tree).await.unwrap();
+        (tree, proxy)
+    }
 }
 
 fn shared_port() -> u16 {
@@ -77,10 +88,14 @@ fn shared_port() -> u16 {
 }
 
 pub(crate) fn connect(port: u16, chroot: TreePath) -> Arc<dyn Tree> {
+    // A busy machine must not end it.
+    connect_for(port, chroot, Duration::from_secs(60))
+}
+
+fn connect_for(port: u16, chroot: TreePath, session: Duration) -> Arc<dyn Tree> {
     let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
     let mut options = ZooKeeperOptions::new(vec![host]);
-    // A busy machine must not end it.
-    options.session_timeout = Duration::from_secs(60);
+    options.session_timeout = session;
     options.chroot = chroot;
     ZooKeeper::connect(options)
 }

@@ -14,4 +14,5 @@ mod kill;
 mod life;
 mod python;
 mod scopes;
+mod session;
 mod together;

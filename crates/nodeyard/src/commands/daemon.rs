@@ -110,7 +110,8 @@ async fn serve(
                     pages,
                     local_token: None,
                 };
-                launcher::run(tree, handle, tools, served, begun.clone(), stop).await
+                let run = launcher::run(tree, handle, tools, served, begun.clone(), stop);
+                Box::pin(run).await
             }
             (Work::Launch(_), None) => bail!("the launcher needs `zookeeper-servers`"),
             (Work::Build(hands), tree) => {

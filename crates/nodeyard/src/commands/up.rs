@@ -13,7 +13,7 @@ use nodeyard_http_api::LocalToken;
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{Tree, socket};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::commands::builder::{self, Hands};
 use crate::commands::launcher::{self, Pages, Served, Tools};
@@ -55,7 +55,8 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         Target::ZooKeeper(options) => {
             let client = ZooKeeper::connect(options);
             let tree = Arc::clone(&client) as _;
-            let result = Box::pin(services(tree, config, None, &stop)).await;
+            let token = local_token(config.as_ref());
+            let result = Box::pin(services(tree, config, token, &stop)).await;
             client.close().await;
             result
         }
@@ -65,6 +66,19 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
     }
     info!("stopped");
     result
+}
+
+/// The token of this host where nothing else of the store is on it. Without one, commands need one from the
+/// configuration.
+fn local_token(config: Option<&Handle>) -> Option<LocalToken> {
+    let config = config.map(Handle::config);
+    let token = store_access::state_dir(config.as_deref()).and_then(|directory| {
+        std::fs::create_dir_all(&directory)?;
+        Ok(LocalToken::ensure(&directory)?)
+    });
+    token
+        .inspect_err(|error| warn!("no token for commands of this host: {error:#}"))
+        .ok()
 }
 
 async fn embedded(
@@ -117,7 +131,7 @@ async fn services(
                     begun,
                     stop.clone(),
                 );
-                let result = result.await;
+                let result = Box::pin(result).await;
                 stop.cancel();
                 result
             };

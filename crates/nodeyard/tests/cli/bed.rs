@@ -162,7 +162,10 @@ impl Bed {
             format!("{{\"nodeyard-export\":1}}\n{parents}\n{record}\n"),
         );
         let import = ["import", "--overwrite", "request.jsonl"];
-        self.run(store.iter().chain(&import)).succeeded();
+        // A launcher that has just started may make the same directories at the same moment.
+        wait_until("the request is written", || {
+            self.run(store.iter().chain(&import)).code == 0
+        });
     }
 
     /// `nodeyard store` on the store `state`.

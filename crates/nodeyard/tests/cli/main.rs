@@ -7,6 +7,7 @@
     clippy::indexing_slicing
 )]
 
+mod api;
 mod bed;
 mod builder_pages;
 mod builders;

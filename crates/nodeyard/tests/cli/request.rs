@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nodeyard_testbeds::Sshd;
+use nodeyard_testbeds::{Sshd, ZooKeeperServer};
 use serde_json::Value;
 
 use crate::bed::{Bed, Daemon, Ran, signal, wait_until};
@@ -244,9 +244,10 @@ fn a_killed_command_loses_its_machines_and_a_living_one_keeps_them() {
 
 #[test]
 fn what_cannot_be_had_is_explained() {
-    let yard = Yard::cloud(0);
+    let yard = Yard::cloud(1);
     let failed = yard.run(&["request", "unheard-of"]);
     failed.failed("no provider could serve its request");
+    let taken = yard.json(&["request", "small", "--detach"]);
     let mut child = yard.begin(&["request", "small"]);
     let mut err = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
@@ -255,6 +256,8 @@ fn what_cannot_be_had_is_explained() {
     }
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
+    yard.run(&["lease", "release", taken["id"].as_str().unwrap()])
+        .succeeded();
     yard.nothing_is_leased();
     let all = yard.json(&["lease", "ls", "--all"]);
     let causes: Vec<&str> = all
@@ -336,6 +339,42 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     yard.nothing_is_leased();
     assert_eq!(yard.daemon.terminate(), 0);
     yard.run(&["lease", "ls"]).failed("does not answer");
+}
+
+#[test]
+fn leases_move_along_to_zookeeper() {
+    let mut yard = Yard::cloud(1);
+    let lease = yard.json(&["request", "small", "--detach"]);
+    let id = lease["id"].as_str().unwrap();
+    assert_eq!(yard.daemon.terminate(), 0);
+    yard.bed.store(&["export", "all.jsonl"]).succeeded();
+    let zookeeper = ZooKeeperServer::start().unwrap();
+    let mut text = fs::read_to_string(yard.bed.path("nodepool.yaml")).unwrap();
+    text += &format!(
+        "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n",
+        zookeeper.port()
+    );
+    yard.bed.write("zookeeper.yaml", text);
+    let import = ["-c", "zookeeper.yaml", "store", "import", "all.jsonl"];
+    yard.bed.run(import).succeeded();
+    yard.daemon = yard.bed.start("log", ["-c", "zookeeper.yaml", "up"]);
+    yard.daemon.wait_for_log("HTTP API");
+    yard.daemon.wait_for_log("provider runs");
+    let shown = || {
+        let ran = yard.run(&["--format", "json", "lease", "show", id]);
+        (ran.code == 0).then(|| ran.json())
+    };
+    wait_until("the lease is seen", || shown().is_some());
+    assert_eq!(shown().unwrap()["phase"], "active");
+    // What holds the node has moved along; whoever would take it for abandoned has had the time to.
+    let node = lease["nodes"][0]["id"].as_str().unwrap();
+    let path = format!("/nodepool/nodes/{node}");
+    let record = yard
+        .bed
+        .run(["-c", "zookeeper.yaml", "store", "get", &path]);
+    assert_eq!(record.succeeded().json()["state"], "in-use");
+    yard.run(&["lease", "release", id]).succeeded();
+    yard.nothing_is_leased();
 }
 
 #[test]

@@ -104,11 +104,11 @@ fn ssh(
 
 fn exec(engine: &str, container: &str, user: Option<&str>) -> (Vec<String>, Vec<String>) {
     let words = |mode: &str, shell: &[&str]| {
-        let user = user.map(|user| format!("--user={user}"));
-        let head = [engine, "exec", mode].map(str::to_owned);
-        let head = head.into_iter().chain(user);
-        let rest = std::iter::once(container).chain(shell.iter().copied());
-        head.chain(rest.map(str::to_owned)).collect()
+        let mut words = vec![engine, "exec", mode];
+        words.extend(user.into_iter().flat_map(|user| ["--user", user]));
+        words.push(container);
+        words.extend(shell);
+        words.into_iter().map(str::to_owned).collect()
     };
     (words("-it", &["sh"]), words("-i", &["sh", "-c"]))
 }
@@ -172,7 +172,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn node(connection: Value) -> Node {
+    fn node(connection: &Value) -> Node {
         let mut all = json!({"kind": "ssh", "host": "h", "port": null, "user": null, "python": null, "shell": null,
             "host_keys": [], "cluster": null});
         for (key, value) in connection.as_object().unwrap() {
@@ -187,7 +187,7 @@ mod tests {
     fn ssh_checks_the_keys_of_the_record() {
         let files = tempfile::tempdir().unwrap();
         let node = node(
-            json!({"host": "192.0.2.7", "port": 2222, "user": "debian", "host_keys": ["ssh-ed25519 AAAA"]}),
+            &json!({"host": "192.0.2.7", "port": 2222, "user": "debian", "host_keys": ["ssh-ed25519 AAAA"]}),
         );
         let way = Way::to(&node, Some(files.path()), Some(Path::new("my key"))).unwrap();
         assert_eq!(way.name, "small-0000000007");
@@ -207,15 +207,15 @@ mod tests {
 
     #[test]
     fn a_host_is_never_an_option() {
-        let way = Way::to(&node(json!({"host": "-oProxyCommand=x"})), None, None).unwrap();
+        let way = Way::to(&node(&json!({"host": "-oProxyCommand=x"})), None, None).unwrap();
         assert_eq!(way.script("x")[1], "--");
     }
 
     #[test]
     fn containers_and_pods_are_reached_by_exec() {
-        let way = node(json!({"kind": "podman", "host": "np7", "user": "zuul"}));
+        let way = node(&json!({"kind": "podman", "host": "np7", "user": "zuul"}));
         let way = Way::to(&way, None, None).unwrap();
-        assert_eq!(way.login(), "podman exec -it --user=zuul np7 sh");
+        assert_eq!(way.login(), "podman exec -it --user zuul np7 sh");
         let script = way.script("make check");
         assert_eq!(
             script,
@@ -223,7 +223,8 @@ mod tests {
                 "podman",
                 "exec",
                 "-i",
-                "--user=zuul",
+                "--user",
+                "zuul",
                 "np7",
                 "sh",
                 "-c",
@@ -233,7 +234,7 @@ mod tests {
 
         let files = tempfile::tempdir().unwrap();
         let cluster = json!({"host": "https://k:6443", "namespace": "ns", "token": "secret", "skiptls": false, "ca_crt": "Q0E="});
-        let pod = node(json!({"kind": "kubectl", "host": "pod-7", "cluster": cluster}));
+        let pod = node(&json!({"kind": "kubectl", "host": "pod-7", "cluster": cluster}));
         let way = Way::to(&pod, Some(files.path()), None).unwrap();
         let words = way.script("x").join(" ");
         assert!(
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_nobody_can_log_in_to_says_so() {
-        let error = Way::to(&node(json!({"kind": "winrm"})), None, None).unwrap_err();
+        let error = Way::to(&node(&json!({"kind": "winrm"})), None, None).unwrap_err();
         assert!(error.to_string().contains("inventory"), "{error}");
     }
 }
