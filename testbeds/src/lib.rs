@@ -27,7 +27,7 @@ pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions};
 pub use proxy::Proxy;
-pub use qemu::qemu_guest;
+pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
 pub use sshd::Sshd;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};
 pub use zuul::{Zuul, ZuulOptions};
