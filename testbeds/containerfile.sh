@@ -7,6 +7,8 @@ nodeyard=$(realpath "${1:?usage: containerfile.sh PATH-OF-NODEYARD}")
 cd "$(dirname "$0")/.."
 cache=${NODEYARD_CACHE:-$HOME/.cache/nodeyard}
 
+# The small first process of `--init`.
+testbeds/packages.sh catatonit
 . testbeds/demo/stage.sh
 
 base=$cache/debian-base-1.tar

@@ -14,3 +14,5 @@ cd "$(dirname "$0")"
 ./containers/install.sh >/dev/null
 ./qemu/install.sh >/dev/null
 ./demo/install.sh >/dev/null
+./qemu/debian.sh >/dev/null
+./qemu/debian.sh cloud-init >/dev/null

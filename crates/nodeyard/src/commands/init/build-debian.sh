@@ -56,6 +56,7 @@ adapt() { # ROOT
     echo "$user ALL=(ALL) NOPASSWD: ALL" > "$1/etc/sudoers.d/$user"
     # These are a machine's own, not an image's.
     rm -f "$1"/etc/ssh/ssh_host_*
+    rm -f "$1/var/lib/dbus/machine-id"
     : > "$1/etc/machine-id"
     mkdir -p "$1/run/sshd"
     if [ -d "$1/boot/grub" ] || [ -e "$1/sbin/init" ]; then
@@ -73,23 +74,61 @@ as_machine() { # ROOT
     # Whoever starts a machine does not want it to be busy with itself.
     chroot "$1" systemctl --quiet mask systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer \
         dpkg-db-backup.timer fstrim.timer
-    # With cloud-init on board there is nothing left to do.
-    [ ! -e "$1/usr/bin/cloud-init" ] || return 0
-    cat > "$1/usr/local/sbin/take-seed" <<SEED
-#!/bin/sh
-# Runs at every start, before the SSH server does: this machine's name and its login keys are on the seed disk.
+    if [ -e "$1/usr/bin/cloud-init" ]; then
+        # It does all the rest. Of locales there is only this one.
+        echo 'locale: C.UTF-8' > "$1/etc/cloud/cloud.cfg.d/90-locale.cfg"
+        return 0
+    fi
+    printf '#!/bin/sh\nuser=%s\n' "$user" > "$1/usr/local/sbin/take-seed"
+    cat >> "$1/usr/local/sbin/take-seed" << 'SEED'
+# Runs at every start, before the SSH server does: who this machine is and who may log in is on the seed disk.
 set -u
-udevadm settle --timeout 20
-seed=\$(blkid -L CIDATA) && mkdir -p /run/seed && mount -t vfat -o ro "\$seed" /run/seed && {
-    sed -n 's/.*"local-hostname":"\\([^"]*\\)".*/\\1/p' /run/seed/meta-data > /etc/hostname
-    hostname -F /etc/hostname
-    install -d -m 700 -o $user -g $user /home/$user/.ssh
-    install -m 600 -o $user -g $user /run/seed/authorized_keys /home/$user/.ssh/authorized_keys
-    umount /run/seed
+
+read_seed() {
+    blockdev --flushbufs "$disk"
+    mount -t vfat -o ro "$disk" /run/seed && cp /run/seed/meta-data /run/seed/authorized_keys /run/ && umount /run/seed
 }
+is_template() { grep -q '"instance-id":"nodeyard-template"' /run/meta-data; }
+
+# A template is saved here, when nothing but this is left to do. Whoever continues from it is another machine with the
+# same memory: the clock, what random numbers come from and the machine's id must not be the same.
+wait_as_template() {
+    modprobe -q virtio_rng
+    [ -c /dev/hwrng ] || return 1
+    while systemctl list-jobs --no-legend | grep -v take-seed | grep -q ' running *$'; do sleep 0.5; done
+    echo 'nodeyard: template ready' > /dev/console
+    while is_template; do sleep 0.2; read_seed; done
+    python3 - << 'PYTHON' || return 1
+import fcntl, os, time
+RESEED = 0x5207
+with open('/dev/hwrng', 'rb', buffering=0) as source:
+    fresh = source.read(64)
+assert fresh
+pool = os.open('/dev/random', os.O_RDWR)
+os.write(pool, fresh)
+fcntl.ioctl(pool, RESEED)
+with open('/sys/class/rtc/rtc0/since_epoch') as clock:
+    time.clock_settime(time.CLOCK_REALTIME, int(clock.read()))
+PYTHON
+    rm -f /var/lib/dbus/machine-id
+    : > /etc/machine-id
+    systemd-machine-id-setup || return 1
+    systemctl --no-block restart systemd-journald || true
+}
+
+udevadm settle --timeout 20
+mkdir -p /run/seed /run/sshd
+if disk=$(blkid -L CIDATA) && read_seed; then
+    # Should it fail, this machine is nobody, and stays closed.
+    if is_template; then wait_as_template || exit 1; fi
+    sed -n 's/.*"local-hostname":"\([^"]*\)".*/\1/p' /run/meta-data > /etc/hostname
+    hostname -F /etc/hostname
+    install -d -m 700 -o "$user" -g "$user" "/home/$user/.ssh"
+    install -m 600 -o "$user" -g "$user" /run/authorized_keys "/home/$user/.ssh/authorized_keys"
+fi
 for type in ed25519 ecdsa; do
-    key=/etc/ssh/ssh_host_\${type}_key
-    [ -s \$key ] || ssh-keygen -q -t \$type -N '' -f \$key
+    key=/etc/ssh/ssh_host_${type}_key
+    [ -s "$key" ] || ssh-keygen -q -t "$type" -N '' -f "$key"
 done
 SEED
     chmod 755 "$1/usr/local/sbin/take-seed"
@@ -102,10 +141,12 @@ Before=ssh.service
 
 [Service]
 Type=oneshot
+TimeoutStartSec=infinity
 RemainAfterExit=yes
 ExecStart=/usr/local/sbin/take-seed
 
 [Install]
+RequiredBy=ssh.service
 WantedBy=multi-user.target
 UNIT
     chroot "$1" systemctl --quiet enable take-seed
@@ -177,25 +218,31 @@ if wants qcow2 raw; then
     need mformat mtools
     need syslinux 'syslinux syslinux-common'
     need qemu-img qemu-utils
-    packages="$packages systemd-sysv systemd-resolved dbus linux-image-cloud-amd64"
+    packages="$packages systemd-sysv systemd-resolved dbus e2fsprogs linux-image-cloud-amd64"
 fi
+# Mounts and processes of its own, which go all at once and without a trace whenever the build ends.
 target=root
 as_root=
+enclosed='unshare --mount --pid --fork --kill-child --mount-proc'
 if [ "$(id -u)" != 0 ]; then
     need fakeroot fakeroot
     target=root.tar
     as_root=fakeroot
+    # There it makes namespaces by itself.
+    enclosed=
 fi
 
 work=$NODEYARD_OUTPUT.d/work
-rm -rf "$work"
+rm -rf --one-file-system "$work"
 mkdir -p "$work" "$cache"
 child=
 finish() {
-    # It undoes what it has mounted and unpacked.
-    [ -z "$child" ] || kill "$child" 2> /dev/null || true
-    [ -z "$child" ] || wait "$child" || true
-    rm -rf "$work"
+    if [ -n "$child" ]; then
+        # Nothing less ends namespaces.
+        if [ -n "$enclosed" ]; then kill -KILL "$child"; else kill "$child"; fi 2> /dev/null || true
+        wait "$child" || true
+    fi
+    rm -rf --one-file-system "$work"
     rmdir "$NODEYARD_OUTPUT.d" 2> /dev/null || true
 }
 trap finish EXIT
@@ -204,7 +251,7 @@ trap 'exit 143' INT TERM
 progress 0 "packages of Debian $release: $packages"
 # In the background, so that this shell notices when it is told to end.
 # shellcheck disable=SC2086
-TMPDIR=$work mmdebstrap --variant=apt --include="$(echo $packages | tr ' ' ,)" \
+TMPDIR=$work $enclosed mmdebstrap --variant=apt --include="$(echo $packages | tr ' ' ,)" \
     --aptopt='Acquire::Languages "none"' \
     --dpkgopt=force-unsafe-io \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
