@@ -28,8 +28,9 @@ const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a cloud is given to say whether it has an image by now.
 const IMAGE_PAUSE: Duration = Duration::from_millis(500);
-/// Before a cloud is asked again that has refused for lack of quota.
+/// Before a cloud is asked again that has refused for lack of quota; doubles each time.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
+const QUOTA_PAUSE_MOST: Duration = Duration::from_secs(10);
 
 impl Dispatcher {
     pub(super) fn moment(&self) -> Moment {
@@ -196,12 +197,16 @@ impl Dispatcher {
             } => {
                 if quota {
                     self.check_cloud_of(request);
+                    self.world.refuse(request);
+                    let setbacks = self.setbacks.entry(request).or_default();
+                    let delay = QUOTA_PAUSE.saturating_mul(1 << (*setbacks).min(10));
+                    *setbacks += 1;
                     let timer = Timer::Retry {
                         request,
                         missing,
                         zone,
                     };
-                    self.timers.after(QUOTA_PAUSE, timer);
+                    self.timers.after(delay.min(QUOTA_PAUSE_MOST), timer);
                 } else {
                     self.retry(request, &missing, zone.as_ref());
                 }

@@ -151,6 +151,11 @@ impl FakeCloud {
     pub(crate) fn refuse(&self, classes: &[&'static str]) {
         self.watch.refusals.lock().unwrap().extend(classes);
     }
+
+    /// Refuses nothing more.
+    pub(crate) fn relent(&self) {
+        self.watch.refusals.lock().unwrap().clear();
+    }
 }
 
 #[derive(Debug)]
