@@ -303,7 +303,14 @@ impl Context {
             .flat_map(|build| build.env_vars.values())
             .filter(|value| value.secret)
             .map(|value| value.value.as_str());
-        Redactor::new(secrets)
+        let tokens = config
+            .images
+            .values()
+            .filter_map(|image| match &image.source {
+                ImageSource::Zuul(zuul) => zuul.auth.token.as_ref().map(|token| token.0.as_str()),
+                ImageSource::Build(_) => None,
+            });
+        Redactor::new(secrets.chain(tokens))
     }
 
     /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
