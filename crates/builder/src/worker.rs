@@ -214,6 +214,9 @@ impl Worker {
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
         context.forget_failures();
+        let repository = context.repository.clone();
+        let tidy = move || import::forget_downloads(&repository);
+        context.tasks.spawn_blocking(tidy);
         upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 

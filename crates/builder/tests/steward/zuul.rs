@@ -272,7 +272,7 @@ async fn builds_that_are_of_no_use_are_passed_over_and_not_tried_for_ever() {
     bed.zuul
         .publish("nothing", |build| build["artifacts"] = json!([]));
     bed.zuul.publish("other-branch", |build| {
-        build["ref"]["branch"] = "dev".into()
+        build["ref"]["branch"] = "dev".into();
     });
     bed.zuul
         .publish("not-final", |build| build["final"] = false.into());
