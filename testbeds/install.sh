@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 
 ./packages.sh curl jq openjdk-17-jre-headless libzookeeper-java openssh-client openssh-server python3 python3-venv \
-    qemu-utils util-linux
+    qemu-utils util-linux zstd
 ./python/install.sh nodepool >/dev/null
 ./python/install.sh schemathesis >/dev/null
 ./zuul/install.sh >/dev/null

@@ -231,6 +231,9 @@ impl Worker {
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
         context.forget_failures();
+        let repository = context.repository.clone();
+        let tidy = move || import::forget_downloads(&repository);
+        context.tasks.spawn_blocking(tidy);
         upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 
@@ -320,7 +323,14 @@ impl Context {
             .flat_map(|build| build.env_vars.values())
             .filter(|value| value.secret)
             .map(|value| value.value.as_str());
-        Redactor::new(secrets)
+        let tokens = config
+            .images
+            .values()
+            .filter_map(|image| match &image.source {
+                ImageSource::Zuul(zuul) => zuul.auth.token.as_ref().map(|token| token.0.as_str()),
+                ImageSource::Build(_) => None,
+            });
+        Redactor::new(secrets.chain(tokens))
     }
 
     /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.

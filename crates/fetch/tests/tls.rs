@@ -67,7 +67,11 @@ impl Authority {
             Arc::new(self.roots()),
             Arc::clone(&provider),
         );
-        let clients = if insists { clients } else { clients.allow_unauthenticated() };
+        let clients = if insists {
+            clients
+        } else {
+            clients.allow_unauthenticated()
+        };
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()

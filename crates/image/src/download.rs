@@ -44,7 +44,6 @@ use crate::files::Try as _;
 use flow::{Abandon, Flow, Reader};
 use patience::Patience;
 use probe::{Source, probe};
-use ranges::Ranges;
 use staging::Staging;
 use throttle::Throttle;
 use transfer::Transfer;
@@ -332,15 +331,8 @@ impl Job<'_> {
         self.find_digest().await?;
         let pieces = source.has_pieces() && !self.in_one_go;
         let (staging, known) = (Arc::clone(&self.staging), source.clone());
-        let done = blocking(move || {
-            if pieces {
-                return Ok(staging.resume(&known)?);
-            }
-            staging.clear()?;
-            Ok(Ranges::default())
-        })
-        .await
-        .map_err(Trouble::Final)?;
+        let begun = blocking(move || Ok(staging.begin(&known, pieces)?)).await;
+        let (attempt, done) = begun.map_err(Trouble::Final)?;
         self.resumed = done.total() > 0;
         if let Some(size) = source.size {
             let missing = size.saturating_sub(done.total());
@@ -354,8 +346,8 @@ impl Job<'_> {
             client: self.client.clone(),
             url: order.url.clone(),
             source: source.clone(),
-            file: Arc::clone(&self.staging.file),
-            path: self.staging.path.clone(),
+            staging: Arc::clone(&self.staging),
+            attempt,
             flow: Arc::clone(&flow),
             throttle: Arc::clone(&self.throttle),
             patience: Arc::clone(&self.patience),
@@ -382,10 +374,10 @@ impl Job<'_> {
                     Err(trouble)
                 }
             },
-            never = self.keep_books(&source, &flow, pieces) => match never {},
+            never = self.keep_books(attempt, &source, &flow, pieces) => match never {},
         };
         if outcome.is_err() && pieces {
-            self.save(&source, &flow).await;
+            self.save(attempt, &source, &flow).await;
         }
         let (sent, plain) = outcome?;
         (self.meter)(sent.size, Some(sent.size));
@@ -426,7 +418,13 @@ impl Job<'_> {
     }
 
     /// Tells how far it is, and makes what has come last.
-    async fn keep_books(&self, source: &Source, flow: &Flow, pieces: bool) -> Infallible {
+    async fn keep_books(
+        &self,
+        attempt: u64,
+        source: &Source,
+        flow: &Flow,
+        pieces: bool,
+    ) -> Infallible {
         let mut saved = (Instant::now(), flow.total());
         loop {
             tokio::time::sleep(self.order.save_every.min(TICK)).await;
@@ -434,16 +432,16 @@ impl Job<'_> {
             (self.meter)(total, source.size);
             let (at, before) = saved;
             if pieces && total > before && at.elapsed() >= self.order.save_every {
-                self.save(source, flow).await;
+                self.save(attempt, source, flow).await;
                 saved = (Instant::now(), total);
             }
         }
     }
 
     /// Without it, a later download has more to fetch; nothing else depends on it.
-    async fn save(&self, source: &Source, flow: &Flow) {
+    async fn save(&self, attempt: u64, source: &Source, flow: &Flow) {
         let (staging, source, done) = (Arc::clone(&self.staging), source.clone(), flow.done());
-        let saved = blocking(move || Ok(staging.save(&source, done)?)).await;
+        let saved = blocking(move || Ok(staging.save(attempt, &source, done)?)).await;
         if let Err(error) = saved {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(

@@ -95,7 +95,9 @@ impl Failure {
     /// A cloud that has no room, or no time for us, says nothing of the image.
     fn may_be_the_image(&self) -> bool {
         match self {
-            Self::Driver(error) => matches!(error.class(), ErrorClass::Permanent),
+            Self::Driver(error) => {
+                matches!(error.class(), ErrorClass::Failed | ErrorClass::Permanent)
+            }
             Self::Timeout(_) | Self::Scan(_) => true,
             Self::NoImage(_) | Self::Store(_) => false,
         }

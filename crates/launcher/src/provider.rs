@@ -270,7 +270,7 @@ pub(crate) fn ready_uploads(
             ready.push((key.clone(), upload.clone()));
         }
     });
-    ready.sort_by(|(_, a), (_, b)| b.state_time.cmp(&a.state_time));
+    ready.sort_by_key(|(_, upload)| std::cmp::Reverse(upload.state_time));
     let mut builds = HashSet::new();
     ready.retain(|(key, _)| builds.insert(key.build.build));
     ready

@@ -44,7 +44,7 @@ pub(super) fn write(
         .map(|job| format!("          - {}\n", job.name))
         .collect();
     let (rule, access) = match options.protected {
-        true => (RULE, "    access-rules: tested\n"),
+        true => (RULE, "    access-rules: [tested]\n"),
         false => ("", ""),
     };
     let tenants = format!(
@@ -152,8 +152,6 @@ const RULE: &str = "\
     name: tested
     conditions:
       - zuul_uid: test
-- api-root:
-    access-rules: tested
 ";
 
 const LOGGING: &str = "\

@@ -18,7 +18,9 @@ use super::events::BuildEnded;
 use super::inquiry::Found;
 use super::notes::Notes;
 use super::progress::Reporter;
-use crate::jobs::{BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, from_payload};
+use crate::jobs::{
+    BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, Provenance, from_payload,
+};
 
 impl Context {
     pub(super) async fn build(
@@ -183,6 +185,11 @@ impl<'c> Running<'c> {
             Found::Failed(failure) => Err(failure),
             Found::Nothing => Err(Failure::unable("no worker knows of the build any more")),
         };
+        // Before the build can be used: whoever asks where it comes from is told.
+        let provenance = result.as_ref().ok().and_then(|r| r.provenance.as_ref());
+        if provenance.is_some() {
+            self.note_provenance(provenance).await?;
+        }
         let stored = loop {
             match self.store(claim.guard(), result.as_ref().ok()).await {
                 Err(error) if error.is_connection() => claim.renew().await?,
@@ -191,9 +198,26 @@ impl<'c> Running<'c> {
         };
         if stored {
             self.note(result).await?;
+        } else if provenance.is_some() {
+            self.note_provenance(None).await?;
         }
         claim.release().await?;
         Ok(Came::Through)
+    }
+
+    async fn note_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {
+        let build = self.key.build;
+        let tree = &**self.ctx.registry.tree();
+        Notes::change(tree, &self.key.image, |notes| match provenance {
+            Some(provenance) => {
+                let known = notes.builds.entry(build).or_default();
+                known.provenance = Some(provenance.clone());
+            }
+            None => {
+                notes.builds.remove(&build);
+            }
+        })
+        .await
     }
 
     /// False if somebody else has ended the build, or it is gone.
@@ -270,10 +294,6 @@ impl<'c> Running<'c> {
         let made_less = self.asked.iter().any(|f| !result.formats.contains_key(f));
         Notes::change(&**ctx.registry.tree(), image, |notes| {
             notes.setbacks.remove(&Subject::Build);
-            if result.provenance.is_some() {
-                let notes = notes.builds.entry(build).or_default();
-                notes.provenance.clone_from(&result.provenance);
-            }
             if made_less {
                 notes.builds.entry(build).or_default().asked = self.asked.clone();
             }

@@ -14,7 +14,7 @@ use nodeyard_config::{self as config, Config, ImageSource, ZuulImage};
 use nodeyard_fetch::{BadUrl, Client, Request, StatusCode, Url, is_transient_status};
 use nodeyard_image::{
     BadFormat, Checksum, Claims, Download, DownloadError, Draft, Form, Format, ImageId, Meter,
-    PublicKey, Room, download, inspect,
+    PublicKey, Repository, Room, download, inspect,
 };
 use nodeyard_model::ImageName;
 use serde_json::Value;
@@ -38,6 +38,14 @@ const LONGEST_SIGNATURE: usize = 1 << 20;
 
 /// What is left of a download that nobody goes on with is removed after so long.
 const LEFT_OVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Removes what is left of downloads that nobody goes on with. Blocks.
+pub(super) fn forget_downloads(repository: &Repository) {
+    if let Err(error) = repository.forget_downloads(LEFT_OVER) {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "old downloads stay");
+    }
+}
 
 /// One import.
 #[derive(Debug)]
@@ -121,10 +129,7 @@ impl Import {
         let repository = context.repository.clone();
         let how = self.how.clone();
         let client = tokio::task::spawn_blocking(move || {
-            if let Err(error) = repository.forget_downloads(LEFT_OVER) {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "old downloads stay");
-            }
+            forget_downloads(&repository);
             zuul::download_client(&how)
         });
         let client = client

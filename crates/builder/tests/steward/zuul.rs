@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use nodeyard_builder::steward::notes::Notes;
 use nodeyard_builder::steward::{Functions, draw};
 use nodeyard_image::Hasher;
@@ -269,7 +272,7 @@ async fn builds_that_are_of_no_use_are_passed_over_and_not_tried_for_ever() {
     bed.zuul
         .publish("nothing", |build| build["artifacts"] = json!([]));
     bed.zuul.publish("other-branch", |build| {
-        build["ref"]["branch"] = "dev".into()
+        build["ref"]["branch"] = "dev".into();
     });
     bed.zuul
         .publish("not-final", |build| build["final"] = false.into());
@@ -412,6 +415,100 @@ async fn a_worker_that_stops_in_the_middle_goes_on_where_it_was() {
         .min();
     assert!(first.is_some_and(|first| first > 0), "{first:?}");
     records.settled(1, &bed.clouds).await;
+    steward.stop().await;
+    worker.stop().await;
+}
+
+/// A key, and the file that has its public part.
+struct Signer(Ed25519KeyPair);
+
+impl Signer {
+    fn new(file: &std::path::Path) -> Self {
+        let pair = Ed25519KeyPair::generate().unwrap();
+        let head = [
+            0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
+        ];
+        let der = [&head[..], pair.public_key().as_ref()].concat();
+        let text = BASE64_STANDARD.encode(der);
+        let pem = format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n");
+        std::fs::write(file, pem).unwrap();
+        Self(pair)
+    }
+
+    /// A signed statement about a file that this job has made on this branch.
+    fn sign(&self, sha256: &str, branch: &str) -> Value {
+        let kind = "application/vnd.in-toto+json";
+        let statement = json!({
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": [{"name": "disk", "digest": {"sha256": sha256}}],
+            "predicate": {"project": "infra/images", "pipeline": "post", "job": "build-image", "branch": branch},
+        })
+        .to_string();
+        let signed = format!(
+            "DSSEv1 {} {kind} {} {statement}",
+            kind.len(),
+            statement.len()
+        );
+        json!({
+            "payloadType": kind,
+            "payload": BASE64_STANDARD.encode(&statement),
+            "signatures": [{"sig": BASE64_STANDARD.encode(self.0.sign(signed.as_bytes()))}],
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_signed_for_this_job_is_admitted() {
+    let bed = Bed::new("    tenant: infra\n    signature: {key-file: KEY}\n").await;
+    let file = bed.host.0.path().join("images.pub");
+    let signer = Signer::new(&file);
+    let foreign = Signer::new(&bed.host.0.path().join("other.pub"));
+    let text = bed.text.replace("KEY", &file.display().to_string());
+    let bed = Bed { text, ..bed };
+    let sign = |build: &mut Value, signer: &Signer, branch: &str| {
+        let sha256 = build["artifacts"][1]["metadata"]["sha256"].clone();
+        let signature = signer.sign(sha256.as_str().unwrap(), branch);
+        build["artifacts"][1]["metadata"]["signature"] = signature;
+    };
+    bed.zuul.publish("beside", |_| {});
+    bed.zuul.change(|said| {
+        let sha256 = said.builds[0]["artifacts"][1]["metadata"]["sha256"].clone();
+        let bundle = json!({"dsseEnvelope": signer.sign(sha256.as_str().unwrap(), "main")});
+        let path = "/artifacts/beside.qcow2.zst.sigstore.json".to_owned();
+        said.files.insert(path, bundle.to_string().into_bytes());
+    });
+    bed.zuul.publish("unsigned", |_| {});
+    bed.zuul
+        .publish("foreign", |build| sign(build, &foreign, "main"));
+    bed.zuul
+        .publish("branch", |build| sign(build, &signer, "evil"));
+    let (worker, steward) = (bed.worker().await, bed.steward().await);
+    let records = Records::of(&bed.store).await;
+    eventually("the one that is signed is imported", || {
+        ready(&records, "beside")
+    })
+    .await;
+    let why = bed.why(&records).await;
+    for (build, reason) in [
+        ("unsigned", "is not signed"),
+        ("foreign", "not by the key"),
+        ("branch", "branch is \"evil\""),
+    ] {
+        let line = why
+            .lines()
+            .find(|line| line.contains(&format!("Zuul's {build} ")));
+        assert!(
+            line.is_some_and(|line| line.contains(reason)),
+            "{build}: {why}"
+        );
+    }
+    bed.zuul
+        .publish("inside", |build| sign(build, &signer, "main"));
+    records.request().await;
+    let (id, _) = eventually("the next one is imported", || ready(&records, "inside")).await;
+    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let provenance = notes.builds[&id].provenance.as_ref().unwrap();
+    assert!(provenance.artifacts["qcow2"].signed_by.is_some());
     steward.stop().await;
     worker.stop().await;
 }

@@ -1,7 +1,6 @@
 //! Fetching: several pieces at once, or the whole in one go.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +13,9 @@ use super::flow::Flow;
 use super::patience::Patience;
 use super::probe::{Source, content_range};
 use super::ranges::Span;
+use super::staging::Staging;
 use super::throttle::Throttle;
-use super::{DownloadError, Room, Trouble, staging};
-use crate::files::FileError;
+use super::{DownloadError, Room, Trouble};
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
@@ -30,8 +29,9 @@ pub(super) struct Transfer {
     pub(super) client: Client,
     pub(super) url: Url,
     pub(super) source: Source,
-    pub(super) file: Arc<File>,
-    pub(super) path: std::path::PathBuf,
+    pub(super) staging: Arc<Staging>,
+    /// The number of the attempt that this is.
+    pub(super) attempt: u64,
     pub(super) flow: Arc<Flow>,
     pub(super) throttle: Arc<Throttle>,
     pub(super) patience: Arc<Patience>,
@@ -210,13 +210,13 @@ impl Transfer {
         if span.length() == 0 {
             return Ok(());
         }
-        let (file, sparse) = (Arc::clone(&self.file), self.sparse);
+        let (staging, attempt, sparse) = (Arc::clone(&self.staging), self.attempt, self.sparse);
         let written =
-            tokio::task::spawn_blocking(move || staging::write(&file, &bytes, span.start, sparse));
+            tokio::task::spawn_blocking(move || staging.write(attempt, &bytes, span.start, sparse));
         written
             .await
             .map_err(|_| Trouble::Final(DownloadError::Ending))?
-            .map_err(|error| Trouble::Final(FileError::new("write", &self.path, error).into()))?;
+            .map_err(|error| Trouble::Final(error.into()))?;
         self.flow.add(span);
         *at = span.end;
         Ok(())

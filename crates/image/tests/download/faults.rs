@@ -299,7 +299,9 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _unmounted = std::process::Command::new("umount").arg(self.0.path()).status();
+        let _unmounted = std::process::Command::new("umount")
+            .arg(self.0.path())
+            .status();
     }
 }
 
@@ -319,7 +321,10 @@ async fn a_full_disk_leaves_nothing_behind() {
         let meter: Meter = Arc::new(|_, _| {});
         let (place, target) = (disk.0.path().join("d/x"), disk.0.path().join("target"));
         let full = download(&client(), &order, &place, &target, &room, &meter).await;
-        assert!(matches!(full, Err(DownloadError::File(_))), "{packing}: {full:?}");
+        assert!(
+            matches!(full, Err(DownloadError::File(_))),
+            "{packing}: {full:?}"
+        );
         assert!(!full.unwrap_err().is_permanent());
         let left = std::fs::read_dir(disk.0.path().join("d")).unwrap().count();
         assert_eq!(left, 0, "{packing}");

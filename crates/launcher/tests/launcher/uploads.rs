@@ -188,7 +188,7 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
         .count();
     let pin = builds[0].parse().unwrap();
     canary::change(&**zuul.registry.tree(), &image, |state| {
-        state.pinned = Some(pin)
+        state.pinned = Some(pin);
     })
     .await
     .unwrap();

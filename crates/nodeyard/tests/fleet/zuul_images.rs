@@ -44,6 +44,7 @@ impl Yard {
 images-dir: {dir}/images
 build-log-dir: {dir}/logs
 images-dir-reserve: 10M
+image-size-estimate: 16M
 webapp: {{port: {web}, listen_address: 127.0.0.1}}
 labels: [{{name: machine}}, {{name: tiny, min-ready: 1}}]
 zuul-images:
@@ -71,6 +72,7 @@ zuul-images:
     diskimages: [{{name: tiny}}]
     pools:
       - name: main
+        host-key-checking: false
         labels: [{{name: tiny, diskimage: tiny, min-ram: 1}}]
 ",
             zookeeper = self.zookeeper,
