@@ -183,7 +183,7 @@ impl Context {
             };
             market.next = Some(later(
                 time,
-                pause.mul_f64(1.0 + JITTER * (2.0 * random() - 1.0)),
+                pause.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0)),
             ));
         })
         .await?;
@@ -299,13 +299,6 @@ async fn change_market(
 ) -> Result<()> {
     let path = TreePath::new(layout::image_market(image))?;
     ext::change_json(tree, &path, change).await.map(drop)
-}
-
-/// From 0 to 1.
-fn random() -> f64 {
-    f64::from(u32::from_le_bytes(
-        *Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4]),
-    )) / f64::from(u32::MAX)
 }
 
 fn later(time: Timestamp, pause: Duration) -> Timestamp {
