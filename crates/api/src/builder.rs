@@ -141,6 +141,23 @@ impl BuilderMetrics {
         });
     }
 
+    /// Zuul was asked for builds of an image.
+    pub fn polled(&self, image: &ImageName, answered: bool) {
+        let outcome = if answered { "ok" } else { "error" };
+        self.count_of_zuul_image(image, &format!("poll.{outcome}"), 1);
+    }
+
+    /// So many bytes of an image came from a job of Zuul.
+    pub fn fetched(&self, image: &ImageName, bytes: u64) {
+        self.count_of_zuul_image(image, "download.bytes", bytes);
+    }
+
+    fn count_of_zuul_image(&self, image: &ImageName, what: &str, count: u64) {
+        let Some(statsd) = &self.statsd else { return };
+        let key = format!("nodepool.zuul_image.{}.{what}", name(image.as_str()));
+        statsd.send(|batch| batch.count(&key, count));
+    }
+
     /// `state` in the numbers of Nodepool: 0 idle, 1 building, 3 paused.
     pub fn building(&self, image: &ImageName, state: u8) {
         let (host, image) = (&self.host, name(image.as_str()));

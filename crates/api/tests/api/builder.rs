@@ -93,3 +93,27 @@ async fn an_exit_code_is_told_as_it_is() {
     // A value with a sign is a change to statsd.
     assert_eq!(told(-9).await, ["0|g", "-9|g"]);
 }
+
+#[tokio::test]
+async fn images_of_zuul_are_counted_by_their_own_names() {
+    let ear = Ear::open().await;
+    let metrics = BuilderMetrics::new(Some(ear.statsd().await), "builder.example");
+    let image = "win2022".parse().unwrap();
+    metrics.polled(&image, true);
+    metrics.polled(&image, false);
+    metrics.fetched(&image, 4096);
+    let mut heard = Vec::new();
+    while heard.len() < 3 {
+        heard.extend(ear.until(|_| true).await);
+    }
+    heard.sort_unstable();
+    let of = "nodepool.zuul_image.win2022";
+    assert_eq!(
+        heard,
+        [
+            format!("{of}.download.bytes:4096|c"),
+            format!("{of}.poll.error:1|c"),
+            format!("{of}.poll.ok:1|c"),
+        ]
+    );
+}

@@ -53,6 +53,14 @@ impl steward::Events for Recorder {
         self.metrics.uploaded(image, provider, took);
     }
 
+    fn polled(&self, image: &ImageName, answered: bool) {
+        self.metrics.polled(image, answered);
+    }
+
+    fn fetched(&self, image: &ImageName, bytes: u64) {
+        self.metrics.fetched(image, bytes);
+    }
+
     fn building(&self, image: &ImageName, state: WorkState) {
         self.metrics.building(image, state as u8);
     }
