@@ -41,6 +41,8 @@ async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
             return Ok(Recovered::Again);
         }
     }
+    // Whoever plans the request next should see the nodes that are free again.
+    ctx.nodes.synced().await?;
     let ops = vec![
         set_request(id, &waiting, held.stat.version)?,
         unlock(&held.guard),
