@@ -31,7 +31,10 @@ quiet() { "$nodeyard" "${config[@]}" "$@" 2> /dev/null; }
 since() { echo "$(($(date +%s) - $1)) s"; }
 
 # Another port than the usual one, beside whatever else runs on this machine.
-own_port() { sed -i "s/port: 8005/port: $((20000 + RANDOM % 20000))/" "$1"; }
+own_port() {
+  local port=$((20000 + RANDOM % 20000))
+  sed -i -e "s/port: 8005/port: $port/" -e "s/port: 8006/port: $((port + 1))/" "$1"
+}
 
 start_daemon() {
   printf '$ nodeyard -c nodepool.yaml up &\n'

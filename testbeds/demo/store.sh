@@ -3,7 +3,7 @@
 # and a process that can be killed at any moment.
 
 store_story() {
-  own=$(printf '\nstate-dir: %s/state\nwebapp: {port: 8005, listen_address: 127.0.0.1}\n' "$work")
+  own=$(printf '\nstate-dir: %s/state\nwebapp: {port: 8005, listen_address: 127.0.0.1}\napi: {port: 8006}\n' "$work")
   { cat examples/nodepool.yaml; echo "$own"; } > "$work/nodepool.yaml"
   own_port "$work/nodepool.yaml"
   config=(-c "$work/nodepool.yaml")

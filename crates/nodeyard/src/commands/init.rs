@@ -143,8 +143,6 @@ fn report(
     let file = configuration::shell_word(&file.to_string_lossy());
     let key = directory.join(KEY);
     let key = configuration::shell_word(&key.to_string_lossy());
-    let links = directory.join("bin");
-    let links = configuration::shell_word(&links.to_string_lossy());
     println!("{file}: the configuration; read its comments");
     println!("{}: makes the image", directory.join(SCRIPT).display());
     println!("{key}: the key that may log in");
@@ -163,11 +161,10 @@ fn report(
     println!("  nodeyard -c {file} up");
     println!("See it happen, in another terminal:");
     println!("  nodeyard -c {file} image logs -f debian");
-    println!("  nodeyard install-links {links}");
-    println!("  {links}/nodepool -c {file} list --detail");
-    if drivers.iter().any(|machines| *machines != Machines::Fake) {
-        println!("Log in to a node that is ready, with the port of that list:");
-        println!("  ssh -i {key} -p PORT zuul@127.0.0.1");
+    println!("Get a machine; it says how to log in, and keeps the machine until Ctrl-C:");
+    for machines in drivers {
+        let label = configuration::label(*machines);
+        println!("  nodeyard -c {file} request {label} -i {key}");
     }
     Ok(())
 }

@@ -25,15 +25,12 @@ impl Parts<'_> {
         let labels: String = self
             .drivers
             .iter()
-            .map(|machines| {
-                let (label, _) = part(*machines);
-                format!("  - name: {label}\n    min-ready: 1\n")
-            })
+            .map(|machines| format!("  - name: {}\n    min-ready: 1\n", label(*machines)))
             .collect();
         let providers: String = self
             .drivers
             .iter()
-            .map(|machines| part(*machines).1)
+            .map(|machines| provider(*machines))
             .collect();
         let socket = self.socket.map_or_else(String::new, |path| {
             format!(
@@ -60,12 +57,20 @@ impl Parts<'_> {
     }
 }
 
-/// The label, and the provider that has it.
-fn part(machines: Machines) -> (&'static str, &'static str) {
+pub(super) fn label(machines: Machines) -> &'static str {
     match machines {
-        Machines::Container => ("debian-container", CONTAINER),
-        Machines::Qemu => ("debian-vm", QEMU),
-        Machines::Fake => ("debian-simulated", FAKE),
+        Machines::Container => "debian-container",
+        Machines::Qemu => "debian-vm",
+        Machines::Fake => "debian-simulated",
+    }
+}
+
+/// The one that has the label.
+fn provider(machines: Machines) -> &'static str {
+    match machines {
+        Machines::Container => CONTAINER,
+        Machines::Qemu => QEMU,
+        Machines::Fake => FAKE,
     }
 }
 
