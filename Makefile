@@ -16,8 +16,9 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Build, start everything on this machine, and walk through it
+demo: ## Build an image on this machine, boot a container and a virtual machine from it, log in
 	testbeds/packages.sh gcc libc6-dev
+	testbeds/demo/install.sh
 	$(CARGO) build --locked --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
@@ -34,6 +35,7 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(CARGO) test --locked --workspace
 	$(MAKE) --no-print-directory fuzz
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
+	testbeds/containerfile.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
 # About a minute; more with FUZZ=10, say.
 FUZZ ?= 1
@@ -59,6 +61,7 @@ testbeds: ## Install the real counterparts the tests run against (Debian package
 generate: ## Write again what is generated and checked in (schema, configuration reference, golden outputs)
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-config --test corpus
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-api golden
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-http-api golden
 
 .PHONY: deny
 deny: ## Check licences, sources and banned crates

@@ -5,8 +5,10 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are the output")]
 
+mod api;
 mod embedded;
 mod image;
+mod import;
 mod launcher;
 mod raw;
 mod report;
@@ -28,8 +30,16 @@ struct Args {
     what: Vec<What>,
     #[arg(long, hide = true, value_name = "STORE")]
     load_view: Option<PathBuf>,
+    #[arg(long, hide = true, requires_all = ["fetch_digest", "fetch_to"])]
+    fetch: Option<String>,
+    #[arg(long, hide = true)]
+    fetch_digest: Option<String>,
+    #[arg(long, hide = true)]
+    fetch_to: Option<PathBuf>,
     #[command(flatten)]
     sizes: launcher::Sizes,
+    #[command(flatten)]
+    load: api::Load,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,8 +52,12 @@ enum What {
     View,
     /// Digests and conversion of an image beside those of diskimage-builder and Nodepool
     Image,
+    /// A packed artifact of 1 GiB from a server to a checked file, beside curl, zstd and sha256sum
+    Import,
     /// The launcher beside that of Python Nodepool, on the same ZooKeeper
     Launcher,
+    /// The HTTP API under load, on the embedded store and on ZooKeeper
+    Api,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -53,6 +67,9 @@ fn main() -> anyhow::Result<()> {
         .build()?;
     if let Some(store) = args.load_view {
         return runtime.block_on(view::load(store));
+    }
+    if let (Some(url), Some(digest), Some(to)) = (&args.fetch, &args.fetch_digest, &args.fetch_to) {
+        return runtime.block_on(import::fetch(url, digest, to));
     }
     for what in What::value_variants() {
         if !args.what.is_empty() && !args.what.contains(what) {
@@ -65,8 +82,16 @@ fn main() -> anyhow::Result<()> {
                 "An image of 4 GiB, 720 MiB of it used: CPU seconds",
                 runtime.block_on(image::measure())?,
             ),
+            What::Import => (
+                "A packed artifact of 1 GiB over loopback",
+                runtime.block_on(import::measure())?,
+            ),
             What::Launcher => {
                 runtime.block_on(launcher::measure(&args.sizes))?;
+                continue;
+            }
+            What::Api => {
+                runtime.block_on(api::measure(&args.load))?;
                 continue;
             }
             What::View => (

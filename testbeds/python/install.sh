@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a Python environment with the real counterpart of a test, and prints its path.
 #
-#   install.sh [--find] nodepool|zuul|kazoo|dib
+#   install.sh [--find] nodepool|zuul|kazoo|dib|schemathesis
 #
 # With --find it makes nothing, and fails if the environment is not there.
 #
@@ -20,8 +20,9 @@ case "${1-}" in
     nodepool | kazoo) packages=nodepool ;;
     zuul) packages=zuul ;;
     dib) packages=dib ;;
+    schemathesis) packages=schemathesis ;;
     *)
-        echo "usage: $0 [--find] nodepool|zuul|kazoo|dib" >&2
+        echo "usage: $0 [--find] nodepool|zuul|kazoo|dib|schemathesis" >&2
         exit 2
         ;;
 esac

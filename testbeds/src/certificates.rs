@@ -33,70 +33,76 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn create(directory: &Path) -> Result<Self> {
-        fs::create_dir_all(directory)?;
-        let (ca, issuer) = authority(directory, "ca")?;
-        let (foreign_ca, foreign_issuer) = authority(directory, "foreign-ca")?;
+        let authority = Authority::create(directory, "ca")?;
+        let foreign = Authority::create(directory, "foreign-ca")?;
         Ok(Self {
-            ca,
-            server: identity(directory, "server", &["localhost", "127.0.0.1"], &issuer)?,
-            misnamed_server: identity(directory, "misnamed", &["elsewhere.example"], &issuer)?,
-            client: identity(directory, "client", &["client"], &issuer)?,
-            foreign_ca,
-            foreign_client: identity(directory, "foreign-client", &["client"], &foreign_issuer)?,
+            server: authority.sign("server", &["localhost", "127.0.0.1"])?,
+            misnamed_server: authority.sign("misnamed", &["elsewhere.example"])?,
+            client: authority.sign("client", &["client"])?,
+            foreign_client: foreign.sign("foreign-client", &["client"])?,
+            ca: authority.ca,
+            foreign_ca: foreign.ca,
         })
     }
 }
 
-pub(crate) fn authority(
-    directory: &Path,
-    name: &str,
-) -> Result<(PathBuf, Issuer<'static, KeyPair>)> {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.distinguished_name.push(DnType::CommonName, name);
-    let key = KeyPair::generate()?;
-    let path = directory.join(format!("{name}.pem"));
-    fs::write(&path, params.self_signed(&key)?.pem())?;
-    Ok((path, Issuer::new(params, key)))
+/// Signs certificates, and keeps them in a directory.
+#[derive(Debug)]
+pub struct Authority {
+    pub ca: PathBuf,
+    directory: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
 }
 
-fn identity(
-    directory: &Path,
-    name: &str,
-    valid_for: &[&str],
-    issuer: &Issuer<'_, KeyPair>,
-) -> Result<Identity> {
-    let mut subject = DistinguishedName::new();
-    subject.push(DnType::CommonName, name);
-    signed(directory, name, subject, valid_for, issuer)
-}
+impl Authority {
+    pub fn create(directory: &Path, name: &str) -> Result<Self> {
+        fs::create_dir_all(directory)?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate()?;
+        let ca = directory.join(format!("{name}.pem"));
+        fs::write(&ca, params.self_signed(&key)?.pem())?;
+        Ok(Self {
+            ca,
+            directory: directory.to_owned(),
+            issuer: Issuer::new(params, key),
+        })
+    }
 
-/// For programs that read more than a name out of a certificate.
-pub(crate) fn signed(
-    directory: &Path,
-    name: &str,
-    subject: DistinguishedName,
-    valid_for: &[&str],
-    issuer: &Issuer<'_, KeyPair>,
-) -> Result<Identity> {
-    let valid_for: Vec<String> = valid_for.iter().map(ToString::to_string).collect();
-    let mut params = CertificateParams::new(valid_for)?;
-    params.distinguished_name = subject;
-    params.extended_key_usages = vec![
-        ExtendedKeyUsagePurpose::ServerAuth,
-        ExtendedKeyUsagePurpose::ClientAuth,
-    ];
-    let key = KeyPair::generate()?;
-    let cert_pem = params.signed_by(&key, issuer)?.pem();
-    let key_pem = key.serialize_pem();
-    let identity = Identity {
-        cert: directory.join(format!("{name}.crt.pem")),
-        key: directory.join(format!("{name}.key.pem")),
-        both: directory.join(format!("{name}.pem")),
-    };
-    fs::write(&identity.cert, &cert_pem)?;
-    fs::write(&identity.key, &key_pem)?;
-    fs::write(&identity.both, format!("{cert_pem}{key_pem}"))?;
-    Ok(identity)
+    /// A certificate whose Common Name is `name`, for a server or a client.
+    pub fn sign(&self, name: &str, valid_for: &[&str]) -> Result<Identity> {
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::CommonName, name);
+        self.sign_subject(name, subject, valid_for)
+    }
+
+    /// For programs that read more than a name out of a certificate; `name` is that of its files.
+    pub(crate) fn sign_subject(
+        &self,
+        name: &str,
+        subject: DistinguishedName,
+        valid_for: &[&str],
+    ) -> Result<Identity> {
+        let valid_for: Vec<String> = valid_for.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(valid_for)?;
+        params.distinguished_name = subject;
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let key = KeyPair::generate()?;
+        let cert_pem = params.signed_by(&key, &self.issuer)?.pem();
+        let key_pem = key.serialize_pem();
+        let identity = Identity {
+            cert: self.directory.join(format!("{name}.crt.pem")),
+            key: self.directory.join(format!("{name}.key.pem")),
+            both: self.directory.join(format!("{name}.pem")),
+        };
+        fs::write(&identity.cert, &cert_pem)?;
+        fs::write(&identity.key, &key_pem)?;
+        fs::write(&identity.both, format!("{cert_pem}{key_pem}"))?;
+        Ok(identity)
+    }
 }

@@ -136,7 +136,8 @@ impl Launcher {
     }
 }
 
-fn connection(zookeeper: &ZooKeeperServer, session: Duration) -> String {
+/// The part of nodepool.yaml that says where ZooKeeper is.
+pub fn connection(zookeeper: &ZooKeeperServer, session: Duration) -> String {
     let certificates = zookeeper.certificates();
     format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {port}}}]\n\

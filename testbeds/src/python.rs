@@ -5,6 +5,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+/// The root of the environment with schemathesis.
+pub fn schemathesis() -> Result<PathBuf> {
+    environment("schemathesis")
+}
+
 /// The root of the environment with `program` (`nodepool` or `zuul`).
 pub(crate) fn environment(program: &str) -> Result<PathBuf> {
     find("python/install.sh", &["--find", program])

@@ -9,3 +9,13 @@ use anyhow::Result;
 pub fn qemu_guest() -> Result<PathBuf> {
     crate::python::find("qemu/install.sh", &[])
 }
+
+/// The disk of a Debian as `nodeyard init` has it built; it boots by itself and knows templates.
+pub fn qemu_debian() -> Result<PathBuf> {
+    crate::python::find("qemu/debian.sh", &[])
+}
+
+/// The same with cloud-init, which then does what the other does by itself.
+pub fn qemu_debian_with_cloud_init() -> Result<PathBuf> {
+    crate::python::find("qemu/debian.sh", &["cloud-init"])
+}

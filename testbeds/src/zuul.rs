@@ -23,8 +23,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use self::configuration::{JOBS, JOBS_SEEN_BY_EXECUTOR, Settings, TEMPORARY};
@@ -46,6 +46,8 @@ pub struct ZuulOptions {
     pub jobs: Vec<Job>,
     /// The private key that opens the nodes.
     pub ssh_key: PathBuf,
+    /// Whether the API is for those only who have a token.
+    pub protected: bool,
 }
 
 /// A job writes a file on each of its nodes, reads it back, and reports what it saw there: [`Seen`].
@@ -56,6 +58,17 @@ pub struct Job {
     pub labels: Vec<String>,
     /// It does its work all the same.
     pub meant_to_fail: bool,
+    /// Makes an image instead, with the roles of this project.
+    pub image: Option<ImageJob>,
+}
+
+/// A job that makes a small disk on its first node and publishes it, packed, as an artifact of type `disk`.
+#[derive(Debug, Clone)]
+pub struct ImageJob {
+    /// A directory on the node.
+    pub store: PathBuf,
+    /// Where its files are served.
+    pub url: String,
 }
 
 #[derive(Debug, Clone)]
@@ -71,8 +84,16 @@ pub struct Build {
     /// `SUCCESS`, `FAILURE`, `NODE_FAILURE`…
     pub result: String,
     pub held: bool,
-    #[serde(rename = "artifacts")]
+    /// None of a job that makes an image.
+    #[serde(rename = "artifacts", deserialize_with = "nodes_among")]
     pub nodes: Vec<BuildNode>,
+}
+
+fn nodes_among<'de, D: Deserializer<'de>>(artifacts: D) -> Result<Vec<BuildNode>, D::Error> {
+    let artifacts = Vec::<Value>::deserialize(artifacts)?.into_iter();
+    Ok(artifacts
+        .filter_map(|artifact| serde_json::from_value(artifact).ok())
+        .collect())
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -125,7 +146,6 @@ pub struct Zuul {
     daemons: Vec<(&'static str, Process)>,
     _database: Database,
     web: Web,
-    token: OnceLock<String>,
     environment: PathBuf,
     directory: TempDir,
 }
@@ -151,15 +171,18 @@ impl Zuul {
             ansible: &ansible,
             python_base: python_base(&environment)?,
         };
-        configuration::write(bed, &settings, &options.jobs)?;
+        configuration::write(bed, &settings, options)?;
         repositories::create(bed, &options.jobs)?;
         copy_ssh_agent(bed)?;
 
         let mut zuul = Self {
             daemons: Vec::new(),
             _database: database,
-            web: Web { port: web_port },
-            token: OnceLock::new(),
+            web: Web {
+                port: web_port,
+                protected: options.protected,
+                token: OnceLock::new(),
+            },
             environment,
             directory,
         };
@@ -169,6 +192,9 @@ impl Zuul {
     }
 
     fn start_daemons(&mut self, jobs: &[Job]) -> Result<()> {
+        if self.web.protected {
+            self.token()?;
+        }
         for name in DAEMONS {
             let process = self.start_daemon(name)?;
             self.daemons.push((name, process));
@@ -286,9 +312,17 @@ impl Zuul {
         Ok(serde_json::from_value(answer)?)
     }
 
-    /// The right to change things, from Zuul's own command.
-    fn token(&self) -> Result<&str> {
-        if let Some(token) = self.token.get() {
+    pub fn web_port(&self) -> u16 {
+        self.web.port
+    }
+
+    pub fn tenant(&self) -> &'static str {
+        TENANT
+    }
+
+    /// The right to change things, from Zuul's own command; with the word `Bearer` before it.
+    pub fn token(&self) -> Result<&str> {
+        if let Some(token) = self.web.token.get() {
             return Ok(token);
         }
         let output = Command::new(self.environment.join("bin/zuul-admin"))
@@ -306,7 +340,7 @@ impl Zuul {
                 String::from_utf8_lossy(&output.stderr)
             );
         };
-        Ok(self.token.get_or_init(|| token.to_owned()))
+        Ok(self.web.token.get_or_init(|| token.to_owned()))
     }
 
     /// Of `scheduler`, `merger`, `executor`, `web` or `postgresql`.

@@ -24,7 +24,7 @@ find=no
 if [ $find = yes ]; then
     venv=$("$here/../python/install.sh" --find zuul)
 else
-    "$here/../packages.sh" bubblewrap git openssh-client openssh-server postgresql procps python3-venv util-linux >&2
+    "$here/../packages.sh" bubblewrap git openssh-client openssh-server postgresql procps python3-venv util-linux zstd >&2
     venv=$("$here/../python/install.sh" zuul)
 fi
 

@@ -121,7 +121,7 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
 }
 
 /// The binary as it is now, never one that was left from before.
-fn build() -> anyhow::Result<PathBuf> {
+pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let status = Command::new(cargo)

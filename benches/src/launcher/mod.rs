@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+pub(crate) use self::configuration::cloud;
+pub(crate) use self::contestant::{build, memory};
+
 use self::contestant::Arena;
 use crate::report::{self, Figure, rate};
 use crate::zookeeper;

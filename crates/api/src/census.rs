@@ -8,19 +8,19 @@ use crate::views::Views;
 
 /// Providers and labels of registered pools are in it even where they have no nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Census {
-    pub(crate) nodes: PerState,
-    pub(crate) by_provider: BTreeMap<ProviderName, PerState>,
+pub struct Census {
+    pub nodes: PerState,
+    pub by_provider: BTreeMap<ProviderName, PerState>,
     /// A node counts for each of its labels.
-    pub(crate) by_label: BTreeMap<Label, PerState>,
-    pub(crate) requests: BTreeMap<RequestState, u64>,
+    pub by_label: BTreeMap<Label, PerState>,
+    pub requests: BTreeMap<RequestState, u64>,
     /// Requests in any state whose labels a pool has, all of them.
-    pub(crate) addressable: BTreeMap<(ProviderName, PoolName), u64>,
+    pub addressable: BTreeMap<(ProviderName, PoolName), u64>,
 }
 
 /// Nodes in each state.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct PerState([u64; NodeState::ALL.len()]);
+pub struct PerState([u64; NodeState::ALL.len()]);
 
 impl PerState {
     fn add(&mut self, state: NodeState) {
@@ -29,13 +29,13 @@ impl PerState {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeState, u64)> {
+    pub fn iter(&self) -> impl Iterator<Item = (NodeState, u64)> {
         NodeState::ALL.iter().copied().zip(self.0)
     }
 }
 
 impl Census {
-    pub(crate) fn take(views: &Views) -> Self {
+    pub fn take(views: &Views) -> Self {
         let mut census = Self::default();
         let pools = views.pools.items();
         for pool in &pools {

@@ -7,9 +7,9 @@
 //! For Prometheus the labels of a series are providers, pools, labels, states and the like: there are as many as
 //! the configuration has. Ids, requestors and zones are not among them.
 
-mod exposition;
+pub(crate) mod exposition;
 mod families;
-mod histogram;
+pub(crate) mod histogram;
 
 use std::collections::BTreeMap;
 use std::fmt;

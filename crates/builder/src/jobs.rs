@@ -3,12 +3,13 @@
 //! | function | caller sends | caller gets |
 //! |---|---|---|
 //! | `image-build:<image>` | [`BuildJob`] | [`BuildResult`] |
+//! | `image-import:<image>` | [`ImportJob`] | [`BuildResult`] |
 //! | `image-upload:<id>` | [`UploadJob`] | [`UploadResult`] |
 //! | `image-delete:<id>` | [`DeleteJob`], or nothing | nothing |
 //! | `image-info:<id>` | [`InfoJob`], or nothing | [`ImageInfo`] |
 //! | `upload-delete:<provider>` | [`UploadDeleteJob`] | nothing |
 //!
-//! Payloads are JSON objects. The first three functions are older than this program: a client that sends only the
+//! Payloads are JSON objects. Those for building, uploading and deleting are older than this program: a client that sends only the
 //! keys it knew (`image-id`; `provider` and `image-name`; anything at all) is served, and keys that nobody here
 //! knows are passed over. Whatever a call says, credentials never travel: a worker uses its own.
 //!
@@ -17,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use nodeyard_image::ImageId;
+use nodeyard_image::{Digests, Form, ImageId, Packing};
 use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Function {
     Build(ImageName),
+    Import(ImageName),
     Upload(ImageId),
     Delete(ImageId),
     Info(ImageId),
@@ -38,6 +40,7 @@ impl Function {
         let (kind, rest) = name.split_once(':')?;
         match kind {
             "image-build" => rest.parse().ok().map(Self::Build),
+            "image-import" => rest.parse().ok().map(Self::Import),
             "image-upload" => rest.parse().ok().map(Self::Upload),
             "image-delete" => rest.parse().ok().map(Self::Delete),
             "image-info" => rest.parse().ok().map(Self::Info),
@@ -51,6 +54,7 @@ impl fmt::Display for Function {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Build(image) => write!(f, "image-build:{image}"),
+            Self::Import(image) => write!(f, "image-import:{image}"),
             Self::Upload(id) => write!(f, "image-upload:{id}"),
             Self::Delete(id) => write!(f, "image-delete:{id}"),
             Self::Info(id) => write!(f, "image-info:{id}"),
@@ -74,13 +78,92 @@ pub struct BuildJob {
     pub stream: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct BuildResult {
     pub image_id: ImageId,
     pub builder: Box<str>,
     pub builder_id: Box<str>,
     pub formats: BTreeMap<Box<str>, FormatInfo>,
+    /// Where it was fetched from, and what was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+}
+
+/// What to fetch. How to log in, and what is allowed, only the worker's own configuration says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ImportJob {
+    pub image_id: ImageId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Box<str>>,
+    pub build: ZuulBuild,
+    /// By format.
+    pub artifacts: BTreeMap<Box<str>, ImportArtifact>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
+}
+
+/// A build of Zuul.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ZuulBuild {
+    pub uuid: Box<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_time: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_url: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ImportArtifact {
+    pub name: Box<str>,
+    /// With its query, which may be a signature.
+    pub url: Box<str>,
+    #[serde(default)]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Where an image comes from: the build of Zuul, and each file as it was fetched.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Provenance {
+    pub api_url: Box<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Box<str>>,
+    pub build: ZuulBuild,
+    pub fetched: Timestamp,
+    pub artifacts: BTreeMap<Box<str>, ArtifactProvenance>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ArtifactProvenance {
+    pub name: Box<str>,
+    /// Without its query.
+    pub url: Box<str>,
+    pub packing: Packing,
+    /// As it was sent, and as it is now.
+    pub sent: Form,
+    pub plain: Form,
+    /// What was promised, and held.
+    pub promised: Digests,
+    /// The key that has signed it, by the SHA-256 of its public part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed_by: Option<Box<str>>,
 }
 
 /// One file of an image.
@@ -158,6 +241,8 @@ pub struct ImageInfo {
     pub managed: Option<Box<str>>,
     #[serde(default)]
     pub formats: BTreeMap<Box<str>, FormatInfo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
     /// Why the build failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -214,6 +299,9 @@ pub struct UploadDeleteJob {
 pub struct Failure {
     pub reason: String,
     pub kind: FailureKind,
+    /// What the program of a build ended with; negative for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 /// What a caller can do about it.
@@ -231,6 +319,19 @@ pub enum FailureKind {
 }
 
 impl Failure {
+    pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            kind,
+            exit_code: None,
+        }
+    }
+
+    /// A failure that no worker has explained: nothing speaks against another try.
+    pub(crate) fn unable(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Unable, reason)
+    }
+
     /// As the one line that is sent.
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = b"{\"failure\":".to_vec();
@@ -313,6 +414,7 @@ mod tests {
         let id: ImageId = "a.b-c".parse().unwrap();
         for function in [
             Function::Build("trusty:x".parse().unwrap()),
+            Function::Import("trusty".parse().unwrap()),
             Function::Upload(id.clone()),
             Function::Delete(id.clone()),
             Function::Info(id),
@@ -327,8 +429,8 @@ mod tests {
     #[test]
     fn a_failure_is_found_behind_the_log() {
         let failure = Failure {
-            reason: "the disk\nis full".to_owned(),
-            kind: FailureKind::Unable,
+            exit_code: Some(-9),
+            ..Failure::new(FailureKind::Unable, "the disk\nis full")
         };
         let mut data = b"log line\n{\"failure\": broken\n".to_vec();
         data.extend(failure.to_line());

@@ -8,3 +8,4 @@ pub mod jobs;
 pub mod source;
 pub mod steward;
 pub mod worker;
+mod zuul;

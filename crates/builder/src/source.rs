@@ -93,6 +93,17 @@ pub enum SourceError {
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl SourceError {
+    /// As Python writes it: negative for a signal.
+    pub fn exit_code(&self) -> Option<i32> {
+        match self {
+            Self::Exit { code, .. } => Some(*code),
+            Self::Signal { signal, .. } => Some(-signal),
+            _ => None,
+        }
+    }
+}
+
 /// The source that an image's configuration names.
 pub fn from_config(build: &config::Build) -> Box<dyn Source> {
     match build.builder {

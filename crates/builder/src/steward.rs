@@ -5,7 +5,7 @@
 //!                          │
 //!               per action │
 //!                          ▼
-//!        build · upload · settle · remove          each under the lock that belongs to it
+//!    build · import · upload · settle · remove      each under the lock that belongs to it
 //!            │                 │
 //!          store            gearman ─────► workers
 //! ```
@@ -43,6 +43,7 @@ mod policy;
 pub mod progress;
 mod remove;
 mod upload;
+mod zuul;
 
 use std::fmt;
 use std::sync::Arc;

@@ -19,9 +19,11 @@ mod answer;
 mod build;
 mod delete;
 mod drivers;
+mod events;
 mod follow;
 mod functions;
 mod hook;
+mod import;
 mod info;
 mod machine;
 mod problem;
@@ -30,6 +32,7 @@ mod upload;
 mod upload_delete;
 mod works;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -39,7 +42,7 @@ use nodeyard_config::{Config, ImageSource};
 use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
-use nodeyard_model::{ProviderName, Timestamp};
+use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,6 +50,7 @@ use tokio_util::task::TaskTracker;
 use crate::source::{self, LogLimits, Redactor};
 
 pub use drivers::DriverFactory;
+pub use events::{Events, NoEvents};
 
 use build::Builds;
 use drivers::Drivers;
@@ -97,6 +101,7 @@ pub struct Parts {
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: Arc<dyn DriverFactory>,
+    pub events: Arc<dyn Events>,
 }
 
 impl fmt::Debug for Parts {
@@ -139,6 +144,16 @@ pub struct Status {
     pub uploading: Vec<(ImageId, ProviderName)>,
     /// Functions that are offered.
     pub functions: Vec<String>,
+    /// Images that can be uploaded, by their names.
+    pub held: BTreeMap<ImageName, Held>,
+}
+
+/// How much there is of an image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    pub images: usize,
+    /// On disk.
+    pub bytes: u64,
 }
 
 /// What all jobs share.
@@ -148,6 +163,7 @@ pub(crate) struct Context {
     config: watch::Receiver<Arc<Config>>,
     repository: Repository,
     drivers: Drivers,
+    events: Arc<dyn Events>,
     functions: Functions,
     builds: Builds,
     uploads: Uploads,
@@ -181,6 +197,7 @@ impl Worker {
         let Parts {
             mut config,
             drivers,
+            events,
         } = parts;
         let first = config.borrow_and_update().clone();
         let repository = open(&options, &first).await?;
@@ -204,6 +221,7 @@ impl Worker {
             config: config.clone(),
             repository,
             drivers: Drivers::new(drivers),
+            events,
             builds: Builds::default(),
             uploads: Uploads::default(),
             tasks: TaskTracker::new(),
@@ -213,6 +231,9 @@ impl Worker {
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
         context.forget_failures();
+        let repository = context.repository.clone();
+        let tidy = move || import::forget_downloads(&repository);
+        context.tasks.spawn_blocking(tidy);
         upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 
@@ -279,7 +300,7 @@ fn limits(config: &Config) -> Limits {
     Limits {
         keep_free: config.images_dir_reserve.0,
         most_used: config.images_dir_limit.map(|limit| limit.0),
-        ..Limits::default()
+        first_build: config.image_size_estimate.0,
     }
 }
 
@@ -302,7 +323,14 @@ impl Context {
             .flat_map(|build| build.env_vars.values())
             .filter(|value| value.secret)
             .map(|value| value.value.as_str());
-        Redactor::new(secrets)
+        let tokens = config
+            .images
+            .values()
+            .filter_map(|image| match &image.source {
+                ImageSource::Zuul(zuul) => zuul.auth.token.as_ref().map(|token| token.0.as_str()),
+                ImageSource::Build(_) => None,
+            });
+        Redactor::new(secrets.chain(tokens))
     }
 
     /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
@@ -333,7 +361,19 @@ impl Context {
             building: self.builds.running(),
             uploading: self.uploads.running(),
             functions: self.functions.names(),
+            held: self.held(),
         }
+    }
+
+    fn held(&self) -> BTreeMap<ImageName, Held> {
+        let mut held: BTreeMap<ImageName, Held> = BTreeMap::new();
+        let images = self.repository.images();
+        for image in images.iter().filter(|image| image.state == State::Ready) {
+            let sum = held.entry(image.image.clone()).or_default();
+            sum.images += 1;
+            sum.bytes += image.files.values().map(|file| file.allocated).sum::<u64>();
+        }
+        held
     }
 }
 

@@ -9,7 +9,7 @@ use crate::decode::Decoder;
 use crate::file::{File, Label, SecureFile, TenantLimits, Webapp, ZooKeeperServer, ZooKeeperTls};
 use crate::images::{self, Image, Secure};
 use crate::provider::Provider;
-use crate::service::{Api, GearmanListen, GearmanServer};
+use crate::service::{Api, BuilderWebapp, GearmanListen, GearmanServer};
 use crate::size::Size;
 use crate::values::{Name, Seconds};
 
@@ -35,6 +35,7 @@ pub struct Config {
     pub gearman_listen: Option<GearmanListen>,
     /// Patterns of image names this builder works on; `None` is all of `images`.
     pub builder_images: Option<Vec<String>>,
+    pub builder_webapp: Option<BuilderWebapp>,
     pub api: Api,
     pub max_hold_age: Option<Seconds>,
     pub labels: IndexMap<String, Label>,
@@ -147,6 +148,7 @@ impl Config {
             gearman_servers: file.gearman_servers,
             gearman_listen: file.gearman_listen,
             builder_images: file.builder_images.map(|patterns| patterns.0),
+            builder_webapp: file.builder_webapp,
             api: file.api,
             max_hold_age: file.max_hold_age.0,
             labels,

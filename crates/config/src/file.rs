@@ -9,7 +9,7 @@ use crate::decode::{Decode, Decoder};
 use crate::images::{Auth, DiskImageEntry, ZuulImageEntry};
 use crate::provider::Provider;
 use crate::section::{Describe, Description, Section, Shape, section};
-use crate::service::{Api, GearmanListen, GearmanServer};
+use crate::service::{Api, BuilderWebapp, GearmanListen, GearmanServer};
 use crate::size::Size;
 use crate::values::{EnvValue, Limit, MaybeSeconds, Name, OneOrMany, Port, Seconds, Table};
 use crate::yaml::Node;
@@ -47,6 +47,8 @@ section! {
         "gearman-listen" [ours] gearman_listen: Option<GearmanListen> = optional;
         /// Patterns of image names this builder works on; all of its images when absent.
         "builder-images" [ours] builder_images: Option<OneOrMany<String>> = optional;
+        /// The pages of a builder; on loopback when absent, and left out there if the port is taken.
+        "builder-webapp" [ours] builder_webapp: Option<BuilderWebapp> = optional;
         /// The HTTP API; on loopback when absent.
         "api" [ours] api: Api = default(Api::default());
         /// How long a held node may be kept; 0 or less is for ever.

@@ -15,12 +15,13 @@ use serde::Serialize;
 use crate::decode::{Decode, Decoder};
 use crate::section::{Describe, Shape, section};
 use crate::values::{EnvValue, Name, Object, PathName, Seconds, Table, choice, shape};
-use crate::yaml::Node;
+use crate::yaml::{Map, Node};
 
 pub(crate) use inherit::{Secure, missing_format, resolve};
 pub(crate) use zuul::ZuulImageEntry;
 pub use zuul::{
-    Artifact, Auth, AuthKind, Checksum, Compression, DownloadAuth, FormatName, ZuulImage,
+    Artifact, Auth, AuthKind, Checksum, Compression, DownloadAuth, FormatName, SignaturePolicy,
+    ZuulImage,
 };
 
 const DEFAULT_BUILD_TIMEOUT: Seconds = Seconds::new(8 * 60 * 60);
@@ -64,6 +65,8 @@ section! {
         "rebuild-age" rebuild_age: Option<Seconds> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
+        /// How a new build is tried.
+        "canary" [ours] canary: Option<Canary> = optional;
         /// How long a build may take (default 28800).
         "build-timeout" build_timeout: Option<Seconds> = optional;
         /// Release, handed to the build as `DIB_RELEASE`.
@@ -80,6 +83,33 @@ section! {
         "command" [ours] command: Option<String> = optional;
         /// Metadata of uploads; not taken from the parent.
         "metadata" metadata: Object = default(Object::new());
+    }
+}
+
+section! {
+    /// How a new build is tried before all launches use it. Without this, they use it at once.
+    pub struct Canary (_outer: ()) checked by check_canary {
+        /// Launches in a hundred that use the new build while it is tried.
+        "share" [ours] share: u64 = default(10);
+        /// Launches that have to succeed before all use it.
+        "successes" [ours] successes: u64 = default(10);
+        /// Failures in a hundred launches above which the build before it is used again.
+        "failure-limit" [ours] failure_limit: u64 = default(20);
+    }
+}
+
+fn check_canary(canary: &Canary, map: &Map, decoder: &mut Decoder<'_>) {
+    for (key, value, least, most) in [
+        ("share", canary.share, 1, 100),
+        ("successes", canary.successes, 1, 1_000_000),
+        ("failure-limit", canary.failure_limit, 0, 99),
+    ] {
+        if let Some(entry) = map.set(key)
+            && !(least..=most).contains(&value)
+        {
+            let message = format!("`{key}` has to be between {least} and {most}");
+            decoder.error("out-of-range", entry.key_span, message);
+        }
     }
 }
 
@@ -142,6 +172,7 @@ pub struct Image {
     pub delete_after_upload: bool,
     /// How many ready builds are kept, and for each provider how many uploads.
     pub retention: NonZeroUsize,
+    pub canary: Option<Canary>,
     pub pause: bool,
     pub username: String,
     pub python_path: String,

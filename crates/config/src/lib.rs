@@ -20,6 +20,7 @@ mod excerpt;
 mod file;
 mod images;
 mod load;
+mod point_in_time;
 mod provider;
 mod reference;
 mod reload;
@@ -38,18 +39,19 @@ pub use diagnostic::{Diagnostic, Diagnostics, Label as DiagnosticLabel, Place, S
 pub use drivers::*;
 pub use file::{Label, TenantLimits, TenantLimitsNamed, Webapp, ZooKeeperServer, ZooKeeperTls};
 pub use images::{
-    Artifact, Auth, AuthKind, Build, Builder, Checksum, Compression, DownloadAuth, FormatName,
-    Image, ImageSource, ZuulImage,
+    Artifact, Auth, AuthKind, Build, Builder, Canary, Checksum, Compression, DownloadAuth,
+    FormatName, Image, ImageSource, SignaturePolicy, ZuulImage,
 };
 pub use load::{Loaded, MAX_FILE_SIZE, Source, Stamp, load, load_bytes};
+pub use point_in_time::PointInTime;
 pub use provider::{Driver, LabelRef, PoolCommon, PoolRef, Provider, ProviderCommon};
 pub use reference::reference;
 pub use reload::{Handle, Reloader};
 pub use render::{render, summary};
 pub use schema::schema;
 pub use service::{
-    AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, GearmanClient, GearmanListen, GearmanRight,
-    GearmanServer,
+    AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, BuilderWebapp, GearmanClient, GearmanListen,
+    GearmanRight, GearmanServer,
 };
 pub use size::Size;
 pub use source::{ENVIRONMENT_PREFIX, Environment};

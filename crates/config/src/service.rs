@@ -1,6 +1,7 @@
-//! Our own services: the HTTP API and the gearman job server.
+//! Our own services: the HTTP API, the pages of builders and the gearman job server.
 
 use crate::decode::{Decoder, Judgement};
+use crate::point_in_time::PointInTime;
 use crate::section::section;
 use crate::values::{Name, OneOrMany, Port, Secret, choice};
 use crate::yaml::Map;
@@ -8,6 +9,9 @@ use crate::yaml::Map;
 /// The port gearman servers listen on by custom.
 const GEARMAN_PORT: Port = Port(4730);
 const API_PORT: Port = Port(8006);
+const BUILDER_PORT: Port = Port(8007);
+/// Requests a second.
+const API_RATE: u64 = 100;
 const LOOPBACK: &str = "127.0.0.1";
 
 section! {
@@ -104,6 +108,25 @@ section! {
 }
 
 section! {
+    /// The pages of a builder: `/live`, `/ready` and `/metrics`.
+    pub struct BuilderWebapp (_outer: ()) {
+        /// Address to listen on.
+        "listen-address" [ours] listen_address: String = default(LOOPBACK.to_owned());
+        /// Port.
+        "port" [ours] port: Port = default(BUILDER_PORT);
+    }
+}
+
+impl Default for BuilderWebapp {
+    fn default() -> Self {
+        Self {
+            listen_address: LOOPBACK.into(),
+            port: BUILDER_PORT,
+        }
+    }
+}
+
+section! {
     /// The HTTP API.
     pub struct Api (_outer: ()) checked by check_api {
         /// Address to listen on.
@@ -114,6 +137,9 @@ section! {
         "anonymous" [ours] anonymous: AnonymousAccess = default(AnonymousAccess::Read);
         /// Tokens and what they allow.
         "tokens" [ours] tokens: Vec<ApiToken> = default(Vec::<ApiToken>::new());
+        /// Requests a second that each token, or each address without one, may make; five times as many in a burst,
+        /// and 0 is without limit.
+        "rate-limit" [ours] rate_limit: u64 = default(API_RATE);
         /// Certificates; plain HTTP when absent.
         "tls" [ours] tls: Option<ApiTls> = optional;
     }
@@ -126,6 +152,7 @@ impl Default for Api {
             port: API_PORT,
             anonymous: AnonymousAccess::Read,
             tokens: Vec::new(),
+            rate_limit: API_RATE,
             tls: None,
         }
     }
@@ -187,6 +214,8 @@ section! {
         "right" [ours] right: ApiRight = default(ApiRight::Request);
         /// Tenant it is confined to; all when absent.
         "tenant" [ours] tenant: Option<String> = optional;
+        /// From when on it allows nothing, such as `2027-01-31` or `2027-01-31T18:00:00Z`; never when absent.
+        "expires" [ours] expires: Option<PointInTime> = optional;
     }
 }
 

@@ -177,6 +177,11 @@ impl Budget {
         })
     }
 
+    /// Whether so much more may be written.
+    pub(crate) fn check(&self, layout: &Layout, needed: u64) -> Result<(), BudgetError> {
+        self.lock().check(layout, needed)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -244,7 +249,7 @@ impl Usage {
     fn of(layout: &Layout) -> Result<Self, FileError> {
         let dir = layout.dir();
         let mut files = Vec::new();
-        let mut total = tree_size(&layout.own());
+        let mut total = tree_size(&layout.own()).saturating_add(tree_size(&layout.downloads()));
         for (name, kind) in files::list(dir)? {
             if !kind.is_file() {
                 continue;

@@ -86,7 +86,7 @@ fn digest_file(file: &File) -> io::Result<Digests> {
     hasher.finish()
 }
 
-fn to_hex(bytes: &[u8]) -> Box<str> {
+pub(crate) fn to_hex(bytes: &[u8]) -> Box<str> {
     let mut hex = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         let _infallible = write!(hex, "{byte:02x}");

@@ -11,6 +11,7 @@
 //! .nodeyard/deleting/<id>.json     an image that is being removed
 //! .nodeyard/scratch/<id>/          work files of an image that is being made; a start clears it
 //! .nodeyard/converting/<number>/   those of a conversion; a start clears it
+//! .zuul-downloads/<image>/         what was fetched of artifacts that are not complete yet
 //! ```
 //!
 //! Image names and ids may contain dashes and dots, so a file name alone does not say where one ends and the other
@@ -160,6 +161,10 @@ impl Layout {
 
     pub(crate) fn converting(&self) -> PathBuf {
         self.own().join("converting")
+    }
+
+    pub(crate) fn downloads(&self) -> PathBuf {
+        self.dir.join(".zuul-downloads")
     }
 
     pub(crate) fn scratch_of(&self, id: &ImageId) -> PathBuf {

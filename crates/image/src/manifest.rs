@@ -70,6 +70,9 @@ pub struct Failure {
     /// The caller's own word for what can be done about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Box<str>>,
+    /// What a program ended with, where it was a program's failure; negative for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 impl Failure {
@@ -80,12 +83,8 @@ impl Failure {
         Self {
             reason: reason.into(),
             kind: None,
+            exit_code: None,
         }
-    }
-
-    pub fn with_kind(mut self, kind: impl Into<Box<str>>) -> Self {
-        self.kind = Some(kind.into());
-        self
     }
 }
 

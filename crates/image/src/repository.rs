@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nodeyard_model::{ImageName, Timestamp};
 
@@ -130,6 +130,42 @@ impl Repository {
         }
         let base = Base::new(&manifest.image, id)?;
         Ok(self.shared.layout.file(&base, format))
+    }
+
+    /// What [`Draft::keep`] has kept of an image. Blocks.
+    pub fn kept(&self, id: &ImageId, name: &str) -> Option<Vec<u8>> {
+        let manifest = self.get(id)?;
+        let base = Base::new(&manifest.image, id).ok()?;
+        std::fs::read(self.shared.layout.manifest_dir(&base).join(name)).ok()
+    }
+
+    /// Whether so many bytes more may be written, beside what running work has reserved. Blocks.
+    pub fn check_room(&self, needed: u64) -> Result<(), Error> {
+        let shared = &self.shared;
+        Ok(shared.budget.check(&shared.layout, needed)?)
+    }
+
+    /// Removes what is left of downloads that nobody has gone on with for so long. Blocks.
+    pub fn forget_downloads(&self, older_than: Duration) -> Result<(), Error> {
+        let root = self.shared.layout.downloads();
+        if !root.exists() {
+            return Ok(());
+        }
+        for (image, _) in files::list(&root)? {
+            let dir = root.join(image);
+            for (name, _) in files::list(&dir)? {
+                let path = dir.join(name);
+                let meta = path.symlink_metadata();
+                let age = meta.and_then(|meta| meta.modified()).ok();
+                let age = age.and_then(|modified| modified.elapsed().ok());
+                if age.is_some_and(|age| age >= older_than) {
+                    files::remove_file(&path)?;
+                }
+            }
+            // One that is not empty stays.
+            let _used = std::fs::remove_dir(&dir);
+        }
+        Ok(())
     }
 
     /// Takes effect for work that starts later.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use nodeyard_config::Config;
 use nodeyard_driver::{Clock, SystemId};
 use nodeyard_model::LauncherId;
 use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
 use nodeyard_store::view::View;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Events;
@@ -29,6 +30,7 @@ pub(crate) struct Context {
     pub(crate) history: Arc<History>,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
+    pub(crate) config: watch::Receiver<Arc<Config>>,
     /// Nothing new is to be begun.
     pub(crate) stop: CancellationToken,
     reports: mpsc::UnboundedSender<Report>,
@@ -56,6 +58,7 @@ impl Context {
             history,
             clock: parts.clock.clone(),
             timing,
+            config: parts.config.clone(),
             stop: CancellationToken::new(),
             reports,
         }

@@ -104,11 +104,12 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-pub(crate) const DRAINS: &str = "/nodeyard/drains";
+/// Where the records are.
+pub const DRAINS: &str = "/nodeyard/drains";
 
 /// Drains in force.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DrainShape;
+pub struct DrainShape;
 
 impl Shape for DrainShape {
     type Id = Scope;

@@ -12,7 +12,9 @@ use nodeyard_driver::{
     State, Step, Target, Wait,
 };
 use nodeyard_model::{
-    ConnectionPort, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId, layout,
+    ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
+    UploadKey,
+    layout::{self, Place},
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
@@ -25,7 +27,7 @@ use crate::context::Context;
 use crate::error::chain;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::options::Timing;
-use crate::provider::{Provider, newest_upload};
+use crate::provider::Provider;
 use crate::settings::{ImageSettings, LabelSettings};
 
 /// Between two tries of a step that may work the next time.
@@ -90,6 +92,17 @@ impl Failure {
         }
     }
 
+    /// A cloud that has no room, or no time for us, says nothing of the image.
+    fn may_be_the_image(&self) -> bool {
+        match self {
+            Self::Driver(error) => {
+                matches!(error.class(), ErrorClass::Failed | ErrorClass::Permanent)
+            }
+            Self::Timeout(_) | Self::Scan(_) => true,
+            Self::NoImage(_) | Self::Store(_) => false,
+        }
+    }
+
     /// Another attempt would end the same way.
     fn is_final(&self) -> bool {
         match self {
@@ -114,6 +127,7 @@ impl Launch<'_> {
             let failure = match self.attempt(held, attempt == 1, deadline).await {
                 Ok(()) => {
                     self.measure(held, LaunchResult::Ready, begun);
+                    self.judge_image(held, None).await;
                     return Ok(());
                 }
                 Err(failure) => failure,
@@ -121,6 +135,9 @@ impl Launch<'_> {
             self.measure(held, failure.result(), begun);
             if let Failure::Store(error) = failure {
                 return Err(error.into());
+            }
+            if failure.may_be_the_image() {
+                self.judge_image(held, Some(&failure)).await;
             }
             warn!(
                 attempt,
@@ -161,7 +178,13 @@ impl Launch<'_> {
         let settings = settings.ok_or_else(|| {
             nodeyard_driver::Error::permanent(format!("label {} has left its pool", self.label))
         })?;
-        let image = self.prepare(held, settings)?;
+        let upload = match &settings.image {
+            ImageSettings::Managed(image) => {
+                self.ctx.choose_upload(image, &self.provider.name).await?
+            }
+            ImageSettings::Cloud(_) | ImageSettings::None => None,
+        };
+        let image = self.prepare(held, settings, upload)?;
         self.store(held).await?;
         let order = self.order(held, image);
         let mut state = if first {
@@ -186,11 +209,21 @@ impl Launch<'_> {
         Ok(())
     }
 
+    /// What a launch says of the build that it booted from, if it did from one of ours.
+    async fn judge_image(&self, held: &Held<Node>, failure: Option<&Failure>) {
+        let upload = held.value.image_id.as_deref();
+        if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
+            let reason = failure.map(|failure| chain(failure));
+            self.ctx.judge_upload(&key, reason.as_deref()).await;
+        }
+    }
+
     /// What is known of the machine before it exists, and what it boots from.
     fn prepare(
         &self,
         held: &mut Held<Node>,
         settings: &LabelSettings,
+        upload: Option<(UploadKey, ImageUpload)>,
     ) -> Result<BootImage, Failure> {
         let node = &mut held.value;
         let access = &settings.access;
@@ -205,7 +238,6 @@ impl Launch<'_> {
         }
         match &settings.image {
             ImageSettings::Managed(image) => {
-                let upload = newest_upload(&self.ctx.images, image, &self.provider.name);
                 let missing = || Failure::NoImage(image.to_string());
                 let (key, upload) = upload.ok_or_else(missing)?;
                 let external_id = upload.external_id.as_deref().ok_or_else(missing)?;

@@ -21,6 +21,7 @@ pub mod history;
 
 mod attend;
 mod backing;
+pub mod canary;
 mod commit;
 mod context;
 mod dispatcher;

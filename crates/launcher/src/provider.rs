@@ -1,6 +1,6 @@
 //! A provider that runs: its driver, its pools, and what its cloud says about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use nodeyard_config as config;
@@ -244,21 +244,21 @@ pub(crate) fn upload_readiness(
     image: &ImageName,
     provider: &ProviderName,
 ) -> Readiness {
-    match newest_upload(images, image, provider) {
-        Some(_) => Readiness::Ready,
-        None => Readiness::ImageMissing {
+    if ready_uploads(images, image, provider).is_empty() {
+        return Readiness::ImageMissing {
             image: image.as_str().into(),
-        },
+        };
     }
+    Readiness::Ready
 }
 
-/// The upload that machines of this provider boot from.
-pub(crate) fn newest_upload(
+/// The uploads that machines of this provider can boot from, the newest first, one of each build.
+pub(crate) fn ready_uploads(
     images: &View<ImageShape>,
     image: &ImageName,
     provider: &ProviderName,
-) -> Option<(UploadKey, ImageUpload)> {
-    let mut newest: Option<(UploadKey, ImageUpload)> = None;
+) -> Vec<(UploadKey, ImageUpload)> {
+    let mut ready: Vec<(UploadKey, ImageUpload)> = Vec::new();
     images.for_each(|item| {
         let (ImageId::Upload(key), ImageRecord::Upload(upload)) = (&item.id, &*item.value) else {
             return;
@@ -266,12 +266,12 @@ pub(crate) fn newest_upload(
         let fits = key.build.image == *image
             && key.provider == *provider
             && upload.state == UploadState::Ready;
-        let newer = newest
-            .as_ref()
-            .is_none_or(|(_, other)| other.state_time < upload.state_time);
-        if fits && newer {
-            newest = Some((key.clone(), upload.clone()));
+        if fits {
+            ready.push((key.clone(), upload.clone()));
         }
     });
-    newest
+    ready.sort_by_key(|(_, upload)| std::cmp::Reverse(upload.state_time));
+    let mut builds = HashSet::new();
+    ready.retain(|(key, _)| builds.insert(key.build.build));
+    ready
 }

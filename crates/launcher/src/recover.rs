@@ -10,9 +10,9 @@ use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
 use crate::report::{Recovered, Report};
 
-pub(crate) async fn run(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
+pub(crate) async fn run(ctx: Context, request: RequestId) {
     let outcome = tokio::select! {
-        outcome = recover(&ctx, request, &nodes) => outcome,
+        outcome = recover(&ctx, request) => outcome,
         () = ctx.stop.cancelled() => return,
     };
     let outcome = outcome.unwrap_or_else(|error| {
@@ -22,7 +22,7 @@ pub(crate) async fn run(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
     ctx.report(Report::Recovered { request, outcome });
 }
 
-async fn recover(ctx: &Context, id: RequestId, nodes: &[NodeId]) -> Result<Recovered> {
+async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
     let held = match ctx.registry.requests().lock(id, Patience::None).await? {
         Attempt::Held(held) => *held,
         Attempt::Busy => return Ok(Recovered::Again),
@@ -32,12 +32,17 @@ async fn recover(ctx: &Context, id: RequestId, nodes: &[NodeId]) -> Result<Recov
         held.guard.release().await?;
         return Ok(Recovered::Done);
     };
-    for node in nodes {
+    // Whoever had the lock wrote its last records before it lost it; they may not have come to us yet.
+    ctx.nodes.synced().await?;
+    let nodes = allocated_to(ctx, id);
+    for node in &nodes {
         if !take_back(ctx, id, *node).await? {
             held.guard.release().await?;
             return Ok(Recovered::Again);
         }
     }
+    // Whoever plans the request next should see the nodes that are free again.
+    ctx.nodes.synced().await?;
     let ops = vec![
         set_request(id, &waiting, held.stat.version)?,
         unlock(&held.guard),
@@ -46,6 +51,16 @@ async fn recover(ctx: &Context, id: RequestId, nodes: &[NodeId]) -> Result<Recov
     held.guard.forget();
     info!(request = %id, nodes = nodes.len(), "request was left behind by its launcher; it waits again");
     Ok(Recovered::Done)
+}
+
+fn allocated_to(ctx: &Context, request: RequestId) -> Vec<NodeId> {
+    let mut nodes = Vec::new();
+    ctx.nodes.for_each(|node| {
+        if node.value.allocated_to == Some(request) {
+            nodes.push(node.id);
+        }
+    });
+    nodes
 }
 
 /// False if somebody has the node's lock.

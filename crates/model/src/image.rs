@@ -41,6 +41,10 @@ record! {
         /// The builder, by an id that outlives a change of its host name.
         "builder_id" => builder_id: Option<Box<str>> = None, omits Option::is_none;
         "formats" => formats: Formats = Formats::default(), omits Formats::is_empty;
+        /// `zuul` if it was fetched from a build of Zuul, which the next two keys name. Python passes over all three.
+        "source" => source: Option<Box<str>> = None, omits Option::is_none;
+        "zuul_build_uuid" => zuul_build_uuid: Option<Box<str>> = None, omits Option::is_none;
+        "zuul_end_time" => zuul_end_time: Option<Timestamp> = None, omits Option::is_none;
         "username" => username: Option<Box<str>> = None, absent Some("zuul".into());
         "python_path" => python_path: Option<Box<str>> = None, absent Some(OLD_PYTHON.into());
         "shell_type" => shell_type: Option<Box<str>> = None;

@@ -74,6 +74,16 @@ pub fn image_notes(image: &ImageName) -> String {
     format!("{IMAGE_NOTES}/{image}")
 }
 
+/// Which builds of an image are on trial, taken back or pinned.
+pub fn image_canary(image: &ImageName) -> String {
+    format!("{IMAGE_NOTES}/{image}/canary")
+}
+
+/// What Zuul offers of an image that its jobs make.
+pub fn image_market(image: &ImageName) -> String {
+    format!("{IMAGE_NOTES}/{image}/zuul")
+}
+
 /// How far the jobs of the image are, while there are any.
 pub fn image_jobs(image: &ImageName) -> String {
     format!("{IMAGE_NOTES}/{image}/jobs")

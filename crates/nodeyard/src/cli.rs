@@ -25,8 +25,16 @@ pub(crate) struct Nodeyard {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeyardCommand {
+    /// Write a configuration for machines on this host, with all that it needs
+    Init(commands::init::InitArgs),
     /// Run everything in this process, on the embedded store unless ZooKeeper is configured
     Up(commands::up::UpArgs),
+    /// Get machines, run a command on them, give them back
+    Request(commands::request::RequestArgs),
+    /// List, show, renew and end leases
+    Lease(commands::lease::LeaseArgs),
+    /// List, show and close scopes, and print their machines as an Ansible inventory
+    Scope(commands::scope::ScopeArgs),
     /// Check, show or describe the configuration
     Config(commands::config::ConfigArgs),
     /// List, build, pause and delete images, and see why one is (not) being built

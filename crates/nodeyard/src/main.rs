@@ -1,5 +1,6 @@
 //! The `nodeyard` binary: command lines, and the only place where all parts are wired together.
 
+mod api_client;
 mod background;
 mod cli;
 mod commands;
@@ -10,6 +11,7 @@ mod host;
 mod logging;
 mod output;
 mod program;
+mod span;
 mod store_access;
 
 use std::ffi::OsString;
@@ -81,6 +83,7 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         NodeyardCommand::Completions(args) => commands::completions::run(&args)?,
         NodeyardCommand::Man(args) => commands::man::run(&args)?,
         NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
+        NodeyardCommand::Init(args) => block_on(commands::init::run(args))?,
         NodeyardCommand::Config(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             return commands::config::run(&args, &context);
@@ -92,6 +95,18 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         NodeyardCommand::Image(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::image::run(args, &context))?;
+        }
+        NodeyardCommand::Request(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            return block_on(commands::request::run(args, &context));
+        }
+        NodeyardCommand::Lease(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            block_on(commands::lease::run(args, &context))?;
+        }
+        NodeyardCommand::Scope(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            block_on(commands::scope::run(args, &context))?;
         }
         NodeyardCommand::Explain(args) => {
             logging::start(logging::Level::commands(context.verbose))?;

@@ -177,20 +177,34 @@ async fn embedded(directory: &Path, patience: Duration) -> anyhow::Result<Access
 }
 
 /// The file for the process that is to be its owner. A command that has it open for a moment is waited for;
-/// another owner, who serves the socket, is not.
+/// another owner, who serves the socket, is not, and is named.
 pub(crate) async fn own(directory: &Path, patience: Duration) -> anyhow::Result<Arc<Embedded>> {
     let path = directory.join(socket::FILE_NAME);
     let deadline = Instant::now() + patience;
     loop {
         match open_file(directory).await {
-            Err(Error::InUse { .. })
-                if Instant::now() < deadline && UnixStream::connect(&path).await.is_err() =>
-            {
-                sleep(RETRY).await;
-            }
+            Err(error @ Error::InUse { .. }) => match UnixStream::connect(&path).await {
+                Err(_) if Instant::now() < deadline => sleep(RETRY).await,
+                Err(_) => return Err(error.into()),
+                Ok(owner) => return Err(error).with_context(|| described(directory, &owner)),
+            },
             engine => return Ok(engine?),
         }
     }
+}
+
+/// Who it is that owns a store, from the other end of its socket.
+fn described(directory: &Path, owner: &UnixStream) -> String {
+    let directory = directory.display();
+    let Some(pid) = owner.peer_cred().ok().and_then(|peer| peer.pid()) else {
+        return format!("another process has the store in {directory}; stop it first");
+    };
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    format!(
+        "process {pid} ({}) has the store in {directory}; stop it first, or use another `state-dir`",
+        line.trim()
+    )
 }
 
 /// Opening reads the whole file, which is not for a thread that others wait for.

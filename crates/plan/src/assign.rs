@@ -15,10 +15,12 @@
 //! 6. It can never be served here (no servers, label unknown or broken, image missing, larger than the empty
 //!    cloud): decline. This comes before everything that passes with time, so that a momentary limit does
 //!    not delay the news.
-//! 7. A label that is not launched has too few free machines: defer.
-//! 8. The tenant's limit, the pool's, the provider's: defer, or reserve.
-//! 9. `max-concurrency` launches are under way: defer.
-//! 10. Accept.
+//! 7. The cloud refuses launches, the request needs one, and another capable pool is not paused: leave it to
+//!    that one.
+//! 8. A label that is not launched has too few free machines: defer.
+//! 9. The tenant's limit, the pool's, the provider's: defer, or reserve.
+//! 10. `max-concurrency` launches are under way: defer.
+//! 11. Accept.
 //!
 //! Limits count records, promises of this and earlier passes, and the use by others; what is accepted is
 //! promised at once. So a burst of requests never exceeds a limit.
@@ -41,7 +43,8 @@
 //!
 //! A pool says that it is *paused*, so that others stop leaving requests to it, while some request finds no room
 //! even without counting what is kept. If what is kept counted, two pools could talk each other into
-//! and out of a pause for ever.
+//! and out of a pause for ever. It is also paused while its cloud refuses launches for lack of quota
+//! ([`World::refuse`]), since then it has less room than it knows.
 //!
 //! [`Policy::patience`]: crate::setup::Policy::patience
 
@@ -76,7 +79,7 @@ pub struct Pass {
     /// Accept, decline and reserve, in the order of service. Everything else waits.
     pub decisions: Vec<Decision>,
     pub evictions: Vec<Eviction>,
-    /// What the pool's component should say: some request waits for room here.
+    /// What the pool's component should say: some request waits for room here, or the cloud refuses launches.
     pub paused: bool,
     /// When patience ends, and the pool may decide otherwise without any event.
     pub again_at: Option<Timestamp>,
@@ -132,8 +135,11 @@ impl World {
             }
         }
 
-        let Look { pass, bookings, .. } = look;
+        let Look {
+            mut pass, bookings, ..
+        } = look;
         if let Some(pool) = self.own.get_mut(key) {
+            pass.paused |= !pool.refused.is_empty();
             let reopened = pass.paused != std::mem::replace(&mut pool.paused, pass.paused);
             let mut dropped = std::mem::replace(&mut pool.bookings, bookings);
             dropped.retain(|old| !pool.bookings.contains(old));
@@ -308,6 +314,7 @@ impl World {
             }
             verdict => {
                 self.fleet.break_promise(request);
+                self.forget_refusal(request);
                 self.set_stage(request, Stage::Held(key.clone()));
                 self.wake_all();
                 Retry::GiveBack(verdict)

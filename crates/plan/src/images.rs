@@ -14,6 +14,8 @@
 //! - A build is begun only when no other is under way, and one that lost its steward is settled first.
 
 mod build;
+mod import;
+mod market;
 mod picture;
 mod remove;
 mod text;
@@ -24,13 +26,14 @@ use std::time::Duration;
 
 use nodeyard_model::Timestamp;
 
+pub use market::{BadBuild, Market, Offer, PassedOver, Refusal, ZuulBuild};
 pub use picture::{
-    Answered, Build, ImagePolicy, Origin, Picture, Request, Services, Setback, Subject, Takes,
-    Upload, UploadRef,
+    Answered, Build, ImagePolicy, Imports, Origin, Picture, Request, Services, Setback, Subject,
+    Takes, Upload, UploadRef,
 };
 pub use verdict::{
-    Action, BuildReport, BuildVerdict, Explanation, Fate, Plan, ProviderReport, RemovalReason,
-    UploadReport, UploadVerdict, Wait, WhyBuild, WhyPaused,
+    Action, BuildReport, BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, Plan,
+    ProviderReport, RemovalReason, UploadReport, UploadVerdict, Wait, WhyBuild, WhyPaused,
 };
 
 /// How long to wait where only time helps.
@@ -65,6 +68,7 @@ impl Pace {
 pub fn decide(picture: &Picture, pace: &Pace, now: Timestamp) -> Plan {
     let judge = Judge::new(picture, pace, now);
     let mut plan = Plan::new(picture.image.clone());
+    plan.explanation.canary = picture.canary.clone();
     build::judge(&judge, &mut plan);
     upload::judge(&judge, &mut plan);
     remove::judge(&judge, &mut plan);

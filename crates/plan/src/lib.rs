@@ -8,6 +8,7 @@
 //! - [`explain`]: why a request waits
 //! - [`min_ready`], [`expiry`], [`orphans`], [`locks`], [`leaks`]: nodes to prepare, and what to clean up
 //! - [`protocol`]: what may be written next, given a record that was read under its lock
+//! - [`canary`]: which upload of an image a launch uses
 //! - [`images`]: when an image is built, uploaded and deleted; apart from all the others
 //!
 //! # How a launcher uses it
@@ -25,11 +26,13 @@
 //!    when it changes.
 //! 5. Between recording a node and launching it, when the own record has come back, ask [`World::excess`].
 //! 6. Say what did not work: [`World::release`] when a request's lock cannot be had, a launch failed for good or the
-//!    pool stops; [`World::retry`] when a launch met a quota; [`World::release_eviction`].
+//!    pool stops; [`World::refuse`] when a launch met a quota, and [`World::retry`] after a while;
+//!    [`World::release_eviction`].
 //!    A request that is fulfilled, failed or gone needs nothing: its record says so.
 //! 7. Once in a while, or when told ([`expiry::Expiry::again_at`]), run the sweeps.
 
 pub mod assign;
+pub mod canary;
 pub mod expiry;
 pub mod explain;
 pub mod images;

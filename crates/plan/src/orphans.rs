@@ -10,8 +10,8 @@ use crate::world::queue::Stage;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orphans {
-    /// Pending, and nobody holds the lock: reset the nodes, then put the request back.
-    pub requests: Vec<LostRequest>,
+    /// Pending, and not served by this launcher: if nobody holds the lock, reset the nodes and put the request back.
+    pub requests: Vec<RequestId>,
     /// Unlocked in a state that nobody leaves a node in, or that says it is to go: delete them.
     pub nodes: Vec<(NodeId, NodeState)>,
     /// Allocated to a request that is gone: ready nodes become free, others are deleted.
@@ -20,22 +20,13 @@ pub struct Orphans {
     pub empty: Vec<NodeId>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LostRequest {
-    pub request: RequestId,
-    pub nodes: Vec<NodeId>,
-}
-
 /// Requests of anybody, nodes of our providers. Costs what there is to clean up.
 pub fn find(world: &World) -> Orphans {
     let requests = world
         .queue
         .pending()
-        .filter(|(id, request)| request.stage == Stage::Open && !world.queue.is_locked(*id))
-        .map(|(request, _)| LostRequest {
-            request,
-            nodes: world.fleet.allocated_to(request).collect(),
-        })
+        .filter(|(_, request)| request.stage == Stage::Open)
+        .map(|(id, _)| id)
         .collect();
     let nodes = world
         .fleet

@@ -60,6 +60,8 @@ pub enum Yield {
     },
     /// This pool lacks a label that another one has.
     Labels { missing: Vec<Label>, to: LauncherId },
+    /// This pool's cloud refuses launches at the moment, and another pool can serve the request.
+    Refused { to: LauncherId },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -245,6 +247,9 @@ impl fmt::Display for Yield {
             }
             Self::Labels { missing, to } => {
                 write!(f, "it lacks {}, {to} has them all", List(missing))
+            }
+            Self::Refused { to } => {
+                write!(f, "the cloud refuses launches, {to} can serve it")
             }
         }
     }

@@ -48,6 +48,8 @@ pub(crate) struct OwnPool {
     pub(crate) paused: bool,
     /// The request that this pool has taken without having room for it yet.
     pub(crate) held: Option<RequestId>,
+    /// Requests that it has taken and whose launches the cloud refused for lack of quota.
+    pub(crate) refused: BTreeSet<RequestId>,
     pub(crate) bookings: Vec<Booking>,
 }
 
@@ -95,11 +97,6 @@ impl World {
         self.queue.put(id, record, now, route);
         self.judge_nodes_of(id);
         self.wake_concerned(id);
-    }
-
-    /// Somebody stands in line for the lock of a request, or nobody does any more; a hint.
-    pub fn set_request_locked(&mut self, id: RequestId, locked: bool) {
-        self.queue.set_locked(id, locked);
     }
 
     pub fn remove_request(&mut self, id: RequestId) {
@@ -181,6 +178,7 @@ impl World {
             setup,
             paused: false,
             held: None,
+            refused: BTreeSet::new(),
             bookings: Vec::new(),
         };
         self.own.insert(key, pool);
@@ -244,6 +242,19 @@ impl World {
         };
         self.set_stage(id, stage);
         self.wake_concerned(id);
+    }
+
+    /// The cloud has refused a launch for an accepted request, although there seemed to be room. Until the
+    /// request is done with, its pool is paused, so that others with the same labels do not wait for it.
+    pub fn refuse(&mut self, id: RequestId) {
+        let Some(Stage::Taken(key)) = self.queue.get(id).map(|request| &request.stage) else {
+            return;
+        };
+        if let Some(pool) = self.own.get_mut(key)
+            && pool.refused.insert(id)
+        {
+            self.stale.insert(key.clone());
+        }
     }
 
     /// The node chosen to make room could not be deleted.
@@ -313,7 +324,16 @@ impl World {
         self.stale.remove(key);
     }
 
+    pub(crate) fn forget_refusal(&mut self, id: RequestId) {
+        for (key, pool) in &mut self.own {
+            if pool.refused.remove(&id) {
+                self.stale.insert(key.clone());
+            }
+        }
+    }
+
     fn fleet_release(&mut self, id: RequestId) {
+        self.forget_refusal(id);
         if let Some(key) = self.fleet.break_promise(id) {
             self.wake_provider(&key.provider);
             let tenant = self.queue.get(id).and_then(|r| r.ask.tenant.as_ref());

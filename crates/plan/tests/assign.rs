@@ -261,3 +261,25 @@ fn the_seed_chooses_the_zone() {
     };
     assert_eq!([zone(0), zone(1), zone(2)], ["zone-1", "zone-2", "zone-1"]);
 }
+
+#[test]
+fn a_pool_whose_cloud_refuses_launches_is_passed_over() {
+    let mut launcher = one_pool(5);
+    launcher.provider("spare", limits(&[]), None);
+    launcher.pool(setup("spare", "main", &["small"], limits(&[])), 20);
+    let (cloud, spare) = (pool_key("cloud", "main"), pool_key("spare", "main"));
+    let refused = submit(&mut launcher, 200, &["small"]);
+    launcher.decide();
+    assert_eq!(launcher.world.taken_by(refused), Some(&cloud));
+    launcher.world.refuse(refused);
+    launcher.decide();
+    let next = submit(&mut launcher, 200, &["small"]);
+    launcher.decide();
+    assert_eq!(launcher.world.taken_by(next), Some(&spare));
+
+    launcher.world.release(&cloud, refused);
+    launcher.decide();
+    let last = submit(&mut launcher, 200, &["small"]);
+    launcher.decide();
+    assert_eq!(launcher.world.taken_by(last), Some(&cloud));
+}

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt, join_all};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
@@ -81,6 +83,53 @@ pub async fn get_opt(tree: &dyn Tree, path: &TreePath) -> Result<Option<Record>>
         Ok(record) => Ok(Some(record)),
         Err(Error::NoNode { .. }) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// What a record holds as JSON; none if there is no record, or none that makes sense.
+pub async fn read_json<T: DeserializeOwned>(tree: &dyn Tree, path: &TreePath) -> Result<Option<T>> {
+    let record = get_opt(tree, path).await?;
+    Ok(record.and_then(|record| serde_json::from_slice(&record.data).ok()))
+}
+
+/// Changes what a record holds as JSON, whoever else does so at the same time, and returns it. The change may be made
+/// several times; without one, nothing is written.
+pub async fn change_json<T>(tree: &dyn Tree, path: &TreePath, change: impl Fn(&mut T)) -> Result<T>
+where
+    T: Default + Clone + PartialEq + Serialize + DeserializeOwned,
+{
+    loop {
+        let record = get_opt(tree, path).await?;
+        let known = record
+            .as_ref()
+            .and_then(|record| serde_json::from_slice::<T>(&record.data).ok());
+        let mut value = known.clone().unwrap_or_default();
+        change(&mut value);
+        if known.unwrap_or_default() == value {
+            return Ok(value);
+        }
+        // The types that are kept have only keys and values that JSON has.
+        let data = Bytes::from(serde_json::to_vec(&value).unwrap_or_default());
+        let written = match record {
+            Some(record) => {
+                let version = Version::Exactly(record.stat.version);
+                tree.set(path, data, version).await.map(drop)
+            }
+            None => {
+                let mode = CreateMode::Persistent;
+                tree.create(path, data, mode).await.map(drop)
+            }
+        };
+        match written {
+            Ok(()) => return Ok(value),
+            Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
+            Err(Error::NoNode { .. }) => {
+                if let Some(parent) = path.parent() {
+                    ensure_path(tree, &parent).await?;
+                }
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub mod lock;
 pub mod path;
 pub mod registry;
 pub mod socket;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tree;
 pub mod view;
 pub mod watch;

@@ -18,7 +18,7 @@ use nodeyard_model::{
 };
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::{Attempt, ImageId, ImageRecord, Lifetime, Patience, Registry};
-use nodeyard_store::{CreateMode, Error, TreePath, Version};
+use nodeyard_store::{CreateMode, Error, TreePath, Version, ext};
 use tempfile::TempDir;
 
 struct Bed {
@@ -583,4 +583,33 @@ async fn what_is_not_an_id_is_not_listed() {
     let view = nodes.view().unwrap();
     view.synced().await.unwrap();
     assert_eq!((view.len(), view.flaws().len()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_a_json_record_are_all_made_however_many_make_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(directory.path()).unwrap();
+    let path = TreePath::new("/deep/down/count").unwrap();
+    let change = |add: u64| {
+        let (tree, path) = (store.session(), path.clone());
+        async move { ext::change_json(&*tree, &path, |count: &mut u64| *count += add).await }
+    };
+    // Nothing to say, nothing written.
+    assert_eq!(change(0).await.unwrap(), 0);
+    let tree = store.session();
+    assert!(ext::get_opt(&*tree, &path).await.unwrap().is_none());
+    let changes = (0..40).map(|_| tokio::spawn(change(1)));
+    for change in changes.collect::<Vec<_>>() {
+        change.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        ext::read_json::<u64>(&*tree, &path).await.unwrap(),
+        Some(40)
+    );
+    // What makes no sense is replaced.
+    tree.set(&path, Bytes::from("garbage"), Version::Any)
+        .await
+        .unwrap();
+    assert_eq!(ext::read_json::<u64>(&*tree, &path).await.unwrap(), None);
+    assert_eq!(change(7).await.unwrap(), 7);
 }

@@ -31,6 +31,30 @@ use text::{encode, encode_query, text_of_log};
 /// Gigabytes are unpacked and checked before there is an answer.
 const IMPORT_LIMIT: Duration = Duration::from_secs(3600);
 
+/// How long a runtime may take to say what it is.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What answers at a socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runtime {
+    /// `podman` or `docker`.
+    pub name: &'static str,
+    pub version: String,
+}
+
+/// Asks whoever listens at a socket what it is. The error says what to do if nobody does.
+pub async fn greet(socket: crate::Socket) -> Result<Runtime, Error> {
+    let engine = Engine {
+        transport: Arc::new(socket),
+        limit: GREETING_LIMIT,
+    };
+    let info = engine.info().await?;
+    Ok(Runtime {
+        name: info.engine(),
+        version: info.server_version,
+    })
+}
+
 /// A runtime that is talked to.
 #[derive(Debug)]
 pub(crate) struct Engine {

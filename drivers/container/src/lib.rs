@@ -17,6 +17,7 @@ mod socket;
 mod transport;
 
 pub use driver::ContainerDriver;
+pub use engine::{Runtime, greet};
 pub use options::{
     CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
     PoolOptions, Reach,

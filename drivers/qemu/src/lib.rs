@@ -9,6 +9,7 @@
 //!                      <id>/         disk.qcow2, seed.img, console.log, qemu.log, qmp.sock
 //!             uploads/<id>.json      an image of ours: whose it is, and whether it is complete
 //!                     <id>.qcow2     its bytes; never without the description
+//!             templates/             saved memory that machines continue from, for labels with `warm-template`
 //!             images/                files that an operator put there, for `image-filters`
 //!             accelerator.json       what a trial of KVM came to
 //! ```

@@ -10,6 +10,7 @@ mod network;
 mod process;
 mod qmp;
 mod seed;
+mod template;
 
 use std::fs;
 use std::io;
@@ -33,6 +34,7 @@ use self::accelerator::Accelerators;
 use self::arguments::MARK;
 use self::descriptions::{Shelf, create_private, remove_directory, unless_missing};
 use self::qmp::{Qmp, QmpError, SOCKET};
+use self::template::Templates;
 use crate::host::{
     Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals,
 };
@@ -53,6 +55,7 @@ pub struct LocalHost {
     machines: Shelf,
     uploads: Shelf,
     accelerators: Accelerators,
+    templates: Templates,
 }
 
 impl LocalHost {
@@ -61,6 +64,7 @@ impl LocalHost {
             machines: Shelf::new(options.directory.join("machines")),
             uploads: Shelf::new(options.directory.join("uploads")),
             accelerators: Accelerators::default(),
+            templates: Templates::new(options.directory.join("templates")),
             options,
         }
     }
@@ -104,10 +108,15 @@ impl LocalHost {
         remove_directory(&directory).await.map_err(failed)?;
         create_private(&directory).map_err(failed)?;
         let engine = self.accelerators.choose(&self.options).await?;
-        disk::make_overlay(&directory, recipe).await?;
+        let mut recipe = recipe.clone();
+        let beginning = self
+            .templates
+            .prepare(&self.options, machine, &mut recipe, engine, &directory)
+            .await;
+        disk::make_overlay(&directory, &recipe).await?;
         let seed = seed::image(machine, &recipe.seed).map_err(failed)?;
         fs::write(directory.join(seed::SEED), seed).map_err(failed)?;
-        let arguments = arguments::machine(&self.options, machine, recipe, engine);
+        let arguments = arguments::machine(&self.options, machine, &recipe, engine, beginning);
         let lock = self.machines.lock(id).map_err(failed)?;
         let lock = lock.ok_or_else(|| {
             Error::retry(format!("machine {id} is being started by somebody else"))
@@ -183,7 +192,13 @@ impl Host for LocalHost {
             None => self.run(machine, recipe).await?,
         };
         self.note_process(machine, process.clone())?;
-        launch::answering(id, &self.directory(id), &process).await
+        let directory = self.directory(id);
+        launch::answering(id, &directory, &process).await?;
+        if directory.join(template::MEMORY).exists() {
+            let resumed = template::resume(&directory).await;
+            resumed.map_err(|cause| control_error(id, cause))?;
+        }
+        Ok(())
     }
 
     async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error> {
@@ -346,7 +361,8 @@ impl Host for LocalHost {
         let failed = |cause| trouble("files without a description", cause);
         let machines = self.machines.tidy(now, runs).map_err(failed)?;
         let uploads = self.uploads.tidy(now, |_| false).map_err(failed)?;
-        Ok(machines + uploads)
+        let templates = self.templates.tidy(now).map_err(failed)?;
+        Ok(machines + uploads + templates)
     }
 }
 

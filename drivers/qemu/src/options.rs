@@ -62,6 +62,8 @@ pub struct LabelOptions {
     /// Whether a machine must be heard before it is there.
     pub host_key_checking: bool,
     pub console_log: bool,
+    /// Machines continue from saved memory, where their image knows how to.
+    pub warm_template: bool,
 }
 
 /// What the machines of a label boot from.
@@ -267,9 +269,6 @@ fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
             return Err(Error::permanent(format!("label {name} has no image")));
         }
     };
-    if label.warm_template {
-        tracing::warn!(label = %label.name, "machines start from the beginning: `warm-template` is not part of this version");
-    }
     Ok(LabelOptions {
         name: label.name.as_str().into(),
         image,
@@ -287,6 +286,7 @@ fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
             .collect(),
         host_key_checking: label.host_key_checking,
         console_log: label.console_log,
+        warm_template: label.warm_template,
     })
 }
 

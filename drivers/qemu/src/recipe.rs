@@ -44,6 +44,8 @@ pub struct Recipe {
     /// What boots; the firmware boots the disk if there is none.
     pub kernel: Option<Kernel>,
     pub seed: Seed,
+    /// Whether to continue from saved memory.
+    pub warm: bool,
     /// The port of the guest that has to be reached.
     pub guest_port: u16,
 }

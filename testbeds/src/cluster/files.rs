@@ -8,19 +8,18 @@ use rcgen::{DistinguishedName, DnType};
 use serde_json::json;
 
 use super::network::Network;
-use crate::certificates::{Identity, authority, signed};
+use crate::certificates::{Authority, Identity};
 
 pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
     let pki = directory.join("pki");
-    fs::create_dir_all(&pki)?;
-    let (ca, issuer) = authority(&pki, "ca")?;
+    let authority = Authority::create(&pki, "ca")?;
     let member = |name: &str, organization: Option<&str>, common: &str, valid_for: &[&str]| {
         let mut subject = DistinguishedName::new();
         subject.push(DnType::CommonName, common);
         if let Some(organization) = organization {
             subject.push(DnType::OrganizationName, organization);
         }
-        signed(&pki, name, subject, valid_for, &issuer)
+        authority.sign_subject(name, subject, valid_for)
     };
     let (node, service) = (network.node(), network.api_service());
     let names = [&*node, &*service, "127.0.0.1", "kubernetes.default.svc"];
@@ -36,7 +35,7 @@ pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
             "kind": "Config",
             "clusters": [{"name": "test", "cluster": {
                 "server": format!("https://{node}:6443"),
-                "certificate-authority": ca,
+                "certificate-authority": authority.ca,
             }}],
             "users": [{"name": "user", "user": {
                 "client-certificate": identity.cert,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Job, TENANT};
+use super::{TENANT, ZuulOptions};
 use crate::zookeeper::ZooKeeperServer;
 
 /// Where the executor finds [`JOBS`] of the bed, in a name space of its own: sockets in the directory of a build
@@ -28,23 +28,32 @@ pub(super) struct Settings<'a> {
     pub(super) python_base: String,
 }
 
-pub(super) fn write(directory: &Path, settings: &Settings<'_>, jobs: &[Job]) -> Result<()> {
+pub(super) fn write(
+    directory: &Path,
+    settings: &Settings<'_>,
+    options: &ZuulOptions,
+) -> Result<()> {
     for name in [JOBS, STATE, TEMPORARY, REPOSITORIES] {
         fs::create_dir(directory.join(name))?;
     }
     fs::write(directory.join("zuul.conf"), zuul_conf(directory, settings)?)?;
     fs::write(directory.join("logging.yaml"), LOGGING)?;
-    let projects: String = jobs
+    let projects: String = options
+        .jobs
         .iter()
         .map(|job| format!("          - {}\n", job.name))
         .collect();
+    let (rule, access) = match options.protected {
+        true => (RULE, "    access-rules: [tested]\n"),
+        false => ("", ""),
+    };
     let tenants = format!(
-        "- tenant:\n    \
+        "{rule}- tenant:\n    \
              name: {TENANT}\n    \
              source:\n      \
                local:\n        \
                  config-projects:\n          - config\n        \
-                 untrusted-projects:\n{projects}"
+                 untrusted-projects:\n{projects}{access}"
     );
     fs::write(directory.join("tenants.yaml"), tenants)?;
     Ok(())
@@ -137,6 +146,13 @@ fn zuul_conf(directory: &Path, settings: &Settings<'_>) -> Result<String> {
     }
     Ok(text)
 }
+
+const RULE: &str = "\
+- authorization-rule:
+    name: tested
+    conditions:
+      - zuul_uid: test
+";
 
 const LOGGING: &str = "\
 version: 1

@@ -17,7 +17,10 @@ pub(super) fn create(bed: &Path, jobs: &[Job]) -> Result<()> {
     create_one(bed, "config", &templates.join("config-repository"), None)?;
     for job in jobs {
         let definition = definition(job);
-        let template = templates.join("job-repository");
+        let template = match job.image {
+            Some(_) => templates.join("image-job-repository"),
+            None => templates.join("job-repository"),
+        };
         create_one(bed, &job.name, &template, Some(&definition))?;
     }
     Ok(())
@@ -37,6 +40,7 @@ fn create_one(bed: &Path, name: &str, template: &Path, definition: Option<&str>)
     copy_directory(template, &work)?;
     if let Some(definition) = definition {
         fs::write(work.join("zuul.yaml"), definition)?;
+        copy_directory(&testbeds().join("../roles"), &work.join("roles"))?;
     }
     git(bed, &["init", "--bare", "-b", "master", &repository])?;
     git(&work, &["init", "-b", "master"])?;
@@ -52,7 +56,7 @@ fn working_copy(bed: &Path, name: &str) -> PathBuf {
 }
 
 fn definition(job: &Job) -> String {
-    let name = &job.name;
+    let (name, image) = (&job.name, job.image.as_ref());
     let nodes: String = (1..)
         .zip(&job.labels)
         .map(|(number, label)| format!("        - {{name: node{number}, label: {label}}}\n"))
@@ -62,12 +66,14 @@ fn definition(job: &Job) -> String {
              name: {name}\n    \
              parent: base\n    \
              run: playbooks/run.yaml\n    \
-             vars: {{meant_to_fail: {fails}}}\n    \
+             vars: {{meant_to_fail: {fails}, image_store: '{store}', image_url: '{url}'}}\n    \
              nodeset:\n      \
                nodes:\n{nodes}\
          - project:\n    \
              post: {{jobs: [{name}]}}\n",
         fails = job.meant_to_fail,
+        store = image.map_or(String::new(), |image| image.store.display().to_string()),
+        url = image.map_or("", |image| &image.url),
     )
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,11 +11,15 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(super) struct Web {
     pub(super) port: u16,
+    /// Whether even a look needs the token.
+    pub(super) protected: bool,
+    pub(super) token: OnceLock<String>,
 }
 
 impl Web {
     pub(super) fn get(&self, path: &str) -> Result<Value> {
-        self.request("GET", path, None, None)
+        let token = self.token.get().filter(|_| self.protected);
+        self.request("GET", path, token.map(String::as_str), None)
     }
 
     /// An empty answer is `Null`.

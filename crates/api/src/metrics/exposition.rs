@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write as _};
 use super::histogram::Histogram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -13,19 +13,19 @@ pub(super) enum Kind {
 
 /// The text of families of samples.
 #[derive(Debug, Default)]
-pub(super) struct Exposition(String);
+pub(crate) struct Exposition(String);
 
 /// The samples of one name.
-pub(super) struct Family<'a> {
+pub(crate) struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
 }
 
 /// Names and values that tell the samples of a family apart.
-pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Exposition {
-    pub(super) fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
+    pub(crate) fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -41,17 +41,17 @@ impl Exposition {
         }
     }
 
-    pub(super) fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.0
     }
 }
 
 impl Family<'_> {
-    pub(super) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
+    pub(crate) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
         self.line("", labels, value);
     }
 
-    pub(super) fn histogram(&mut self, labels: Labels<'_>, histogram: &Histogram) {
+    pub(crate) fn histogram(&mut self, labels: Labels<'_>, histogram: &Histogram) {
         let mut bucket = |bound: &str, count| {
             self.line("_bucket", &[labels, &[("le", bound)]].concat(), count);
         };

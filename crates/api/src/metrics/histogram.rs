@@ -3,33 +3,59 @@
 use std::time::Duration;
 
 /// Upper bounds in seconds: from a ready node at hand to a day when the cloud is full.
-pub(super) const BOUNDS: [f64; 17] = [
+const OF_NODES: [f64; 17] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
     3600.0,
 ];
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct Histogram {
+/// From a small image on this host to one that is built or uploaded all night.
+const OF_IMAGES: [f64; 12] = [
+    1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0,
+];
+
+#[derive(Debug, Clone)]
+pub(crate) struct Histogram {
+    bounds: &'static [f64],
     /// Those not above each bound, and above the one before.
-    within: [u64; BOUNDS.len()],
+    within: Box<[u64]>,
     count: u64,
     sum: f64,
 }
 
+/// For nodes.
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::with(&OF_NODES)
+    }
+}
+
 impl Histogram {
-    pub(super) fn observe(&mut self, duration: Duration) {
+    pub(crate) fn of_images() -> Self {
+        Self::with(&OF_IMAGES)
+    }
+
+    fn with(bounds: &'static [f64]) -> Self {
+        Self {
+            bounds,
+            within: vec![0; bounds.len()].into(),
+            count: 0,
+            sum: 0.0,
+        }
+    }
+
+    pub(crate) fn observe(&mut self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         self.count += 1;
         self.sum += seconds;
-        let buckets = BOUNDS.iter().zip(&mut self.within);
+        let buckets = self.bounds.iter().zip(&mut self.within);
         if let Some((_, bucket)) = buckets.into_iter().find(|(bound, _)| seconds <= **bound) {
             *bucket += 1;
         }
     }
 
     /// Each bound with how many were not above it.
-    pub(super) fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
-        BOUNDS
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
+        self.bounds
             .iter()
             .zip(&self.within)
             .scan(0, |sum, (bound, count)| {
@@ -38,11 +64,11 @@ impl Histogram {
             })
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    pub(super) fn sum(&self) -> f64 {
+    pub(crate) fn sum(&self) -> f64 {
         self.sum
     }
 }

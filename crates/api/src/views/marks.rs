@@ -23,6 +23,15 @@ pub enum Mark {
     Building(ImageName, String),
 }
 
+impl Mark {
+    pub fn image(&self) -> &ImageName {
+        match self {
+            Self::Image(image) | Self::Paused(image) | Self::Asked(image) => image,
+            Self::Building(image, _) => image,
+        }
+    }
+}
+
 impl Shape for MarkShape {
     type Id = Mark;
     type Value = ();
@@ -59,7 +68,8 @@ pub(crate) fn paused(marks: &View<MarkShape>) -> BTreeSet<ImageName> {
     all(marks).filter_map(image).collect()
 }
 
-pub(crate) fn images(marks: &View<MarkShape>) -> impl Iterator<Item = ImageRow> + use<> {
+/// What is asked of each image, in the order of names.
+pub fn images(marks: &View<MarkShape>) -> impl Iterator<Item = ImageRow> + use<> {
     #[derive(Default)]
     struct Found {
         exists: bool,

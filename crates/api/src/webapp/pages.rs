@@ -17,10 +17,10 @@ use super::accept::{self, Format};
 use super::cache::{Cache, MAX_AGE, Page};
 use super::lists::{List, Wanted};
 
-const TEXT: &str = "text/plain; charset=UTF-8";
+pub(crate) const TEXT: &str = "text/plain; charset=UTF-8";
 const JSON: &str = "application/json";
 /// The version says which dialect of Prometheus this is.
-const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn router(sources: Sources) -> Router {
     Router::new()
@@ -50,7 +50,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-fn alive() -> Response {
+pub(crate) fn alive() -> Response {
     answer(StatusCode::OK, TEXT, "OK")
 }
 
@@ -155,7 +155,7 @@ fn conditional(headers: &HeaderMap, format: Format, page: Page) -> Response {
     response
 }
 
-fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
+pub(crate) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Body::from(body.into()));
     *response.status_mut() = status;
     set(&mut response, header::CONTENT_TYPE, kind);

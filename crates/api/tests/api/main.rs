@@ -9,6 +9,7 @@
 )]
 
 mod bed;
+mod builder;
 mod hostile;
 mod http;
 mod metrics;

@@ -57,9 +57,14 @@ async fn metrics_are_the_golden_ones() {
         page.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
     );
-    let shown = page.body.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    assert_golden("metrics.txt", &page.body);
+}
 
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/metrics.txt");
+/// Compares a page with the file that has it.
+pub(crate) fn assert_golden(file: &str, shown: &str) {
+    let shown = shown.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let golden = golden.join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&golden, &shown).unwrap();
     }

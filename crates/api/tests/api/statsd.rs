@@ -30,7 +30,7 @@ impl Ear {
         self.socket.local_addr().unwrap().port()
     }
 
-    async fn statsd(&self) -> Statsd {
+    pub(crate) async fn statsd(&self) -> Statsd {
         let port = self.port().to_string();
         let options = statsd::Options::from_variables(Some("127.0.0.1"), Some(&port));
         Statsd::open(&options.unwrap().unwrap()).await.unwrap()

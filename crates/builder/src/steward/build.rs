@@ -7,6 +7,7 @@ use nodeyard_model::{BuildId, BuildKey, BuildState, Formats, ImageBuild, ImageNa
 use nodeyard_plan::images::{Action, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::lock::LockGuard;
+use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -17,7 +18,9 @@ use super::events::BuildEnded;
 use super::inquiry::Found;
 use super::notes::Notes;
 use super::progress::Reporter;
-use crate::jobs::{BuildJob, BuildResult, Function, from_payload};
+use crate::jobs::{
+    BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, Provenance, from_payload,
+};
 
 impl Context {
     pub(super) async fn build(
@@ -54,10 +57,13 @@ impl Context {
         };
         tracing::info!(%image, %build, "a build without a steward is taken over");
         let asked = stored.value.formats.iter().map(Box::from).collect();
-        let running = Running::new(self, key, stored.stat.czxid, asked);
+        let mut running = Running::new(self, key, stored.stat.czxid, asked);
+        if let Some(zuul_build) = &stored.value.zuul_build_uuid {
+            running = running.importing(zuul_build);
+        }
         let tree = &**self.registry.tree();
         let reporter = Reporter::begin(tree, image, build, None).await;
-        let found = self.inquire_build(&running.key).await;
+        let found = self.inquire_build(&running.key, &running.function()).await;
         reporter.end().await;
         running.end(claim, found).await
     }
@@ -73,7 +79,11 @@ impl Context {
         Ok(Came::Through)
     }
 
-    async fn claim_image(&self, image: &ImageName, action: &Action) -> Result<Option<Claim>> {
+    pub(super) async fn claim_image(
+        &self,
+        image: &ImageName,
+        action: &Action,
+    ) -> Result<Option<Claim>> {
         let lock = self.registry.images().building_lock(image)?;
         let Some(claim) = Claim::attempt(lock).await? else {
             return Ok(None);
@@ -88,37 +98,67 @@ impl Context {
 }
 
 /// A build that has a record.
-struct Running<'c> {
+pub(super) struct Running<'c> {
     ctx: &'c Context,
     key: BuildKey,
     order: i64,
     asked: BTreeSet<Box<str>>,
+    /// The build of Zuul that it is fetched from.
+    zuul_build: Option<Box<str>>,
     begun: Instant,
 }
 
 impl<'c> Running<'c> {
-    fn new(ctx: &'c Context, key: BuildKey, order: i64, asked: BTreeSet<Box<str>>) -> Self {
+    pub(super) fn new(
+        ctx: &'c Context,
+        key: BuildKey,
+        order: i64,
+        asked: BTreeSet<Box<str>>,
+    ) -> Self {
         Self {
             ctx,
             key,
             order,
             asked,
+            zuul_build: None,
             begun: Instant::now(),
         }
     }
 
+    /// It is fetched from a build of Zuul.
+    pub(super) fn importing(mut self, zuul_build: &str) -> Self {
+        self.zuul_build = Some(zuul_build.into());
+        self
+    }
+
+    fn function(&self) -> Function {
+        let image = self.key.image.clone();
+        match self.zuul_build {
+            Some(_) => Function::Import(image),
+            None => Function::Build(image),
+        }
+    }
+
     async fn begin(self, claim: Claim) -> Result<Came> {
-        let (ctx, build) = (self.ctx, self.key.build);
-        let function = Function::Build(self.key.image.clone());
         let job = BuildJob {
-            image_id: ImageId::from(build),
-            managed: Some((&*ctx.system).into()),
+            image_id: ImageId::from(self.key.build),
+            managed: Some((&*self.ctx.system).into()),
             formats: self.asked.iter().cloned().collect(),
             stream: false,
         };
+        self.submit(claim, &job).await
+    }
+
+    pub(super) async fn begin_import(self, claim: Claim, job: &ImportJob) -> Result<Came> {
+        self.submit(claim, job).await
+    }
+
+    async fn submit(self, claim: Claim, job: &impl Serialize) -> Result<Came> {
+        let (ctx, build) = (self.ctx, self.key.build);
+        let function = self.function();
         let tree = &**ctx.registry.tree();
         let mut reporter = Reporter::begin(tree, &self.key.image, build, None).await;
-        let answer = match ctx.submit(&function, &job).await {
+        let answer = match ctx.submit(&function, job).await {
             Ok(job) => ctx.follow(&function, build, job, &mut reporter).await,
             Err(answer) => answer,
         };
@@ -126,14 +166,14 @@ impl<'c> Running<'c> {
             Answer::Done(data) => match from_payload::<BuildResult>(&function, &data) {
                 Ok(result) if result.image_id.build() == Some(build) => Found::Done(result),
                 // A worker that knows only the old answer, or garbles the new one.
-                _ => ctx.inquire_build(&self.key).await,
+                _ => ctx.inquire_build(&self.key, &function).await,
             },
-            Answer::Failed(failure) => Found::Failed(failure.reason),
+            Answer::Failed(failure) => Found::Failed(failure),
             Answer::Lost(reason) => {
                 tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
-                ctx.inquire_build(&self.key).await
+                ctx.inquire_build(&self.key, &function).await
             }
-            Answer::Unsent(reason) => Found::Failed(reason),
+            Answer::Unsent(reason) => Found::Failed(Failure::unable(reason)),
         };
         reporter.end().await;
         self.end(claim, found).await
@@ -142,9 +182,14 @@ impl<'c> Running<'c> {
     async fn end(self, mut claim: Claim, found: Found<BuildResult>) -> Result<Came> {
         let result = match found {
             Found::Done(result) => Ok(result),
-            Found::Failed(reason) => Err(reason),
-            Found::Nothing => Err("no worker knows of the build any more".to_owned()),
+            Found::Failed(failure) => Err(failure),
+            Found::Nothing => Err(Failure::unable("no worker knows of the build any more")),
         };
+        // Before the build can be used: whoever asks where it comes from is told.
+        let provenance = result.as_ref().ok().and_then(|r| r.provenance.as_ref());
+        if provenance.is_some() {
+            self.note_provenance(provenance).await?;
+        }
         let stored = loop {
             match self.store(claim.guard(), result.as_ref().ok()).await {
                 Err(error) if error.is_connection() => claim.renew().await?,
@@ -153,9 +198,26 @@ impl<'c> Running<'c> {
         };
         if stored {
             self.note(result).await?;
+        } else if provenance.is_some() {
+            self.note_provenance(None).await?;
         }
         claim.release().await?;
         Ok(Came::Through)
+    }
+
+    async fn note_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {
+        let build = self.key.build;
+        let tree = &**self.ctx.registry.tree();
+        Notes::change(tree, &self.key.image, |notes| match provenance {
+            Some(provenance) => {
+                let known = notes.builds.entry(build).or_default();
+                known.provenance = Some(provenance.clone());
+            }
+            None => {
+                notes.builds.remove(&build);
+            }
+        })
+        .await
     }
 
     /// False if somebody else has ended the build, or it is gone.
@@ -190,23 +252,29 @@ impl<'c> Running<'c> {
         record
     }
 
-    async fn note(&self, result: Result<BuildResult, String>) -> Result<()> {
+    async fn note(&self, result: Result<BuildResult, Failure>) -> Result<()> {
         let (ctx, image, build) = (self.ctx, &self.key.image, self.key.build);
         let took = self.begun.elapsed();
         let result = match result {
             Ok(result) => result,
-            Err(reason) => {
-                let formats = None;
+            Err(failure) => {
                 ctx.events.built(&BuildEnded {
                     image,
                     took,
-                    formats,
+                    formats: None,
+                    exit_code: failure.exit_code.unwrap_or(1),
                 });
+                // Another try would end the same way, and the next build may be better.
+                if let Some(zuul_build) = &self.zuul_build
+                    && failure.kind == FailureKind::Failed
+                {
+                    return ctx.spurn(image, zuul_build, &failure).await;
+                }
                 let trouble = Trouble {
                     subject: Subject::Build,
                     build,
                     order: self.order,
-                    reason,
+                    reason: failure.reason,
                 };
                 return ctx.failed(image, trouble).await;
             }
@@ -217,7 +285,12 @@ impl<'c> Running<'c> {
             image,
             took,
             formats: Some(&formats),
+            exit_code: 0,
         });
+        if let Some(provenance) = &result.provenance {
+            let sent = provenance.artifacts.values().map(|file| file.sent.size);
+            ctx.events.fetched(image, sent.sum());
+        }
         let made_less = self.asked.iter().any(|f| !result.formats.contains_key(f));
         Notes::change(&**ctx.registry.tree(), image, |notes| {
             notes.setbacks.remove(&Subject::Build);

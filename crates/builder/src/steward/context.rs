@@ -14,6 +14,7 @@ use super::events::Events;
 use super::functions::{Directory, Functions};
 use super::notes::Notes;
 use super::options::{Options, Timing};
+use super::zuul::Zuuls;
 use super::{Parts, picture};
 
 /// Cloning is cheap.
@@ -28,6 +29,7 @@ pub(super) struct Context {
     pub(super) timing: Timing,
     pace: Pace,
     pub(super) events: Arc<dyn Events>,
+    pub(super) zuuls: Arc<Zuuls>,
     /// Most uploads at once.
     pub(super) uploads: Arc<Semaphore>,
 }
@@ -71,6 +73,7 @@ impl Context {
             timing: options.timing,
             pace: options.pace,
             events: Arc::clone(&parts.events),
+            zuuls: Arc::default(),
             uploads: Arc::new(Semaphore::new(options.uploads)),
         }
     }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use nodeyard_config::Config;
 use nodeyard_model::{ImageName, Timestamp, layout};
-use nodeyard_plan::images::{Action, BuildVerdict, Explanation, Fate, Plan, UploadVerdict, Wait};
+use nodeyard_plan::images::{
+    Action, BuildVerdict, Explanation, Fate, ImportVerdict, Plan, UploadVerdict, Wait,
+};
 use nodeyard_store::{TreePath, WatchEvent, Watcher, ext};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -309,6 +311,11 @@ async fn carry_out(
 ) -> nodeyard_store::Result<Came> {
     match action {
         Action::Build { formats } => ctx.build(image, formats).await,
+        Action::AskZuul => ctx.ask_zuul(image).await,
+        Action::Import {
+            zuul_build,
+            formats,
+        } => ctx.import(image, zuul_build, formats).await,
         Action::ResumeBuild { build } => ctx.resume_build(image, *build).await,
         Action::ClearRequest { order } => ctx.clear_request(image, *order).await,
         Action::Upload { build, provider } => {
@@ -328,7 +335,15 @@ fn waits_for_worker(explanation: &Explanation) -> bool {
     let fates = explanation.builds.iter().map(|report| &report.fate);
     let mut fates = fates.chain(explanation.uploads.iter().map(|report| &report.fate));
     let mut providers = explanation.providers.iter();
-    matches!(&explanation.build, BuildVerdict::Waits { wait, .. } if is_worker(wait))
+    let build = match &explanation.build {
+        BuildVerdict::Waits { wait, .. } => Some(wait),
+        BuildVerdict::Imported(report) => match &report.verdict {
+            ImportVerdict::Waits { wait, .. } => Some(wait),
+            _ => None,
+        },
+        _ => None,
+    };
+    build.is_some_and(is_worker)
         || providers.any(|report| {
             matches!(&report.verdict, UploadVerdict::Waits { wait, .. } if is_worker(wait))
         })

@@ -12,6 +12,12 @@ pub trait Events: fmt::Debug + Send + Sync {
     /// A build ended that this steward has waited for.
     fn built(&self, _build: &BuildEnded<'_>) {}
 
+    /// Zuul was asked what it has, and has answered or not.
+    fn polled(&self, _image: &ImageName, _answered: bool) {}
+
+    /// So many bytes were fetched for an image.
+    fn fetched(&self, _image: &ImageName, _bytes: u64) {}
+
     /// An upload is ready, so long after it was begun.
     fn uploaded(&self, _image: &ImageName, _provider: &ProviderName, _took: Duration) {}
 
@@ -31,6 +37,8 @@ pub struct BuildEnded<'a> {
     pub took: Duration,
     /// None if it failed.
     pub formats: Option<&'a [(&'a str, &'a FormatInfo)]>,
+    /// Of its program; 1 if it failed in another way.
+    pub exit_code: i32,
 }
 
 /// What is being done, in the numbers of Nodepool's metrics.

@@ -114,6 +114,7 @@ impl Functions {
         }
         Services::Known(Answered {
             build: self.answers(&Function::Build(image.clone())),
+            import: self.answers(&Function::Import(image.clone())),
             upload,
             delete,
             upload_delete: providers

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::calls::Answer;
 use super::context::Context;
 use crate::jobs::{
-    BuildResult, Function, ImageInfo, InfoJob, LocalState, UploadProgress, UploadResult,
+    BuildResult, Failure, Function, ImageInfo, InfoJob, LocalState, UploadProgress, UploadResult,
     from_payload,
 };
 
@@ -15,7 +15,7 @@ use crate::jobs::{
 #[derive(Debug)]
 pub(super) enum Found<T> {
     Done(T),
-    Failed(String),
+    Failed(Failure),
     /// Nobody knows of it, and nobody will.
     Nothing,
 }
@@ -48,20 +48,19 @@ impl Context {
     /// Waits for the end of a build that we have no job of.
     ///
     /// Its job may still wait for a worker: that of a steward whose session was lost, which has its job yet.
-    pub(super) async fn inquire_build(&self, key: &BuildKey) -> Found<BuildResult> {
-        let job = Function::Build(key.image.clone());
-        self.inquire(key.build, Some(&job), |info| match info.state {
+    pub(super) async fn inquire_build(&self, key: &BuildKey, job: &Function) -> Found<BuildResult> {
+        self.inquire(key.build, Some(job), |info| match info.state {
             LocalState::Building => Stand::UnderWay,
             LocalState::Ready => Stand::Ended(Found::Done(BuildResult {
                 image_id: info.image_id,
                 builder: info.builder,
                 builder_id: info.builder_id,
                 formats: info.formats,
+                provenance: info.provenance,
             })),
             LocalState::Failed => {
-                let failure = info.failure.map(|failure| failure.reason);
-                let reason = failure.unwrap_or_else(|| "the worker does not say why".to_owned());
-                Stand::Ended(Found::Failed(reason))
+                let unsaid = || Failure::unable("the worker does not say why");
+                Stand::Ended(Found::Failed(info.failure.unwrap_or_else(unsaid)))
             }
         })
         .await
@@ -81,9 +80,7 @@ impl Context {
             match ours.map(|known| known.state) {
                 Some(UploadProgress::Uploading) => Stand::UnderWay,
                 Some(UploadProgress::Ready(result)) => Stand::Ended(Found::Done(result)),
-                Some(UploadProgress::Failed(failure)) => {
-                    Stand::Ended(Found::Failed(failure.reason))
-                }
+                Some(UploadProgress::Failed(failure)) => Stand::Ended(Found::Failed(failure)),
                 None => Stand::Unknown,
             }
         })

@@ -12,6 +12,8 @@ use nodeyard_plan::images::{Setback, Subject};
 use nodeyard_store::{CreateMode, Error, Record, Result, Tree, TreePath, Version, ext};
 use serde::{Deserialize, Serialize};
 
+use crate::jobs::Provenance;
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Notes {
     /// What failed lately, how often and why.
@@ -19,7 +21,7 @@ pub struct Notes {
     pub builds: BTreeMap<BuildId, BuildNotes>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BuildNotes {
     /// Formats that its worker was asked for, if it made fewer.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -27,6 +29,9 @@ pub struct BuildNotes {
     /// Files that went by `delete-after-upload`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub dropped: BTreeSet<Box<str>>,
+    /// Where it was fetched from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 /// As it is stored: keys of a JSON object are texts, and a subject is more than that.

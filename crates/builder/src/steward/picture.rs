@@ -8,13 +8,14 @@ use nodeyard_model::{
     BuildId, BuildKey, ImageBuild, ImageName, ImageUpload, ProviderName, Record as _, Timestamp,
     layout,
 };
-use nodeyard_plan::images::{Build, Picture, Request, Upload};
+use nodeyard_plan::images::{Build, Picture, Request, Upload, ZuulBuild};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
 
 use super::functions::Functions;
 use super::notes::{BuildNotes, Notes};
 use super::policy;
+use super::zuul::read_market;
 
 /// The picture of an image as it is now: nothing that was written before the call is missing from it.
 pub async fn draw(
@@ -26,6 +27,9 @@ pub async fn draw(
     let tree = &**registry.tree();
     tree.sync().await?;
     let notes = Notes::read(tree, image).await?;
+    let market = read_market(tree, image).await?;
+    let canary = TreePath::new(layout::image_canary(image))?;
+    let canary = ext::read_json(tree, &canary).await?.unwrap_or_default();
     let flags = children(tree, &path(layout::image(image))?).await?;
     let flag = |name: &str| flags.get(name).map(|record| record.stat);
     let records = children(tree, &path(layout::builds(image))?).await?;
@@ -50,6 +54,8 @@ pub async fn draw(
         request: flag("request-build").map(|stat| request(&stat)),
         building,
         setbacks: notes.setbacks,
+        market,
+        canary,
     })
 }
 
@@ -87,12 +93,16 @@ async fn build(
     let below = children(tree, &place).await?;
     let known = notes.builds.get(&key.build);
     let known = known.cloned().unwrap_or_default();
-    let BuildNotes { asked, dropped } = known;
+    let BuildNotes { asked, dropped, .. } = known;
     let mut build = Build {
         state: value.state,
         since: value.state_time,
         order: record.stat.czxid,
         formats: value.formats,
+        zuul: value.zuul_build_uuid.map(|uuid| ZuulBuild {
+            uuid,
+            end: value.zuul_end_time,
+        }),
         asked,
         dropped,
         locked: below.get(layout::LOCK).is_some_and(is_held),

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodeyard_config::{Config, Image, ImageSource, Provider};
+use nodeyard_image::Format;
 use nodeyard_model::{ImageName, ProviderName};
-use nodeyard_plan::images::{ImagePolicy, Origin, Takes};
+use nodeyard_plan::images::{ImagePolicy, Imports, Origin, Takes};
 
 /// What a cloud takes if nothing says otherwise. A worker that knows better converts.
 const USUAL_FORMAT: &str = "qcow2";
@@ -15,7 +16,10 @@ pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
         ImageSource::Build(build) => Origin::Built {
             rebuild_age: build.rebuild_age.0,
         },
-        ImageSource::Zuul(_) => Origin::Imported,
+        ImageSource::Zuul(zuul) => Origin::Imported(Imports {
+            max_age: zuul.max_age.map(|age| *age),
+            disks: Format::convertible().map(Box::from).collect(),
+        }),
     };
     Some(ImagePolicy {
         origin,

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildState, ImageName, UploadKey, UploadState};
+use nodeyard_model::{BuildId, BuildState, ImageName, UploadKey, UploadState, layout};
+use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{Action, Picture, Subject, UploadRef};
-use nodeyard_store::Result;
 use nodeyard_store::registry::{Attempt, Patience};
+use nodeyard_store::{Result, TreePath, ext};
 
 use super::calls::Answer;
 use super::context::{Came, Context, Trouble, key, now};
@@ -104,6 +105,11 @@ impl Context {
                     images.delete_build(&key).await?;
                     let tree = &**self.registry.tree();
                     Notes::change(tree, image, |notes| notes.forget_build(build)).await?;
+                    let canary = TreePath::new(layout::image_canary(image))?;
+                    ext::change_json(tree, &canary, |state: &mut CanaryState| {
+                        state.forget(build);
+                    })
+                    .await?;
                 }
             }
             Err(reason) => {

@@ -16,7 +16,7 @@ use super::claim::Claim;
 use super::context::{Came, Context, Trouble, key, now};
 use super::inquiry::Found;
 use super::progress::Reporter;
-use crate::jobs::{Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
+use crate::jobs::{Failure, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
 
 impl Context {
     pub(super) async fn upload(
@@ -166,12 +166,12 @@ impl<'c> Uploading<'c> {
                 Ok(result) => Found::Done(result),
                 Err(_) => inquire.await,
             },
-            Answer::Failed(failure) => Found::Failed(failure.reason),
+            Answer::Failed(failure) => Found::Failed(failure),
             Answer::Lost(reason) => {
                 tracing::info!(image = %build.image, build = %build.build, %provider, reason, "the answer to an upload was lost");
                 inquire.await
             }
-            Answer::Unsent(reason) => Found::Failed(reason),
+            Answer::Unsent(reason) => Found::Failed(Failure::unable(reason)),
         };
         reporter.end().await;
         self.end(claim, found).await
@@ -180,7 +180,7 @@ impl<'c> Uploading<'c> {
     async fn end(&self, mut claim: Claim, found: Found<UploadResult>) -> Result<Came> {
         let result = match found {
             Found::Done(result) => Ok(result),
-            Found::Failed(reason) => Err(reason),
+            Found::Failed(failure) => Err(failure.reason),
             Found::Nothing => Err("no worker knows of the upload any more".to_owned()),
         };
         let stored = loop {

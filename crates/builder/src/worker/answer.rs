@@ -26,6 +26,7 @@ impl Handler for Answer {
         };
         let answer = match &self.function {
             Function::Build(image) => build::serve(&context, image, &job).await,
+            Function::Import(image) => build::serve_import(&context, image, &job).await,
             Function::Upload(id) => upload::serve(&context, id, &job).await,
             Function::Delete(id) => delete::serve(&context, id, &job).await,
             Function::Info(id) => info::serve(&context, id, &job).await,
@@ -36,10 +37,13 @@ impl Handler for Answer {
         match answer {
             Ok(data) => Ok(data.into()),
             Err(Problem::Expected(failure)) => {
-                let Failure { reason, kind } = failure;
-                let reason = context.redactor().mask(&reason);
+                let failure = Failure {
+                    reason: context.redactor().mask(&failure.reason),
+                    ..failure
+                };
+                let Failure { reason, kind, .. } = &failure;
                 tracing::info!(function = %self.function, ?kind, reason, "a job failed");
-                job.data(Failure { reason, kind }.to_line()).await;
+                job.data(failure.to_line()).await;
                 Err(JobError::Fail)
             }
             Err(Problem::Surprise(text)) => {

@@ -1,4 +1,4 @@
-//! `image-build:<image>`: makes an image.
+//! `image-build:<image>` and `image-import:<image>`: makes an image, or has it from Zuul.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,16 +10,18 @@ use nodeyard_gearman::worker::Job;
 use nodeyard_image::{Begin, Draft, Format, ImageId, Manifest, State};
 use nodeyard_model::ImageName;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use super::follow::BuildLog;
 use super::functions::works_on;
-use super::info::{file_infos, to_manifest};
-use super::problem::{Problem, blocking, with_causes};
+use super::import::Import;
+use super::info::{file_infos, provenance, to_manifest};
+use super::problem::{Problem, blocking};
 use super::provider;
 use super::works::{Work, Works};
-use crate::jobs::{BuildJob, BuildResult, from_payload, to_payload};
+use crate::jobs::{BuildJob, BuildResult, ImportJob, from_payload, to_payload};
 use crate::source::{self, BuildOrder, Console, SourceError};
 
 /// How long a source may take to stop before it is dropped; programs are killed long before.
@@ -47,7 +49,7 @@ impl Builds {
 
 /// What is asked for turns out to be there.
 enum Early {
-    Done(BuildResult),
+    Done(Box<BuildResult>),
     Problem(Problem),
 }
 
@@ -57,7 +59,30 @@ pub(super) async fn serve(
     job: &Job,
 ) -> Result<Vec<u8>, Problem> {
     let order: BuildJob = from_payload(job.function(), job.payload())?;
-    let work = match start(context, image, &order) {
+    let build = || Build::of(context, image, &order);
+    follow(context, image, job, (&order.image_id, order.stream), build).await
+}
+
+pub(super) async fn serve_import(
+    context: &Arc<Context>,
+    image: &ImageName,
+    job: &Job,
+) -> Result<Vec<u8>, Problem> {
+    let order: ImportJob = from_payload(job.function(), job.payload())?;
+    let (id, stream) = (order.image_id.clone(), order.stream);
+    let build = || Build::of_import(context, image, order);
+    follow(context, image, job, (&id, stream), build).await
+}
+
+/// Starts the build, or joins it, and stays with it until its end.
+async fn follow(
+    context: &Arc<Context>,
+    image: &ImageName,
+    job: &Job,
+    (id, stream): (&ImageId, bool),
+    build: impl FnOnce() -> Result<Build, Problem>,
+) -> Result<Vec<u8>, Problem> {
+    let work = match start(context, image, id, build) {
         Ok(work) => work,
         Err(Early::Done(result)) => return Ok(to_payload(&result)),
         Err(Early::Problem(problem)) => return Err(problem),
@@ -71,7 +96,7 @@ pub(super) async fn serve(
         };
         if let Some(log) = log {
             let stream = async {
-                if order.stream {
+                if stream {
                     log.send(job).await;
                 }
             };
@@ -85,9 +110,9 @@ pub(super) async fn serve(
 fn start(
     context: &Arc<Context>,
     image: &ImageName,
-    order: &BuildJob,
+    id: &ImageId,
+    build: impl FnOnce() -> Result<Build, Problem>,
 ) -> Result<Work<Log, BuildResult>, Early> {
-    let id = &order.image_id;
     context.builds.0.join(id.clone(), &context.tasks, || {
         if let Some(known) = context.repository.get(id) {
             if known.image != *image {
@@ -98,10 +123,10 @@ fn start(
                 return Err(Early::Problem(Problem::refused(reason)));
             }
             if known.state == State::Ready {
-                return Err(Early::Done(result(&known)));
+                return Err(Early::Done(Box::new(result(context, &known))));
             }
         }
-        let build = Build::of(context, image, order).map_err(Early::Problem)?;
+        let build = build().map_err(Early::Problem)?;
         let (publish, log) = watch::channel(None);
         Ok((log, build.run(publish)))
     })
@@ -111,12 +136,49 @@ fn start(
 struct Build {
     context: Arc<Context>,
     config: Arc<Config>,
-    how: config::Build,
+    how: How,
     begin: Begin,
     formats: Vec<Format>,
 }
 
+/// Where the files come from.
+enum How {
+    Made(config::Build),
+    Fetched(Import),
+}
+
+impl How {
+    fn time_limit(&self) -> (Duration, &'static str) {
+        match self {
+            Self::Made(build) => (*build.build_timeout, "build-timeout"),
+            Self::Fetched(import) => (import.time_limit(), "download-timeout"),
+        }
+    }
+}
+
 impl Build {
+    fn of_import(
+        context: &Arc<Context>,
+        image: &ImageName,
+        order: ImportJob,
+    ) -> Result<Self, Problem> {
+        let config = context.config();
+        let begin = Begin {
+            image: image.clone(),
+            id: order.image_id.clone(),
+            managed: provider::managed(order.managed.as_deref())?,
+            need: None,
+        };
+        let import = Import::of(&config, image, order)?;
+        Ok(Self {
+            context: Arc::clone(context),
+            formats: import.formats(),
+            how: How::Fetched(import),
+            begin,
+            config,
+        })
+    }
+
     fn of(context: &Arc<Context>, image: &ImageName, order: &BuildJob) -> Result<Self, Problem> {
         let config = context.config();
         let entry = config.images.get(image.as_str());
@@ -146,7 +208,7 @@ impl Build {
         };
         Ok(Self {
             context: Arc::clone(context),
-            how,
+            how: How::Made(how),
             begin,
             formats,
             config,
@@ -157,10 +219,11 @@ impl Build {
         let (context, id) = (Arc::clone(&self.context), self.begin.id.clone());
         let repository = context.repository.clone();
         let begin = self.begin.clone();
-        let draft = blocking(move || repository.begin(begin)).await?;
+        let mut draft = blocking(move || repository.begin(begin)).await?;
         context.offer_image(&id, State::Building);
         tracing::info!(image = %self.begin.image, %id, "a build begins");
-        let made = self.make(&draft, &publish).await;
+        let begun = Instant::now();
+        let made = self.make(&mut draft, &publish).await;
         let formats = self.formats;
         let ended: Result<Arc<Manifest>, Problem> = match made {
             Ok(()) => blocking(move || draft.commit(&formats)).await,
@@ -170,11 +233,14 @@ impl Build {
                 ended.map_err(Problem::from).and(Err(problem))
             }
         };
+        context
+            .events
+            .built(&self.begin.image, begun.elapsed(), ended.is_ok());
         match ended {
             Ok(manifest) => {
                 tracing::info!(image = %self.begin.image, %id, "a build has made an image");
                 context.announce_image(&id, State::Ready).await;
-                Ok(result(&manifest))
+                Ok(result(&context, &manifest))
             }
             Err(problem) => {
                 context.announce_image(&id, State::Failed).await;
@@ -187,7 +253,7 @@ impl Build {
     /// Lets the source make the files.
     async fn make(
         &self,
-        draft: &Draft,
+        draft: &mut Draft,
         publish: &watch::Sender<Option<BuildLog>>,
     ) -> Result<(), Problem> {
         let (image, id) = (&self.begin.image, &self.begin.id);
@@ -208,6 +274,46 @@ impl Build {
             path,
             state: console.state(),
         }));
+        let stop = self.context.stopping.child_token();
+        let (time, setting) = self.how.time_limit();
+        let made = tokio::select! {
+            made = self.fill(draft, &mut console, &stop) => made,
+            () = limit(time, &stop) => Err(self.stopped(time, setting)),
+            // A download leaves nothing that would have to be waited for.
+            () = stop.cancelled(), if matches!(self.how, How::Fetched(_)) => {
+                Err(self.stopped(time, setting))
+            }
+        };
+        console.end().await;
+        made
+    }
+
+    fn stopped(&self, time: Duration, setting: &str) -> Problem {
+        if self.context.stopping.is_cancelled() {
+            return Problem::unable("the worker stopped during the build");
+        }
+        let reason = format!(
+            "the build took longer than its {setting}, {} seconds",
+            time.as_secs()
+        );
+        match self.how {
+            How::Made(_) => Problem::failed(reason),
+            // What has come stays for the next time.
+            How::Fetched(_) => Problem::unable(reason),
+        }
+    }
+
+    async fn fill(
+        &self,
+        draft: &mut Draft,
+        console: &mut Console,
+        stop: &CancellationToken,
+    ) -> Result<(), Problem> {
+        let how = match &self.how {
+            How::Made(how) => how,
+            How::Fetched(import) => return import.make(&self.context, draft, console).await,
+        };
+        let (image, id) = (&self.begin.image, &self.begin.id);
         let order = BuildOrder {
             image: image.clone(),
             id: id.clone(),
@@ -215,24 +321,14 @@ impl Build {
             formats: self.formats.iter().map(|f| f.as_str().into()).collect(),
             elements_path: self.config.elements_dir.as_deref().map(Into::into),
         };
-        let stop = self.context.stopping.child_token();
-        let source = source::from_config(&self.how);
-        let made = tokio::select! {
-            made = source.make(&order, &mut console, &stop) => made,
-            () = limit(*self.how.build_timeout, &stop) => Err(SourceError::Stopped),
-        };
-        console.end().await;
+        let source = source::from_config(how);
+        let made = source.make(&order, console, stop).await;
         made.map_err(|error| match error {
-            SourceError::Stopped if self.context.stopping.is_cancelled() => {
-                Problem::unable("the worker stopped during the build")
+            SourceError::Stopped => {
+                let (time, setting) = self.how.time_limit();
+                self.stopped(time, setting)
             }
-            SourceError::Stopped => Problem::failed(format!(
-                "the build took longer than its build-timeout, {} seconds",
-                self.how.build_timeout.as_secs()
-            )),
-            // Another worker may have the program.
-            SourceError::Start { .. } => Problem::unable(with_causes(&error)),
-            error => Problem::failed(with_causes(&error)),
+            error => error.into(),
         })
     }
 
@@ -262,11 +358,12 @@ async fn limit(time: Duration, stop: &CancellationToken) {
     tokio::time::sleep(STOP_LIMIT).await;
 }
 
-fn result(manifest: &Manifest) -> BuildResult {
+fn result(context: &Context, manifest: &Manifest) -> BuildResult {
     BuildResult {
         image_id: manifest.id.clone(),
         builder: manifest.builder.clone(),
         builder_id: manifest.builder_id.clone(),
         formats: file_infos(manifest),
+        provenance: provenance(context, manifest),
     }
 }

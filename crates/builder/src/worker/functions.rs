@@ -42,7 +42,7 @@ impl Functions {
 
     fn pool(&self, function: &Function) -> &WorkerHandle {
         match function {
-            Function::Build(_) => &self.build,
+            Function::Build(_) | Function::Import(_) => &self.build,
             Function::Upload(_) | Function::Delete(_) | Function::UploadDelete(_) => &self.upload,
             Function::Info(_) => &self.info,
         }
@@ -106,7 +106,10 @@ impl Context {
         let offered = self.functions.names();
         let outdated = offered.iter().filter_map(|name| Function::parse(name));
         for function in outdated.filter(|function| !wanted.contains(function)) {
-            if matches!(function, Function::Build(_) | Function::UploadDelete(_)) {
+            if matches!(
+                function,
+                Function::Build(_) | Function::Import(_) | Function::UploadDelete(_)
+            ) {
                 self.functions.withdraw(&function);
             }
         }
@@ -146,12 +149,11 @@ impl Context {
 
 fn configured(config: &Config) -> BTreeSet<Function> {
     let builds = config.images.values().filter_map(|image| {
-        let built = matches!(image.source, ImageSource::Build(_)) && works_on(config, &image.name);
-        built.then(|| {
-            ImageName::new(image.name.as_str())
-                .ok()
-                .map(Function::Build)
-        })?
+        let name = ImageName::new(image.name.as_str()).ok()?;
+        works_on(config, &image.name).then_some(match image.source {
+            ImageSource::Build(_) => Function::Build(name),
+            ImageSource::Zuul(_) => Function::Import(name),
+        })
     });
     let providers = config.providers.values().filter_map(|provider| {
         let name = ProviderName::new(provider.name()).ok()?;

@@ -9,10 +9,11 @@ use nodeyard_image::{self as image, ImageId, Manifest, Outcome, State, Upload};
 
 use super::Context;
 use super::follow::send_log;
+use super::import::PROVENANCE;
 use super::problem::Problem;
 use crate::jobs::{
-    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, UploadInfo, UploadProgress,
-    UploadResult, from_payload, to_payload,
+    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, Provenance, UploadInfo,
+    UploadProgress, UploadResult, from_payload, to_payload,
 };
 use crate::source::Console;
 
@@ -67,6 +68,7 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
         builder_id: manifest.builder_id.clone(),
         managed: manifest.managed.clone(),
         formats: file_infos(manifest),
+        provenance: provenance(context, manifest),
         failure: manifest.failure.as_ref().map(|failure| {
             let mut failure = from_manifest(failure);
             failure.reason = context.redactor().mask(&failure.reason);
@@ -89,11 +91,10 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
         {
             UploadProgress::Uploading
         }
-        Outcome::Pending => UploadProgress::Failed(Failure {
-            reason: "the worker stopped during the upload; ask for it again and it goes on"
-                .to_owned(),
-            kind: FailureKind::Unable,
-        }),
+        Outcome::Pending => UploadProgress::Failed(Failure::new(
+            FailureKind::Unable,
+            "the worker stopped during the upload; ask for it again and it goes on",
+        )),
         Outcome::Ready {
             external_id,
             external_name,
@@ -112,6 +113,12 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
     }
 }
 
+/// Where an image was fetched from.
+pub(super) fn provenance(context: &Context, manifest: &Manifest) -> Option<Provenance> {
+    let text = context.repository.kept(&manifest.id, PROVENANCE)?;
+    serde_json::from_slice(&text).ok()
+}
+
 pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> {
     let files = manifest.files.iter().map(|(format, file)| {
         let info = FormatInfo {
@@ -127,24 +134,22 @@ pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> 
 
 pub(super) fn to_manifest(failure: &Failure) -> image::Failure {
     let kind = KINDS.iter().find(|(kind, _)| *kind == failure.kind);
-    let stored = image::Failure::new(failure.reason.clone());
-    match kind {
-        Some((_, word)) => stored.with_kind(*word),
-        None => stored,
+    image::Failure {
+        reason: failure.reason.clone(),
+        kind: kind.map(|(_, word)| (*word).into()),
+        exit_code: failure.exit_code,
     }
 }
 
 pub(super) fn from_manifest(failure: &image::Failure) -> Failure {
     if failure.reason == image::Failure::INTERRUPTED {
-        return Failure {
-            reason: "the worker ended during the build".to_owned(),
-            kind: FailureKind::Unable,
-        };
+        return Failure::new(FailureKind::Unable, "the worker ended during the build");
     }
     let word = failure.kind.as_deref();
     let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
     Failure {
         reason: failure.reason.clone(),
         kind: kind.map_or(FailureKind::Failed, |(kind, _)| *kind),
+        exit_code: failure.exit_code,
     }
 }

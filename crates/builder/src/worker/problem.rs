@@ -4,6 +4,7 @@ use nodeyard_image::{CommitError, ConvertError};
 use tokio::task::JoinError;
 
 use crate::jobs::{BadPayload, Failure, FailureKind};
+use crate::source::SourceError;
 
 /// Why a job has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,20 +33,14 @@ impl Problem {
     }
 
     pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
-        Self::Expected(Failure {
-            reason: reason.into(),
-            kind,
-        })
+        Self::Expected(Failure::new(kind, reason))
     }
 
     /// As it is kept in a manifest, and as others are told who ask later.
     pub(super) fn into_failure(self) -> Failure {
         match self {
             Self::Expected(failure) => failure,
-            Self::Surprise(reason) => Failure {
-                reason,
-                kind: FailureKind::Failed,
-            },
+            Self::Surprise(reason) => Failure::new(FailureKind::Failed, reason),
         }
     }
 }
@@ -58,7 +53,10 @@ impl From<BadPayload> for Problem {
 
 impl From<CommitError> for Problem {
     fn from(error: CommitError) -> Self {
-        Self::failed(with_causes(&error))
+        match error {
+            CommitError::File(_) => Self::unable(with_causes(&error)),
+            _ => Self::failed(with_causes(&error)),
+        }
     }
 }
 
@@ -82,6 +80,20 @@ impl From<ConvertError> for Problem {
             ConvertError::Start { .. } => Self::unable(with_causes(&error)),
             error => Self::failed(with_causes(&error)),
         }
+    }
+}
+
+impl From<SourceError> for Problem {
+    fn from(error: SourceError) -> Self {
+        let kind = match &error {
+            // Another worker may have the program.
+            SourceError::Start { .. } => FailureKind::Unable,
+            _ => FailureKind::Failed,
+        };
+        Self::Expected(Failure {
+            exit_code: error.exit_code(),
+            ..Failure::new(kind, with_causes(&error))
+        })
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use nodeyard_builder::steward::NoEvents;
+use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, logs};
-use crate::fuse::{Fuse, Moment, Mortal};
 use crate::worker::{Cloud, ScriptedWorker};
 
 /// Runs at the same time; each waits most of the time.
@@ -35,10 +35,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
         Successor::Afterwards => None,
     };
     let fuse = Fuse::new(at, moment);
-    let tree = Arc::new(Mortal {
-        tree: store.session().await,
-        fuse: Arc::clone(&fuse),
-    });
+    let tree = Mortal::by_writes(store.session().await, &fuse);
     let victim = Running::start_on(tree as _, &server, &text, Arc::new(NoEvents));
     let life = tokio::spawn({
         let (records, cloud) = (Arc::clone(&records), cloud.clone());

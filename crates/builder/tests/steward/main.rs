@@ -10,10 +10,10 @@
 
 mod bed;
 mod faults;
-mod fuse;
 mod kill;
 mod life;
 mod python;
 mod session;
 mod together;
 mod worker;
+mod zuul;

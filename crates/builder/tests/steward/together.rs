@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
-use nodeyard_builder::worker::{DriverFactory, Options, Parts, Worker};
+use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
@@ -26,10 +26,10 @@ use crate::bed::{
 };
 
 /// Two simulated clouds.
-struct TwoClouds(Arc<World>);
+pub(crate) struct TwoClouds(Arc<World>);
 
 impl TwoClouds {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let options = ["one", "two"].map(|name| (name.to_owned(), Simulate::default()));
         let world = World::new(HashMap::from(options), fake::Clock::system());
         Arc::new(Self(Arc::new(world)))
@@ -79,7 +79,7 @@ impl fmt::Debug for TwoClouds {
 }
 
 /// A builder's host, and what `nodepool.yaml` says there.
-struct Host(TempDir);
+pub(crate) struct Host(pub(crate) TempDir);
 
 const BUILD: &str = r#"#!/bin/sh
 for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
@@ -88,7 +88,7 @@ done
 "#;
 
 impl Host {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let host = Self(tempfile::tempdir().unwrap());
         std::fs::write(host.program(), BUILD).unwrap();
         let executable = std::fs::Permissions::from_mode(0o755);
@@ -114,28 +114,28 @@ impl Host {
     }
 
     /// How many image files there are.
-    fn files(&self) -> usize {
+    pub(crate) fn files(&self) -> usize {
         let entries = std::fs::read_dir(self.0.path().join("images")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.ends_with(".qcow2")).count()
     }
 }
 
-const BOTH: &str = "{name: one, driver: fake, diskimages: [{name: ubuntu}]}, \
+pub(crate) const BOTH: &str = "{name: one, driver: fake, diskimages: [{name: ubuntu}]}, \
                     {name: two, driver: fake, diskimages: [{name: ubuntu}]}";
 
-struct RunningWorker {
-    config: watch::Sender<Arc<config::Config>>,
+pub(crate) struct RunningWorker {
+    pub(crate) config: watch::Sender<Arc<config::Config>>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl RunningWorker {
-    async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
+    pub(crate) async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
         Self::start_at("builder01.example.com", server, clouds, text).await
     }
 
-    async fn start_at(
+    pub(crate) async fn start_at(
         hostname: &str,
         server: &JobServer,
         clouds: &Arc<TwoClouds>,
@@ -144,7 +144,12 @@ impl RunningWorker {
         let options = Options::new(hostname, vec![server.endpoint.clone()]);
         let (sender, config) = watch::channel(parse(text));
         let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
-        let (worker, mut handle) = Worker::new(options, Parts { config, drivers });
+        let parts = Parts {
+            config,
+            drivers,
+            events: Arc::new(NoEvents),
+        };
+        let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
         let run = worker.run(stop.clone());
         let task = tokio::spawn(async move { run.await.unwrap() });
@@ -156,7 +161,7 @@ impl RunningWorker {
         }
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(PATIENCE, self.task)
             .await

@@ -157,6 +157,7 @@ struct Inner {
     script: Arc<Mutex<Script>>,
     /// Builds and uploads do not end while this is true.
     held: Arc<watch::Sender<bool>>,
+    uploads_held: Arc<watch::Sender<bool>>,
     /// Nothing at all is answered while this is true.
     mute: Arc<watch::Sender<bool>>,
     handle: WorkerHandle,
@@ -175,6 +176,7 @@ fn info(
         sha256: None,
     };
     ImageInfo {
+        provenance: None,
         image_id: id.clone(),
         image: image.clone(),
         state,
@@ -212,6 +214,7 @@ impl ScriptedWorker {
             cloud: cloud.clone(),
             script: Arc::default(),
             held: Arc::new(watch::Sender::new(false)),
+            uploads_held: Arc::new(watch::Sender::new(false)),
             mute: Arc::new(watch::Sender::new(false)),
             handle: worker.handle(),
         };
@@ -249,6 +252,11 @@ impl ScriptedWorker {
 
     pub(crate) fn hold(&self, held: bool) {
         self.inner.held.send_replace(held);
+    }
+
+    /// Builds go on, uploads do not.
+    pub(crate) fn hold_uploads(&self, held: bool) {
+        self.inner.uploads_held.send_replace(held);
     }
 
     /// It is connected and takes jobs, and that is all.
@@ -322,6 +330,7 @@ impl Inner {
     async fn answer(&self, function: &Function, job: &Job) -> Result<Bytes, JobError> {
         let payload = job.payload();
         match function {
+            Function::Import(_) => Err(JobError::Fail),
             Function::Build(image) => {
                 let order: BuildJob = from_payload(function, payload).unwrap();
                 self.build(image, &order, job).await
@@ -398,6 +407,7 @@ impl Inner {
             builder: self.name.into(),
             builder_id: "w1".into(),
             formats: self.disk.0.lock().unwrap()[id].formats.clone(),
+            provenance: None,
         };
         answer(job, fault, to_payload(&result).into()).await
     }
@@ -418,6 +428,7 @@ impl Inner {
         self.disk.change(id, |info| {
             info.uploads.push(known(UploadProgress::Uploading));
         });
+        let _ = self.uploads_held.subscribe().wait_for(|held| !held).await;
         self.until_let_go().await;
         let forget = |info: &mut ImageInfo| {
             info.uploads.retain(|upload| {
@@ -472,10 +483,7 @@ async fn answer(job: &Job, fault: Option<Fault>, good: Bytes) -> Result<Bytes, J
     match fault {
         None => Ok(good),
         Some(Fault::Fails) => {
-            let failure = Failure {
-                reason: "the script says so".to_owned(),
-                kind: FailureKind::Failed,
-            };
+            let failure = Failure::new(FailureKind::Failed, "the script says so");
             job.data(failure.to_line()).await;
             Err(JobError::Fail)
         }

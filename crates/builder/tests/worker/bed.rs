@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nodeyard_builder::jobs::{Failure, ImageInfo};
 use nodeyard_builder::source::LogLimits;
-use nodeyard_builder::worker::{self, DriverFactory, Handle, Options, Parts, Worker};
+use nodeyard_builder::worker::{self, DriverFactory, Handle, NoEvents, Options, Parts, Worker};
 use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_driver::{self as driver, CloudImage, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
@@ -397,6 +397,7 @@ impl Running {
         let parts = Parts {
             config: receiver,
             drivers,
+            events: Arc::new(NoEvents),
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();

@@ -216,6 +216,10 @@ async fn gears_client_is_served(between: Between) {
         heard["data"][0].as_str().unwrap().contains("exit code 7"),
         "{heard}"
     );
+    // Whoever missed that can ask.
+    let heard = gear("image-info:43", "").await;
+    let info: serde_json::Value = serde_json::from_str(heard["data"][0].as_str().unwrap()).unwrap();
+    assert_eq!(info["failure"]["exit-code"], 7, "{info}");
     worker.stop().await;
 }
 

@@ -202,6 +202,14 @@ async fn without_room_a_build_is_not_begun() {
         "another worker may have room: {failure}"
     );
     assert_eq!(host.files(), [""; 0]);
+    // What a first build may need is for the operator to say.
+    let large = format!("{roomy}images-dir-limit: 1G\nimage-size-estimate: 2G\n");
+    worker.config.send_replace(parse(&large));
+    until("the worker counts with it", || async {
+        let failure = jobs.call("image-build:good", order).await.unwrap_err();
+        failure.reason.contains("2.0 GiB are needed").then_some(())
+    })
+    .await;
     // Somebody has made room.
     worker.config.send_replace(parse(&roomy));
     until("the worker notices", || async {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
-use nodeyard_builder::worker::{DriverFactory, Options, Parts, Worker};
+use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
@@ -46,7 +46,12 @@ fn working_until_killed() {
     let options = Options::new("builder02.example.com", vec![gearman]);
     let (_sender, config) = watch::channel(config);
     let drivers = Arc::new(Remote(text(CLOUD)));
-    let (worker, _handle) = Worker::new(options, Parts { config, drivers });
+    let parts = Parts {
+        config,
+        drivers,
+        events: Arc::new(NoEvents),
+    };
+    let (worker, _handle) = Worker::new(options, parts);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime
         .block_on(worker.run(CancellationToken::new()))

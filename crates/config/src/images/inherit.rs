@@ -271,6 +271,7 @@ fn disk_image(
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
         delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
         retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
+        canary: last(chain, |entry| entry.canary.clone()),
         pause: chain.iter().any(|entry| entry.pause),
         username: last(chain, |entry| text(entry.username.as_ref()))
             .unwrap_or_else(|| "zuul".into()),
@@ -368,12 +369,17 @@ fn zuul_image(
             download_retries: last(chain, |entry| entry.download_retries).unwrap_or(5),
             download_connections: last(chain, |entry| entry.download_connections.clone())
                 .map_or(4, |number| number.value),
+            download_rate: last(chain, |entry| entry.download_rate),
             max_age: last(chain, |entry| time(entry.max_age)),
+            signature: last(chain, |entry| entry.signature.clone()),
+            allow_insecure,
+            allow_private: last(chain, |entry| entry.allow_private).unwrap_or(false),
         })),
         formats: wanted.into_iter().map(|format| format.value).collect(),
         keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
         delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
         retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
+        canary: last(chain, |entry| entry.canary.clone()),
         pause: chain.iter().any(|entry| entry.pause),
         username: last(chain, |entry| text(entry.username.as_ref()))
             .unwrap_or_else(|| "zuul".into()),

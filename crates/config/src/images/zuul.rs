@@ -5,6 +5,7 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::json;
 
+use super::Canary;
 use crate::decode::{Decode, Decoder, Judgement};
 use crate::section::{Describe, Shape, section};
 use crate::values::{
@@ -44,8 +45,10 @@ section! {
         "parent" [ours] parent: Option<Name> = optional;
         /// Web root of Zuul.
         "api-url" [ours] api_url: Option<Spanned<String>> = optional;
-        /// Whether `http` is allowed in `api-url`.
+        /// Whether `http` is allowed, in `api-url` and for artifacts.
         "allow-insecure" [ours] allow_insecure: Option<bool> = optional;
+        /// Whether artifacts may be at addresses of private networks, or of this host.
+        "allow-private-addresses" [ours] allow_private: Option<bool> = optional;
         /// Tenant; not needed where Zuul's web root shows one tenant only.
         "tenant" [ours] tenant: Option<String> = optional;
         /// Project whose builds count.
@@ -70,7 +73,9 @@ section! {
         "ca-bundle" [ours] ca_bundle: Option<String> = optional;
         /// Whether a digest must be known (default `if-available`).
         "checksum" [ours] checksum: Option<Checksum> = optional;
-        /// Largest artifact to accept, in bytes.
+        /// Whose signature an artifact needs.
+        "signature" [ours] signature: Option<SignaturePolicy> = optional;
+        /// Largest artifact to accept, in bytes, packed and unpacked.
         "max-size" [ours] max_size: Option<u64> = optional;
         /// How long the whole download may take (default 28800).
         "download-timeout" [ours] download_timeout: Option<Seconds> = optional;
@@ -78,6 +83,8 @@ section! {
         "download-retries" [ours] download_retries: Option<u64> = optional;
         /// Parallel connections per artifact (default 4).
         "download-connections" [ours] download_connections: Option<Spanned<u64>> = optional;
+        /// Bytes per second that a download takes at most.
+        "download-rate" [ours] download_rate: Option<u64> = optional;
         /// Age from which Zuul builds are ignored.
         "max-age" [ours] max_age: Option<Seconds> = optional;
         /// User to log in as (default `zuul`).
@@ -96,6 +103,8 @@ section! {
         "keep-formats" [ours] keep_formats: Option<Vec<String>> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
+        /// How a new build is tried.
+        "canary" [ours] canary: Option<Canary> = optional;
     }
 }
 
@@ -156,7 +165,7 @@ fn check_entry(entry: &ZuulImageEntry, map: &Map, decoder: &mut Decoder<'_>) {
 
 choice! {
     /// How artifacts are compressed.
-    enum Compression { Auto = "auto", None = "none", Gzip = "gzip", Xz = "xz", Zst = "zst" }
+    enum Compression { Auto = "auto", None = "none", Gzip = "gzip", Xz = "xz", Zst = "zst", Bzip2 = "bzip2" }
 }
 
 choice! {
@@ -177,6 +186,15 @@ section! {
         "metadata" [ours] metadata: Table<String> = default(Table::<String>::new());
         /// How it is compressed; `auto` looks at the URL.
         "compression" [ours] compression: Compression = default(Compression::Auto);
+    }
+}
+
+section! {
+    /// Whose signature an artifact needs: a statement, signed with this key, that names the artifact's digest and the
+    /// project, pipeline, job and branch it comes from.
+    pub struct SignaturePolicy (_outer: ()) {
+        /// File with the public key (PEM; ECDSA P-256 or Ed25519).
+        "key-file" [ours] key_file: String = required;
     }
 }
 
@@ -351,5 +369,9 @@ pub struct ZuulImage {
     pub download_timeout: Seconds,
     pub download_retries: u64,
     pub download_connections: u64,
+    pub download_rate: Option<u64>,
     pub max_age: Option<Seconds>,
+    pub signature: Option<SignaturePolicy>,
+    pub allow_insecure: bool,
+    pub allow_private: bool,
 }

@@ -146,6 +146,17 @@ impl Draft {
         self.shared.layout.scratch_of(self.id())
     }
 
+    /// Where downloads for images of this name are kept while they are not complete; it outlives the draft.
+    pub fn downloads(&self) -> PathBuf {
+        self.shared.layout.downloads().join(self.image().as_str())
+    }
+
+    /// Keeps a further file with the manifest, for as long as the image is there.
+    pub fn keep(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
+        let dir = self.shared.layout.manifest_dir(&self.base);
+        files::write_atomic(&dir.join(name), content)
+    }
+
     /// Moves a finished file from [`scratch`](Self::scratch) to its place. `digests` are those of its bytes, if they
     /// were computed while it was written.
     pub fn install(

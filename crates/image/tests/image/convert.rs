@@ -135,7 +135,8 @@ async fn compression_is_what_the_target_takes() {
             info.contains(&format!("compression type: {kind}")),
             "{info}"
         );
-        assert!(made.size < 400_000, "{}", made.size);
+        // Most of it is the tables of an empty disk, one cluster each.
+        assert!(made.size < 800_000, "{}", made.size);
     }
 }
 

@@ -212,9 +212,14 @@ fn an_id_is_built_once_unless_it_failed() {
         repository.delete(&id("1")),
         Err(Error::Building { .. })
     ));
-    draft.fail(Failure::new("no").with_kind("unable"));
+    let failure = Failure {
+        kind: Some("unable".into()),
+        exit_code: Some(3),
+        ..Failure::new("no")
+    };
+    draft.fail(failure.clone());
     let failed = repository.get(&id("1")).unwrap();
-    assert_eq!(failed.failure, Some(Failure::new("no").with_kind("unable")));
+    assert_eq!(failed.failure, Some(failure));
     // Another image may have the id of one that failed; nothing of that stays.
     build(&repository, "b", "1", b"x");
     assert!(begin(&repository, "b", "1").is_err());

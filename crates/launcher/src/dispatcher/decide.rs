@@ -28,8 +28,9 @@ const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a cloud is given to say whether it has an image by now.
 const IMAGE_PAUSE: Duration = Duration::from_millis(500);
-/// Before a cloud is asked again that has refused for lack of quota.
+/// Before a cloud is asked again that has refused for lack of quota; doubles each time.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
+const QUOTA_PAUSE_MOST: Duration = Duration::from_secs(10);
 
 impl Dispatcher {
     pub(super) fn moment(&self) -> Moment {
@@ -163,12 +164,11 @@ impl Dispatcher {
         for node in nodes.chain(stranded).chain(orphans.empty) {
             self.settle(node);
         }
-        for lost in orphans.requests {
-            if self.serving.contains_key(&lost.request) || !self.recovering.insert(lost.request) {
+        for request in orphans.requests {
+            if self.serving.contains_key(&request) || !self.recovering.insert(request) {
                 continue;
             }
-            let work = recover::run(self.ctx.clone(), lost.request, lost.nodes);
-            self.tasks.spawn(work);
+            self.tasks.spawn(recover::run(self.ctx.clone(), request));
         }
     }
 
@@ -197,12 +197,16 @@ impl Dispatcher {
             } => {
                 if quota {
                     self.check_cloud_of(request);
+                    self.world.refuse(request);
+                    let setbacks = self.setbacks.entry(request).or_default();
+                    let delay = QUOTA_PAUSE.saturating_mul(1 << (*setbacks).min(10));
+                    *setbacks += 1;
                     let timer = Timer::Retry {
                         request,
                         missing,
                         zone,
                     };
-                    self.timers.after(QUOTA_PAUSE, timer);
+                    self.timers.after(delay.min(QUOTA_PAUSE_MOST), timer);
                 } else {
                     self.retry(request, &missing, zone.as_ref());
                 }

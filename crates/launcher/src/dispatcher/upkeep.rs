@@ -89,13 +89,16 @@ impl Dispatcher {
         }
         let ctx = self.ctx.clone();
         self.tasks.spawn(async move {
-            let work = remove_old_locks(&ctx);
+            let work = async {
+                remove_old_locks(&ctx).await?;
+                ctx.registry.nodes().delete_nameless_ghosts().await
+            };
             let removed = tokio::select! {
                 removed = work => removed,
                 () = ctx.stop.cancelled() => return,
             };
             if let Err(error) = removed {
-                debug!(%error, "old locks of requests could not be removed");
+                debug!(%error, "old locks of requests or empty records could not be removed");
             }
             ctx.report(Report::CleanedUp);
         });

@@ -154,9 +154,19 @@ async fn a_quota_that_others_use_up_only_delays() {
     let cloud = FakeCloud::new(simulate());
     let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
     let zuul = Zuul::new(store.session().await);
-    cloud.refuse(&["Quota exceeded for instances"; 2]);
+    cloud.refuse(&["Quota exceeded for instances"; 1000]);
     let id = zuul.submit(&["small", "small"]).await;
+    let is_paused = async |paused| {
+        eventually("the pool says so", || async {
+            let pools = zuul.registry.components().pools().await.unwrap();
+            (pools.first()?.paused == paused).then_some(())
+        })
+        .await;
+    };
+    is_paused(true).await;
+    cloud.relent();
     zuul.run_job(id).await;
+    is_paused(false).await;
     nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
 }

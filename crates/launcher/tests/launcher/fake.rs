@@ -15,9 +15,8 @@ use nodeyard_driver_fake::{
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_model::ImageName;
+use nodeyard_store::testing::Fuse;
 use serde_json::value::RawValue;
-
-use crate::fuse::Fuse;
 
 pub(crate) const PROVIDER: &str = "fake-cloud";
 
@@ -151,6 +150,11 @@ impl FakeCloud {
     /// The next calls that create a server are refused with these classes.
     pub(crate) fn refuse(&self, classes: &[&'static str]) {
         self.watch.refusals.lock().unwrap().extend(classes);
+    }
+
+    /// Refuses nothing more.
+    pub(crate) fn relent(&self) {
+        self.watch.refusals.lock().unwrap().clear();
     }
 }
 

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use crate::bed::{Drivers, Running, Store, logs, quick};
 use crate::cloud::{SMALL, nothing_is_left};
 use crate::fake::{FakeCloud, config, simulate};
-use crate::fuse::{Fuse, Moment, Mortal};
 use crate::static_nodes;
 use crate::zuul::Zuul;
 
@@ -36,10 +36,7 @@ async fn die_in_a_cloud(at: usize, moment: Moment, successor: Successor) -> bool
     };
     let fuse = Fuse::new(at, moment);
     let session = store.session().await;
-    let tree = Arc::new(Mortal {
-        tree: Arc::clone(&session),
-        fuse: Arc::clone(&fuse),
-    });
+    let tree = Mortal::new(Arc::clone(&session), &fuse);
     let victim = Running::start_on(tree as _, cloud.until(Arc::clone(&fuse)), &text, quick()).await;
     let jobs = [&["small", "small"][..], &["small"]].map(|labels| {
         let zuul = Arc::clone(&zuul);
@@ -94,10 +91,7 @@ async fn die_with_static_nodes(at: usize, moment: Moment) -> bool {
     let text = static_nodes::config(2, 1);
     let zuul = Arc::new(Zuul::new(store.session().await));
     let fuse = Fuse::new(at, moment);
-    let tree = Arc::new(Mortal {
-        tree: store.session().await,
-        fuse: Arc::clone(&fuse),
-    });
+    let tree = Mortal::new(store.session().await, &fuse);
     let victim = Running::start_on(tree as _, Arc::new(Drivers), &text, quick()).await;
     let mut done = tokio::spawn({
         let zuul = Arc::clone(&zuul);

@@ -11,7 +11,6 @@
 mod bed;
 mod cloud;
 mod fake;
-mod fuse;
 mod kill;
 mod machines;
 mod metastatic;

@@ -9,11 +9,11 @@ use nodeyard_driver::backing::{Note, Placement};
 use nodeyard_model::{Node, NodeId, NodeState, RequestState, Resources};
 use nodeyard_nodescan::{Scan, ScanError, Scanner, Target};
 use nodeyard_store::registry::Registry;
+use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use crate::bed::{Running, Store, eventually, logs, nodes, parse, quick};
 use crate::cloud::nothing_is_left;
 use crate::fake::{FakeCloud, config, simulate};
-use crate::fuse::{Fuse, Moment, Mortal};
 use crate::kill::{Successor, at_every_step};
 use crate::zuul::{Zuul, now};
 
@@ -448,10 +448,7 @@ async fn die_with_slots(at: usize, moment: Moment, successor: Successor) -> bool
         Successor::Afterwards => None,
     };
     let fuse = Fuse::new(at, moment);
-    let tree = Arc::new(Mortal {
-        tree: store.session().await,
-        fuse: Arc::clone(&fuse),
-    });
+    let tree = Mortal::new(store.session().await, &fuse);
     let victim = Running::start_on(tree as _, cloud.until(Arc::clone(&fuse)), &text, quick()).await;
     let mut done = tokio::spawn({
         let zuul = Arc::clone(&zuul);

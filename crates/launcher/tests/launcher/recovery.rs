@@ -83,6 +83,17 @@ async fn orphans_are_deleted_and_others_left_alone() {
     ext::ensure_path(&*zuul.tree, &ghost.join("lock").unwrap())
         .await
         .unwrap();
+    let nodes_dir = TreePath::new(layout::NODES).unwrap();
+    let nameless = nodes_dir.join("12345").unwrap();
+    ext::ensure_path(&*zuul.tree, &nameless.join("lock").unwrap())
+        .await
+        .unwrap();
+    let foreign = nodes_dir.join("a-note").unwrap();
+    let note = Bytes::from_static(b"of somebody");
+    zuul.tree
+        .create(&foreign, note.clone(), CreateMode::Persistent)
+        .await
+        .unwrap();
     let malformed = TreePath::new(layout::node("0000000078".parse().unwrap())).unwrap();
     let data = Bytes::from_static(b"{\"state\": 7");
     zuul.tree
@@ -100,8 +111,9 @@ async fn orphans_are_deleted_and_others_left_alone() {
         };
         let ready_is_free = state(NodeState::Ready)?.allocated_to.is_none();
         let held = state(NodeState::Hold)?.allocated_to.is_some();
-        let ghost_is_gone = zuul.tree.stat(&ghost).await.unwrap().is_none();
-        (left.len() == 4 && ready_is_free && held && ghost_is_gone).then_some(())
+        let ghosts_are_gone = zuul.tree.stat(&ghost).await.unwrap().is_none()
+            && zuul.tree.stat(&nameless).await.unwrap().is_none();
+        (left.len() == 4 && ready_is_free && held && ghosts_are_gone).then_some(())
     })
     .await;
     assert_eq!(
@@ -109,6 +121,7 @@ async fn orphans_are_deleted_and_others_left_alone() {
         data,
         "malformed records are never touched"
     );
+    assert_eq!(zuul.tree.get(&foreign).await.unwrap().data, note);
 
     // The free node serves a request although others are in the way.
     let id = zuul.submit(&["small"]).await;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::{Timing, canary};
 use nodeyard_model::{
     BuildKey, ImageName, ImageUpload, ProviderName, RequestState, Timestamp, UploadState,
 };
+use nodeyard_plan::canary::Ended;
 
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::fake::{FakeCloud, PROVIDER, simulate};
@@ -28,9 +29,20 @@ providers:
 
 /// Records an upload to the provider of the test, as a builder does.
 async fn upload(zuul: &Zuul, provider: &str, at: f64, state: UploadState, id: &str) {
+    upload_of(BUILD, zuul, provider, at, state, id).await;
+}
+
+async fn upload_of(
+    build: &str,
+    zuul: &Zuul,
+    provider: &str,
+    at: f64,
+    state: UploadState,
+    id: &str,
+) {
     let build = BuildKey {
         image: ImageName::new("debian").unwrap(),
-        build: BUILD.parse().unwrap(),
+        build: build.parse().unwrap(),
     };
     let mut upload = ImageUpload::new(state, Timestamp::from_secs(at).unwrap());
     upload.external_id = Some(id.into());
@@ -116,4 +128,78 @@ async fn give_back(zuul: &Zuul, mut nodeset: crate::zuul::Nodeset) {
     zuul.set_state(&mut nodeset, nodeyard_model::NodeState::Used)
         .await;
     zuul.unlock(nodeset).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all() {
+    logs();
+    let store = Store::embedded();
+    let mut simulate = simulate();
+    simulate.images = ["old", "better"].map(str::to_owned).into();
+    let cloud = FakeCloud::new(simulate);
+    let config = CONFIG
+        .replace("min-ready: 1", "min-ready: 0")
+        .replace("username: unused", "canary: {share: 100, successes: 2}");
+    let drivers = Arc::clone(&cloud) as _;
+    let launcher = Running::start_on(store.session().await, drivers, &config, quick()).await;
+    let zuul = Zuul::new(store.session().await);
+    let image = ImageName::new("debian").unwrap();
+    let state = || canary::read(&**zuul.registry.tree(), &image);
+    let [old, better] = [cloud.image_id("old").await, cloud.image_id("better").await];
+    let builds = ["1", "2", "3"].map(|digit| digit.repeat(32));
+    let ready = UploadState::Ready;
+    upload_of(&builds[0], &zuul, PROVIDER, 1.0, ready, &old).await;
+    upload_of(&builds[1], &zuul, PROVIDER, 2.0, ready, "no such image").await;
+
+    // The new one serves all launches until it has failed too often; nobody has to do anything.
+    eventually("a request is served in the end", || async {
+        let id = zuul.submit(&["small"]).await;
+        (zuul.done(id).await.state == RequestState::Fulfilled).then_some(())
+    })
+    .await;
+    assert!(cloud.boot_images().await.iter().all(|id| *id == old));
+    let trial = state().await.unwrap().trials[&builds[1].parse().unwrap()].clone();
+    assert!(
+        matches!(trial.ended, Some(Ended::TakenBack { .. })),
+        "{trial:?}"
+    );
+    assert_eq!((trial.succeeded, trial.failed), (0, 2));
+
+    upload_of(&builds[2], &zuul, PROVIDER, 3.0, ready, &better).await;
+    let better_build = builds[2].parse().unwrap();
+    eventually("the next one has proved itself", || async {
+        let id = zuul.submit(&["small"]).await;
+        zuul.done(id).await;
+        let trials = state().await.unwrap().trials;
+        let ended = trials
+            .get(&better_build)
+            .and_then(|trial| trial.ended.clone());
+        matches!(ended, Some(Ended::Passed { .. })).then_some(())
+    })
+    .await;
+    assert!(cloud.boot_images().await.contains(&better));
+
+    // A person has the last word.
+    let before = cloud
+        .boot_images()
+        .await
+        .iter()
+        .filter(|id| **id == old)
+        .count();
+    let pin = builds[0].parse().unwrap();
+    canary::change(&**zuul.registry.tree(), &image, |state| {
+        state.pinned = Some(pin);
+    })
+    .await
+    .unwrap();
+    let id = zuul.submit(&["small"]).await;
+    assert_eq!(zuul.done(id).await.state, RequestState::Fulfilled);
+    let after = cloud
+        .boot_images()
+        .await
+        .iter()
+        .filter(|id| **id == old)
+        .count();
+    assert!(after > before);
+    launcher.stop().await;
 }

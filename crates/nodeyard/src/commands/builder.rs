@@ -1,6 +1,7 @@
-//! The builder, wired: a worker, a steward where there is a store, and the job servers at which they meet.
+//! The builder, wired: a worker, a steward where there is a store, the job servers at which they meet, and pages.
 
 pub(crate) mod job_server;
+mod pages;
 mod recorder;
 
 use std::sync::Arc;
@@ -60,11 +61,15 @@ pub(crate) async fn run(
     let mut options = worker::Options::new(&*host, endpoints.clone());
     options.build_workers = hands.builds;
     options.upload_workers = hands.uploads;
+    let recorder = Arc::new(Recorder::new(metrics.clone()));
     let parts = worker::Parts {
         config: config.clone(),
         drivers,
+        events: Arc::clone(&recorder) as _,
     };
     let (worker, mut handle) = Worker::new(options, parts);
+    let pages = pages::bind(&first, metrics, handle.clone()).await?;
+    let showing = pages::show(pages, serving.clone());
     let telling = async {
         // From now on images-dir is there, and ours.
         if handle.until_ready().await
@@ -85,20 +90,24 @@ pub(crate) async fn run(
         let parts = steward::Parts {
             tree,
             config,
-            events: Arc::new(Recorder::new(metrics)),
+            events: recorder,
         };
         let (steward, _) = Steward::new(steward_options(&host, endpoints, hands), parts);
         let result = steward.run(stop.clone()).await;
         stop.cancel();
         result.context("the steward has ended")
     };
-    let (worked, cared) = tokio::join!(working, caring);
-    serving.cancel();
+    let done = async {
+        let (worked, cared) = tokio::join!(working, caring);
+        serving.cancel();
+        worked.and(cared)
+    };
+    let (result, ()) = tokio::join!(done, showing);
     if let Some(server) = server {
         // It has nothing left to lose.
         let _ = server.await;
     }
-    worked.and(cared)
+    result
 }
 
 fn steward_options(host: &str, servers: Vec<Endpoint>, hands: Hands) -> steward::Options {

@@ -16,7 +16,7 @@ use tracing::warn;
 use crate::background::{self, Detached};
 use crate::cli::DaemonFlags;
 use crate::commands::builder::{self, Hands};
-use crate::commands::launcher::{self, Pages, Tools};
+use crate::commands::launcher::{self, Pages, Served, Tools};
 use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::exit::Outcome;
@@ -106,7 +106,12 @@ async fn serve(
     let working = async {
         match (work, tree) {
             (Work::Launch(pages), Some(tree)) => {
-                launcher::run(tree, handle, tools, pages, begun.clone(), stop).await
+                let served = Served {
+                    pages,
+                    local_token: None,
+                };
+                let run = launcher::run(tree, handle, tools, served, begun.clone(), stop);
+                Box::pin(run).await
             }
             (Work::Launch(_), None) => bail!("the launcher needs `zookeeper-servers`"),
             (Work::Build(hands), tree) => {

@@ -3,9 +3,12 @@
 //! What `nodepool` can do with images is done by the same code; the rest is here.
 
 mod logs;
+mod provenance;
+mod trial;
 mod wait;
 mod why;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -40,10 +43,17 @@ enum ImageCommand {
         #[arg(long)]
         wait: bool,
     },
+    /// Stay until an image is built and uploaded, and show how far it is; nothing is asked for
+    Wait { image: ImageName },
     /// Say why an image is (not) being built, uploaded or deleted
     Why {
         /// All images when absent
         image: Option<ImageName>,
+    },
+    /// Say where builds come from, what was checked, and which nodes boot from them
+    Provenance {
+        /// `<image>-<build id>`, or an image for all of its builds
+        build: String,
     },
     /// Print the log of a build
     Logs {
@@ -57,6 +67,16 @@ enum ImageCommand {
     Pause { image: ImageName },
     /// Take a pause back
     Unpause { image: ImageName },
+    /// Have all launches use one build, and keep it
+    Pin {
+        /// `<image>-<build id>`, as in the first column of `builds`
+        #[arg(value_parser = images::build_key)]
+        build: BuildKey,
+    },
+    /// Have launches use the newest build again, also one that was taken back
+    Unpin { image: ImageName },
+    /// Have launches use the build before the newest, until there is a newer one
+    Rollback { image: ImageName },
     /// Delete a build, its files and its uploads
     Delete {
         /// `<image>-<build id>`, as in the first column of `builds`
@@ -97,12 +117,19 @@ async fn on_store(
                 false => Ok(()),
             }
         }
+        ImageCommand::Wait { image } => {
+            wait::for_build(registry, context, &image, &BTreeSet::new()).await
+        }
         ImageCommand::Why { image } => why::explain(registry, context, image).await,
+        ImageCommand::Provenance { build } => provenance::show(registry, context, &build).await,
         ImageCommand::Logs { build, follow } => {
             logs::print(registry, context, &build, follow).await
         }
         ImageCommand::Pause { image } => images::pause(registry, &image).await,
         ImageCommand::Unpause { image } => images::unpause(registry, &image).await,
+        ImageCommand::Pin { build } => trial::pin(registry, &build).await,
+        ImageCommand::Unpin { image } => trial::unpin(registry, &image).await,
+        ImageCommand::Rollback { image } => trial::roll_back(registry, &image).await,
         ImageCommand::Delete { build } => images::delete_build(registry, &build).await,
         ImageCommand::DeleteUpload(args) => images::delete_upload(registry, args).await,
         ImageCommand::Export { path } => image_data::export(registry, &path).await,

@@ -1,6 +1,7 @@
 //! The launcher, wired: which drivers there are, where it runs, and how long it waits.
 
 mod drivers;
+mod http_api;
 mod outlook;
 mod stacks;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use nodeyard_config::{Config, Handle as ConfigHandle};
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
+use nodeyard_http_api::LocalToken;
 use nodeyard_launcher::{Clock, Launcher, Options, Parts, Timing};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_store::Tree;
@@ -26,12 +28,20 @@ use outlook::{Outlook, Recorder};
 use crate::commands::knobs;
 use crate::host;
 
-/// Runs a launcher on a store until `stop`. The store stays open. `begun` is cancelled when its pages can be seen.
+/// What others may see of a launcher.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) pages: Pages,
+    /// For commands on this host.
+    pub(crate) local_token: Option<LocalToken>,
+}
+
+/// Runs a launcher on a store until `stop`. The store stays open. `begun` is cancelled when it can be seen.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
     config: ConfigHandle,
     tools: Tools,
-    pages: Pages,
+    served: Served,
     begun: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -42,10 +52,11 @@ pub(crate) async fn run(
     let registry = Registry::new(Arc::clone(&tree));
     let records = Views::open(&registry)?;
     let Tools { drivers, scanner } = tools;
+    let config = follow(config);
     let parts = Parts {
         tree,
         views: records.clone(),
-        config: follow(config),
+        config: config.clone(),
         drivers,
         scanner,
         events: Arc::new(Recorder(metrics.clone())),
@@ -60,8 +71,9 @@ pub(crate) async fn run(
     };
     let shown = async {
         let outlook = Outlook {
-            config: &first,
-            pages,
+            first: &first,
+            config,
+            served,
             registry,
             records,
             metrics,

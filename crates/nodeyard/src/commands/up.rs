@@ -1,7 +1,7 @@
 //! `nodeyard up`: everything in one process, with one signal to stop it.
 //!
 //! The store, open to other processes of the same user, the configuration, read again whenever it changes, the
-//! launcher, and a builder where there is a place for images.
+//! launcher with the HTTP API, and a builder where there is a place for images.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use clap::Args;
 use nodeyard_config::{Handle, Reloader};
+use nodeyard_http_api::LocalToken;
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{Tree, socket};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::commands::builder::{self, Hands};
-use crate::commands::launcher::{self, Pages, Tools};
+use crate::commands::launcher::{self, Pages, Served, Tools};
 use crate::commands::signals;
 use crate::context::{self, Context};
 use crate::store_access::{self, Target};
@@ -53,7 +54,9 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         Target::Embedded(directory) => Box::pin(embedded(&directory, config, &stop)).await,
         Target::ZooKeeper(options) => {
             let client = ZooKeeper::connect(options);
-            let result = Box::pin(services(Arc::clone(&client) as _, config, &stop)).await;
+            let tree = Arc::clone(&client) as _;
+            let token = local_token(config.as_ref());
+            let result = Box::pin(services(tree, config, token, &stop)).await;
             client.close().await;
             result
         }
@@ -65,17 +68,31 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
     result
 }
 
+/// The token of this host where nothing else of the store is on it. Without one, commands need one from the
+/// configuration.
+fn local_token(config: Option<&Handle>) -> Option<LocalToken> {
+    let config = config.map(Handle::config);
+    let token = store_access::state_dir(config.as_deref()).and_then(|directory| {
+        std::fs::create_dir_all(&directory)?;
+        Ok(LocalToken::ensure(&directory)?)
+    });
+    token
+        .inspect_err(|error| warn!("no token for commands of this host: {error:#}"))
+        .ok()
+}
+
 async fn embedded(
     directory: &Path,
     config: Option<Handle>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let engine = store_access::own(directory, PATIENCE).await?;
+    let token = LocalToken::ensure(directory)?;
     let path = directory.join(socket::FILE_NAME);
     info!(socket = %path.display(), "store ready");
     let session = engine.session();
     let services = async {
-        let result = Box::pin(services(Arc::clone(&session), config, stop)).await;
+        let result = Box::pin(services(Arc::clone(&session), config, Some(token), stop)).await;
         // Without them the store would be served in vain.
         stop.cancel();
         result
@@ -92,6 +109,7 @@ async fn embedded(
 async fn services(
     tree: Arc<dyn Tree>,
     config: Option<Handle>,
+    local_token: Option<LocalToken>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     match config {
@@ -100,17 +118,20 @@ async fn services(
             let begun = CancellationToken::new();
             let building = build(&tree, &config, &tools, stop);
             let launching = async {
-                let pages = Pages::Offered;
+                let served = Served {
+                    pages: Pages::Offered,
+                    local_token,
+                };
                 let tools = tools.clone();
                 let result = launcher::run(
                     Arc::clone(&tree),
                     config.clone(),
                     tools,
-                    pages,
+                    served,
                     begun,
                     stop.clone(),
                 );
-                let result = result.await;
+                let result = Box::pin(result).await;
                 stop.cancel();
                 result
             };

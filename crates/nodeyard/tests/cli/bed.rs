@@ -2,7 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -88,15 +90,56 @@ impl Bed {
 
     /// Something that works until it is told to stop, with its log in a file.
     pub(crate) fn start<'a>(&self, log: &str, args: impl IntoIterator<Item = &'a str>) -> Daemon {
+        let mut command = self.command();
+        command.args(["--color", "never"]).args(args);
+        self.spawn(log, command)
+    }
+
+    /// `nodepool-builder` with a configuration file, and its log beside that.
+    pub(crate) fn builder(&self, config: &str) -> Daemon {
+        let mut command = self.called("nodepool-builder");
+        command.args(["-f", "-c", config]);
+        self.spawn(&format!("{config}.log"), command)
+    }
+
+    /// The same for any command.
+    pub(crate) fn spawn(&self, log: &str, mut command: Command) -> Daemon {
         let log = self.path(log);
-        let child = self
-            .command()
-            .args(["--color", "never"])
-            .args(args)
-            .stderr(fs::File::create(&log).unwrap())
+        let file = fs::File::create(&log).unwrap();
+        let child = command
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
             .spawn()
             .unwrap();
         Daemon { child, log }
+    }
+
+    /// A simulated cloud that outlives whoever uses it, for all that runs here from now on; and its address.
+    pub(crate) fn simulate(&mut self) -> (Daemon, String) {
+        const VARIABLE: &str = "NODEPOOL_FAKE_CLOUD_URL";
+        let simulation = self.start("simulation", ["simulate", "--listen", "127.0.0.1:0"]);
+        simulation.wait_for_log(VARIABLE);
+        let log = simulation.log();
+        let (_, url) = log.split_once(&format!("{VARIABLE}=")).unwrap();
+        let url = url.lines().next().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap().to_owned();
+        self.set(VARIABLE, url);
+        (simulation, address)
+    }
+
+    /// A program that makes images of a line of text, and fails while there is a file `broken`.
+    pub(crate) fn image_program(&mut self) -> PathBuf {
+        // It is a shell script.
+        self.set("PATH", "/usr/bin:/bin");
+        let program = self.write(
+            "make-image",
+            "#!/bin/sh\n\
+             echo one line of the log\n\
+             [ ! -e \"$HOME/broken\" ] || exit 3\n\
+             for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_OUTPUT.$format\"; done\n",
+        );
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        program
     }
 
     /// Asks for a node, by way of the store `state`.
@@ -119,7 +162,10 @@ impl Bed {
             format!("{{\"nodeyard-export\":1}}\n{parents}\n{record}\n"),
         );
         let import = ["import", "--overwrite", "request.jsonl"];
-        self.run(store.iter().chain(&import)).succeeded();
+        // A launcher that has just started may make the same directories at the same moment.
+        wait_until("the request is written", || {
+            self.run(store.iter().chain(&import)).code == 0
+        });
     }
 
     /// `nodeyard store` on the store `state`.
@@ -178,6 +224,10 @@ impl Daemon {
         });
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -199,6 +249,23 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// An HTTP request as it is, and the head and body of its answer.
+pub(crate) fn http(address: &str, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// A page's status and body.
+pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    let (head, body) = http(&format!("127.0.0.1:{port}"), &request);
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
 pub(crate) fn signal(child: &Child, name: &str) {

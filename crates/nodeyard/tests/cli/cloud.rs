@@ -1,13 +1,12 @@
 //! Commands that ask a cloud themselves, and what is measured of it. The cloud is a process of its own, as it would be
 //! in reality.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Daemon, Ran, wait_until};
+use crate::bed::{Bed, Daemon, Ran, get, http, wait_until};
 
 const CONFIG: &str = "
 state-dir: state
@@ -38,14 +37,7 @@ impl Cloud {
         let mut bed = Bed::new();
         let port = bed.free_port();
         bed.write("nodepool.yaml", CONFIG.replace("PORT", &port.to_string()));
-        let simulation = bed.start("simulation", ["simulate", "--listen", "127.0.0.1:0"]);
-        let name = "NODEPOOL_FAKE_CLOUD_URL";
-        simulation.wait_for_log(name);
-        let log = simulation.log();
-        let (_, url) = log.split_once(&format!("{name}=")).unwrap();
-        let url = url.lines().next().unwrap().to_owned();
-        let address = url.strip_prefix("http://").unwrap().to_owned();
-        bed.set(name, url);
+        let (simulation, address) = bed.simulate();
         Self {
             bed,
             address,
@@ -59,7 +51,7 @@ impl Cloud {
         let body = arguments.to_string();
         let head = format!("POST /cloud/{method} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n");
         let size = format!("Content-Length: {}\r\n\r\n", body.len());
-        let answer = http(&self.address, &format!("{head}{size}{body}"));
+        let (_, answer) = http(&self.address, &format!("{head}{size}{body}"));
         serde_json::from_str::<Value>(&answer).unwrap()["result"].take()
     }
 
@@ -77,15 +69,6 @@ impl Cloud {
             .iter()
             .any(|node| node["state"] == "ready")
     }
-}
-
-/// The body of the answer.
-fn http(address: &str, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 #[test]
@@ -168,10 +151,7 @@ fn what_happens_is_measured() {
         let text = String::from_utf8_lossy(&datagram[..length]).into_owned();
         missing.retain(|line| !text.lines().any(|sent| sent.ends_with(line)));
     }
-    let page = || {
-        let request = "GET /metrics HTTP/1.1\r\nHost: launcher\r\nConnection: close\r\n\r\n";
-        http(&format!("127.0.0.1:{}", cloud.port), request)
-    };
+    let page = || get(cloud.port, "/metrics").1;
     for line in [
         "nodeyard_request_wait_seconds_count{provider=\"cloud\"} 1",
         "nodeyard_request_fulfil_seconds_count{provider=\"cloud\"} 1",

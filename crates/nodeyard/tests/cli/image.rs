@@ -1,7 +1,6 @@
 //! Images: from a program to an upload, and what is said about them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
 
@@ -10,16 +9,7 @@ use crate::bed::{Bed, wait_until};
 /// `nodeyard up` with an image that a small program makes.
 fn bed() -> Bed {
     let mut bed = Bed::new();
-    // The program is a shell script.
-    bed.set("PATH", "/usr/bin:/bin");
-    let program = bed.write(
-        "make-image",
-        "#!/bin/sh\n\
-         echo one line of the log\n\
-         [ ! -e \"$HOME/broken\" ] || exit 3\n\
-         for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_OUTPUT.$format\"; done\n",
-    );
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = bed.image_program();
     bed.write(
         "nodepool.yaml",
         format!(

@@ -4,20 +4,30 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::indexing_slicing
+    clippy::indexing_slicing,
+    clippy::print_stdout
 )]
 
+mod api;
 mod bed;
+mod builder_pages;
+mod builders;
 mod cloud;
 mod config;
 mod container;
 mod daemon;
 mod drain;
 mod explain;
+mod growing_up;
 mod image;
+mod init;
+mod job_server;
 mod nodepool;
+mod packaging;
 mod pod;
 mod programs;
 mod qemu;
+mod request;
 mod store;
+mod store_faults;
 mod up;

@@ -17,9 +17,11 @@ fn it_stops_in_order_and_starts_again() {
 #[test]
 fn a_second_owner_is_refused() {
     let bed = Bed::new();
-    let _daemon = bed.up(&[]);
-    bed.run(["up", "--state-dir", "state"])
-        .failed("another process");
+    let daemon = bed.up(&[]);
+    let refused = bed.run(["up", "--state-dir", "state"]);
+    let owner = format!("process {} (", daemon.id());
+    let refused = refused.failed(&owner).failed("up --state-dir state)");
+    assert!(refused.err.contains("stop it first"), "{}", refused.err);
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn job(name: &str, meant_to_fail: bool) -> Job {
         name: name.to_owned(),
         labels: vec![LABEL.to_owned()],
         meant_to_fail,
+        image: None,
     }
 }
 
@@ -45,6 +46,7 @@ fn from_push_to_success_and_a_failure_is_held() {
     let options = ZuulOptions {
         jobs: vec![job("fine", false), job("broken", true)],
         ssh_key: sshd.client_key(),
+        protected: false,
     };
     let zuul = Zuul::start(&zookeeper, &options).unwrap();
     eprintln!("Zuul serves after {:?}", started.elapsed());

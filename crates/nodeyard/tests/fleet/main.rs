@@ -17,3 +17,4 @@ mod metastatic;
 mod mixed;
 mod nodepools_own_tests;
 mod zuul_client;
+mod zuul_images;

@@ -104,6 +104,11 @@ impl World {
                 seed: at.seed,
             },
         );
+        if recipe.launches > 0
+            && let Some(to) = self.refuge(pool, case)
+        {
+            return Verdict::Yield(Yield::Refused { to }).into();
+        }
         if let Some(defer) = self.not_now(key, case, &recipe, accrual) {
             return self.wait(pool, case, defer, recipe);
         }
@@ -185,6 +190,20 @@ impl World {
         None
     }
 
+    /// While the cloud of a pool refuses launches: another pool that takes what this one would have to launch.
+    fn refuge(&self, pool: &OwnPool, case: &Case<'_>) -> Option<LauncherId> {
+        let asked_for = case.ask.provider.as_ref() == Some(&pool.setup.key.provider);
+        if pool.refused.is_empty() || case.held_by.is_some() || asked_for {
+            return None;
+        }
+        let mut others = case.candidates.iter().filter(|id| **id != pool.setup.id);
+        let open = others.find(|id| {
+            let registered = self.registry.get(id);
+            registered.is_some_and(|other| !self.is_paused(id, &other.key, other.paused))
+        });
+        open.cloned()
+    }
+
     /// Of our own pools we know it before the registry does.
     fn is_paused(&self, id: &LauncherId, key: &PoolKey, registered: bool) -> bool {
         match self.own.get(key) {
@@ -258,7 +277,7 @@ impl World {
         Some(decline(exceeded, Ledger::Provider(key.provider.clone())))
     }
 
-    /// Checks 7 to 9: what there is too little of at the moment.
+    /// Checks 8 to 10: what there is too little of at the moment.
     fn not_now(
         &self,
         key: &PoolKey,

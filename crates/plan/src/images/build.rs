@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nodeyard_model::{BuildId, BuildState};
 
-use super::picture::{ImagePolicy, Origin, Services, Subject};
+use super::picture::{ImagePolicy, Imports, Origin, Services, Subject};
 use super::verdict::{Action, BuildVerdict, Plan, Wait, WhyBuild, WhyPaused};
 use super::{Judge, later};
 
@@ -26,7 +26,10 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
     let Some(policy) = &picture.policy else {
         return;
     };
-    let verdict = verdict(judge, policy, under_way);
+    let verdict = match verdict(judge, policy, under_way) {
+        Ok(verdict) => verdict,
+        Err(imports) => return super::import::judge(judge, policy, imports, plan),
+    };
     match &verdict {
         BuildVerdict::Begins { .. } => {
             let formats = policy.formats.clone();
@@ -48,37 +51,43 @@ fn under_way(judge: &Judge<'_>) -> Option<BuildId> {
         .map(|(id, _)| *id)
 }
 
-fn verdict(judge: &Judge<'_>, policy: &ImagePolicy, under_way: Option<BuildId>) -> BuildVerdict {
+/// The verdict on an image that is built here; else how it is imported, if nothing speaks against it.
+fn verdict<'p>(
+    judge: &Judge<'_>,
+    policy: &'p ImagePolicy,
+    under_way: Option<BuildId>,
+) -> Result<BuildVerdict, &'p Imports> {
     let picture = judge.picture;
     if picture.building {
         let since = under_way.and_then(|id| picture.builds.get(&id));
-        return BuildVerdict::UnderWay {
+        return Ok(BuildVerdict::UnderWay {
             build: under_way,
             since: since.map(|build| build.since),
-        };
+        });
     }
-    let Origin::Built { rebuild_age } = policy.origin else {
-        return BuildVerdict::Imported;
-    };
     if policy.pause || picture.paused {
         let by = if policy.pause {
             WhyPaused::Configuration
         } else {
             WhyPaused::Person
         };
-        return BuildVerdict::Paused { by };
+        return Ok(BuildVerdict::Paused { by });
     }
     if policy.formats.is_empty() {
-        return BuildVerdict::NoFormats;
+        return Ok(BuildVerdict::NoFormats);
     }
+    let rebuild_age = match &policy.origin {
+        Origin::Built { rebuild_age } => *rebuild_age,
+        Origin::Imported(imports) => return Err(imports),
+    };
     let why = match need(judge, policy, rebuild_age) {
         Ok(why) => why,
-        Err(up_to_date) => return up_to_date,
+        Err(up_to_date) => return Ok(up_to_date),
     };
     if let Some(wait) = back_off(judge) {
-        return BuildVerdict::Waits { why, wait };
+        return Ok(BuildVerdict::Waits { why, wait });
     }
-    match &picture.services {
+    Ok(match &picture.services {
         Services::Unknown { reason } => BuildVerdict::Waits {
             why,
             wait: Wait::JobServer {
@@ -92,7 +101,7 @@ fn verdict(judge: &Judge<'_>, policy: &ImagePolicy, under_way: Option<BuildId>) 
             },
         },
         Services::Known(_) => BuildVerdict::Begins { why },
-    }
+    })
 }
 
 /// Why a build is needed, or the verdict that none is.
@@ -139,7 +148,7 @@ fn need(
 }
 
 /// Somebody who asks for a build after the last failure does not have to wait.
-fn back_off(judge: &Judge<'_>) -> Option<Wait> {
+pub(super) fn back_off(judge: &Judge<'_>) -> Option<Wait> {
     let setback = judge.picture.setbacks.get(&Subject::Build)?;
     let asked_since = |request: super::Request| request.order > setback.order;
     if judge.picture.request.is_some_and(asked_since) {

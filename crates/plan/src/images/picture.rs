@@ -10,6 +10,9 @@ use nodeyard_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::market::{Market, ZuulBuild};
+use crate::canary::CanaryState;
+
 /// One image, as the configuration, the store and the job servers have it at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picture {
@@ -26,6 +29,10 @@ pub struct Picture {
     pub building: bool,
     pub setbacks: BTreeMap<Subject, Setback>,
     pub services: Services,
+    /// Which builds are on trial, taken back or pinned.
+    pub canary: CanaryState,
+    /// What Zuul offers, of an image that its jobs make; none before it was asked.
+    pub market: Option<Market>,
 }
 
 /// What the configuration says of an image.
@@ -42,12 +49,21 @@ pub struct ImagePolicy {
 }
 
 /// Who decides that a new image is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// We do.
     Built { rebuild_age: Duration },
-    /// Somebody who is not us.
-    Imported,
+    /// Jobs of Zuul do.
+    Imported(Imports),
+}
+
+/// How an image is imported.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imports {
+    /// Builds that ended longer ago are left.
+    pub max_age: Option<Duration>,
+    /// Formats that can be made of each other.
+    pub disks: BTreeSet<Box<str>>,
 }
 
 /// How a provider takes an image.
@@ -73,6 +89,8 @@ pub struct Build {
     /// Its place in the order of the store's writes: where it began.
     pub order: i64,
     pub formats: Formats,
+    /// The build of Zuul that it was fetched from.
+    pub zuul: Option<ZuulBuild>,
     /// What its builder was asked for, which may be more than it made.
     pub asked: BTreeSet<Box<str>>,
     /// Files that went by `delete-after-upload`.
@@ -156,6 +174,8 @@ pub enum Services {
 pub struct Answered {
     /// Some worker can build it.
     pub build: bool,
+    /// Some worker can fetch it.
+    pub import: bool,
     /// Builds that a worker can upload.
     pub upload: BTreeSet<BuildId>,
     /// Builds whose files a worker can delete.

@@ -73,7 +73,10 @@ fn kept(judge: &Judge<'_>) -> Kept {
         return Kept::default();
     };
     let of = policy.retention.get();
-    let builds = picture.ready_builds().into_iter().take(of).zip(1..);
+    // One that somebody wants to be used is kept with its uploads, whatever its rank.
+    let is_pinned = |build: &BuildId| picture.canary.pinned == Some(*build);
+    let ready = picture.ready_builds().into_iter().zip(1..);
+    let builds = ready.filter(|(build, rank)| *rank <= of || is_pinned(build));
     let mut by_provider: BTreeMap<&ProviderName, Vec<(Timestamp, UploadRef)>> = BTreeMap::new();
     for (id, build) in &picture.builds {
         if build.state != BuildState::Ready {

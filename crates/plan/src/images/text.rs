@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use nodeyard_model::Timestamp;
 
+use super::market::{PassedOver, Refusal};
 use super::verdict::{
-    BuildVerdict, Explanation, Fate, RemovalReason, UploadVerdict, Wait, WhyBuild, WhyPaused,
+    BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, RemovalReason, UploadVerdict,
+    Wait, WhyBuild, WhyPaused,
 };
+use crate::canary::{Ended, Trial};
 
 impl Explanation {
     /// The explanation as text, told at this moment.
@@ -77,6 +80,7 @@ impl fmt::Display for Told<'_, Explanation> {
             builds,
             providers,
             uploads,
+            canary,
             again_at,
         } = self.what;
         writeln!(f, "image {image}")?;
@@ -97,6 +101,30 @@ impl fmt::Display for Told<'_, Explanation> {
             let (upload, state) = (&report.upload, report.state);
             writeln!(f, "  upload {upload}, {state} for {age}: {fate}")?;
         }
+        if let Some(pinned) = canary.pinned {
+            writeln!(
+                f,
+                "  pinned to build {pinned}; `nodeyard image unpin` lets it go"
+            )?;
+        }
+        for (build, trial) in &canary.trials {
+            let Trial {
+                succeeded, failed, ..
+            } = trial;
+            match &trial.ended {
+                None => writeln!(
+                    f,
+                    "  build {build} is on trial: {succeeded} launches succeeded, {failed} failed"
+                )?,
+                Some(Ended::Passed { at }) => {
+                    writeln!(f, "  build {build} has proved itself {} ago", self.ago(*at))?;
+                }
+                Some(Ended::TakenBack { at, reason }) => {
+                    let ago = self.ago(*at);
+                    writeln!(f, "  build {build} was taken back {ago} ago: {reason}")?;
+                }
+            }
+        }
         if let Some(at) = again_at {
             writeln!(f, "  time alone changes something in {}", self.until(*at))?;
         }
@@ -110,7 +138,7 @@ impl fmt::Display for Told<'_, BuildVerdict> {
             BuildVerdict::NotConfigured => f.write_str(
                 "never: the image is not in the configuration, so what is left of it is removed",
             ),
-            BuildVerdict::Imported => f.write_str("not decided here: the image is made by Zuul"),
+            BuildVerdict::Imported(report) => self.tell(&**report).fmt(f),
             BuildVerdict::Paused {
                 by: WhyPaused::Configuration,
             } => f.write_str("paused by `pause` in the configuration"),
@@ -141,6 +169,76 @@ impl fmt::Display for Told<'_, BuildVerdict> {
                 )
             }
             BuildVerdict::Begins { why } => write!(f, "begins, since {}", self.tell(why)),
+        }
+    }
+}
+
+impl fmt::Display for Told<'_, ImportReport> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ImportReport {
+            asked,
+            next,
+            error,
+            passed_over,
+            verdict,
+        } = self.what;
+        match verdict {
+            ImportVerdict::Asks => f.write_str("Zuul is asked first")?,
+            ImportVerdict::Nothing => {
+                f.write_str("Zuul has no successful build of the job that could be used")?;
+            }
+            ImportVerdict::UpToDate { build, zuul_build } => {
+                write!(
+                    f,
+                    "Zuul has nothing newer than {zuul_build}, which is {build}"
+                )?;
+            }
+            ImportVerdict::Waits { zuul_build, wait } => {
+                write!(f, "Zuul has {zuul_build}, but {}", self.tell(wait))?;
+            }
+            ImportVerdict::Begins { zuul_build, .. } => {
+                write!(f, "the import of Zuul's {zuul_build} begins")?;
+            }
+        }
+        if let Some(asked) = asked {
+            write!(f, "; asked {} ago", self.ago(*asked))?;
+        }
+        if let Some(next) = next {
+            write!(f, ", again in {}", self.until(*next))?;
+        }
+        if let Some(error) = error {
+            write!(f, "\n    Zuul did not answer the last time: {error}")?;
+        }
+        for build in passed_over {
+            let PassedOver { zuul_build, why } = build;
+            write!(
+                f,
+                "\n    Zuul's {zuul_build} is passed over: {}",
+                self.tell(why)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Told<'_, Refusal> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            Refusal::Bad { until, reason } => write!(
+                f,
+                "it is of no use and is left alone for {}, or until somebody asks for a build: {reason}",
+                self.until(*until)
+            ),
+            Refusal::Incomplete { missing } => {
+                let missing: Vec<&str> = missing.iter().map(|format| &**format).collect();
+                write!(f, "it has no artifact for {}", missing.join(", "))
+            }
+            Refusal::TooOld { age, limit } => write!(
+                f,
+                "it ended {} ago, and `max-age` is {}",
+                Span(*age),
+                Span(*limit)
+            ),
         }
     }
 }
@@ -216,6 +314,9 @@ impl fmt::Display for Told<'_, UploadVerdict> {
 impl fmt::Display for Told<'_, Fate> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
+            Fate::Kept { rank, of } if rank > of => {
+                f.write_str("kept, since somebody has pinned the image to it")
+            }
             Fate::Kept { rank, of } => {
                 write!(f, "kept as number {rank} of the {of} newest")
             }

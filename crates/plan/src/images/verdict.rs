@@ -6,7 +6,9 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, Timestamp, UploadState};
 use serde::{Deserialize, Serialize};
 
+use super::market::PassedOver;
 use super::picture::UploadRef;
+use crate::canary::CanaryState;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -19,6 +21,13 @@ pub struct Plan {
 pub enum Action {
     /// Have the image built. Needs the lock that is held while the image is built, as does `ResumeBuild`.
     Build { formats: BTreeSet<Box<str>> },
+    /// Ask Zuul what it has. Needs no lock.
+    AskZuul,
+    /// Have these formats of a build of Zuul fetched. Needs the same lock as `Build`.
+    Import {
+        zuul_build: Box<str>,
+        formats: BTreeSet<Box<str>>,
+    },
     /// Nobody looks after this build: find out what became of it.
     ResumeBuild { build: BuildId },
     /// The request for a build has been served: remove it.
@@ -47,6 +56,8 @@ impl Action {
         match self {
             Self::RemoveUpload(_) | Self::RemoveBuild { .. } | Self::DropFiles { .. } => true,
             Self::Build { .. }
+            | Self::AskZuul
+            | Self::Import { .. }
             | Self::ResumeBuild { .. }
             | Self::ClearRequest { .. }
             | Self::Upload { .. }
@@ -66,6 +77,9 @@ pub struct Explanation {
     pub providers: Vec<ProviderReport>,
     /// What becomes of each upload.
     pub uploads: Vec<UploadReport>,
+    /// Which builds are on trial, taken back or pinned.
+    #[serde(default)]
+    pub canary: CanaryState,
     /// When time alone would change something.
     pub again_at: Option<Timestamp>,
 }
@@ -98,8 +112,8 @@ pub struct UploadReport {
 pub enum BuildVerdict {
     /// The configuration does not have the image.
     NotConfigured,
-    /// It is made elsewhere and imported.
-    Imported,
+    /// It is made by jobs of Zuul and imported.
+    Imported(Box<ImportReport>),
     Paused {
         by: WhyPaused,
     },
@@ -123,6 +137,40 @@ pub enum BuildVerdict {
     },
     Begins {
         why: WhyBuild,
+    },
+}
+
+/// What is known of Zuul's builds, and what follows from it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImportReport {
+    /// When Zuul was last asked, and will be.
+    pub asked: Option<Timestamp>,
+    pub next: Option<Timestamp>,
+    /// Why the last question had no answer.
+    pub error: Option<String>,
+    /// Newer builds that are not taken.
+    pub passed_over: Vec<PassedOver>,
+    pub verdict: ImportVerdict,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImportVerdict {
+    /// Zuul is to be asked first.
+    Asks,
+    /// There is no build that could be used.
+    Nothing,
+    UpToDate {
+        build: BuildId,
+        zuul_build: Box<str>,
+    },
+    Waits {
+        zuul_build: Box<str>,
+        wait: Wait,
+    },
+    Begins {
+        zuul_build: Box<str>,
+        formats: BTreeSet<Box<str>>,
     },
 }
 
@@ -260,6 +308,7 @@ impl Plan {
                 builds: Vec::new(),
                 providers: Vec::new(),
                 uploads: Vec::new(),
+                canary: CanaryState::default(),
                 again_at: None,
             },
         }

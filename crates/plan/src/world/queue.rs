@@ -4,7 +4,7 @@
 //! the head of each line only. A pass costs as many looks as there are different things asked for, and not as
 //! many as there are requests.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use nodeyard_model::{
@@ -98,7 +98,6 @@ pub(crate) struct Queue {
     unvetted: HashMap<PoolKey, BTreeSet<LineId>>,
     order: BTreeSet<RequestOrder>,
     pending: BTreeSet<RequestId>,
-    locked: HashSet<RequestId>,
     min_ready: HashMap<Label, BTreeSet<RequestId>>,
     /// Requests for ready nodes that have gone since the nodes were last looked at.
     departed: BTreeMap<RequestId, Label>,
@@ -141,18 +140,6 @@ impl Queue {
     /// How many requests that wait come before `order`.
     pub(crate) fn position(&self, order: RequestOrder) -> usize {
         self.order.range(..order).count()
-    }
-
-    pub(crate) fn set_locked(&mut self, id: RequestId, locked: bool) {
-        if locked {
-            self.locked.insert(id);
-        } else {
-            self.locked.remove(&id);
-        }
-    }
-
-    pub(crate) fn is_locked(&self, id: RequestId) -> bool {
-        self.locked.contains(&id)
     }
 
     /// Requests that some launcher works on, or has left behind.

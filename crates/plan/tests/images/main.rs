@@ -7,6 +7,7 @@
     clippy::indexing_slicing
 )]
 
+mod import;
 mod properties;
 mod rules;
 mod yard;

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use nodeyard_model::{BuildId, BuildState, ProviderName, Timestamp, UploadId, UploadState};
+use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{
     Action, Answered, Build, ImagePolicy, Origin, Pace, Picture, Plan, Request, Services, Setback,
     Subject, Takes, Upload, UploadRef, decide,
@@ -76,6 +77,8 @@ impl Yard {
                 upload_delete: [provider("one"), provider("two")].into(),
                 ..Answered::default()
             }),
+            market: None,
+            canary: CanaryState::default(),
         };
         Self {
             picture,
@@ -125,6 +128,7 @@ impl Yard {
             since: time(self.now - age),
             order: self.tick(),
             formats: ["qcow2"].into_iter().collect(),
+            zuul: None,
             asked: formats(&["qcow2"]),
             dropped: BTreeSet::new(),
             locked: false,
@@ -200,6 +204,7 @@ impl Yard {
                     self.fail(Subject::Build, id);
                 }
             }
+            Action::AskZuul | Action::Import { .. } => {}
             Action::ResumeBuild { build } => {
                 let now = time(self.now);
                 self.build(*build).state = if works {

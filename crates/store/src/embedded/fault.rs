@@ -24,6 +24,10 @@ pub(super) enum Fault {
     Io(Arc<io::Error>),
     #[error("the file has format {found}, this program knows up to {FORMAT}")]
     Newer { found: i64 },
+    #[error(
+        "its checksums do not match, and repairing it would lose changes that were acknowledged"
+    )]
+    Repairable,
     #[error("the storage met something that cannot be")]
     Panicked,
     #[error("a reader could not read the file")]
@@ -88,7 +92,7 @@ impl Fault {
                 _ => "",
             },
             Fault::Io(error) => io_remedy(error),
-            Fault::Damaged(_) | Fault::Panicked => DAMAGED,
+            Fault::Damaged(_) | Fault::Repairable | Fault::Panicked => DAMAGED,
             Fault::Newer { .. } => ": start the newer program that wrote it",
             Fault::Full { .. } => FULL,
             Fault::Reader => "",

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError};
 
-use super::fault::Fault;
+use super::fault::{Fault, contained};
+use super::rehearsal::Rehearsal;
 use super::resync::Ledger;
 
 /// Enough for the inner pages of any tree of records we expect and the leaves in use; the operating
@@ -64,6 +65,24 @@ impl FileMedium {
             File::open(&self.directory)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// Whether the file can be opened without losing anything; it is not written to.
+    pub(super) fn rehearse(&self) -> Result<(), Fault> {
+        let file = self.handle()?;
+        // Nothing was ever in it.
+        if file.metadata()?.len() == 0 {
+            return Ok(());
+        }
+        contained(|| {
+            let storage = Rehearsal::over(FileBackend::new(file)?)?;
+            let mut database = builder().create_with_backend(storage)?;
+            if database.check_integrity()? {
+                Ok(())
+            } else {
+                Err(Fault::Repairable)
+            }
+        })
     }
 
     fn handle(&self) -> std::io::Result<File> {

@@ -25,6 +25,7 @@ mod fault;
 mod format;
 mod hub;
 mod medium;
+mod rehearsal;
 mod resync;
 mod session;
 mod snapshot;
@@ -70,11 +71,13 @@ impl Embedded {
     }
 
     /// Opens the store in this directory, or makes a new one. Ephemeral records of the process that
-    /// had it before are gone when this returns. It blocks; after a crash the whole file is checked.
+    /// had it before are gone when this returns. It blocks; the whole file is checked, and a damaged one is refused as
+    /// it is.
     pub fn open(directory: &Path) -> Result<Arc<Self>> {
         let medium = FileMedium::new(directory);
         medium
             .prepare()
+            .and_then(|()| medium.rehearse())
             .map_err(|fault| fault.while_doing(Doing::Open, &medium.name()))?;
         Self::open_on(Box::new(medium))
     }

@@ -10,6 +10,7 @@ use super::{Attempt, Held, NodeShape, Patience, Registry, Stored, new_id, path, 
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::lock::{Lock, LockGuard};
+use crate::path::TreePath;
 use crate::tree::{CreateMode, Stat};
 use crate::view::View;
 
@@ -99,10 +100,23 @@ impl Nodes<'_> {
 
     /// Removes the record if it has no data: nodes are created with theirs, so nobody is about to fill it.
     pub async fn delete_ghost(&self, id: NodeId) -> Result<()> {
-        let node = path(layout::node(id))?;
-        match ext::get_opt(&*self.registry.tree, &node).await? {
+        self.delete_empty(&path(layout::node(id))?).await
+    }
+
+    /// The same for records whose names are no ids, which no view shows.
+    pub async fn delete_nameless_ghosts(&self) -> Result<()> {
+        let dir = path(layout::NODES)?;
+        let names = ext::child_names(&*self.registry.tree, &dir).await?;
+        for name in names.iter().filter(|name| name.parse::<NodeId>().is_err()) {
+            self.delete_empty(&dir.join(name)?).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_empty(&self, node: &TreePath) -> Result<()> {
+        match ext::get_opt(&*self.registry.tree, node).await? {
             Some(record) if record.data.is_empty() => {
-                ext::delete_recursive(&*self.registry.tree, &node).await
+                ext::delete_recursive(&*self.registry.tree, node).await
             }
             _ => Ok(()),
         }

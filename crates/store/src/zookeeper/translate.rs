@@ -90,7 +90,7 @@ pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
                 ServerError(code),
             ),
             code => backend(
-                format!("{path}: the server refused the operation"),
+                format!("{path}: the server could not do it; the reason is in its log"),
                 ServerError(code),
             ),
         },

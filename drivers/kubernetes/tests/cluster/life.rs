@@ -10,21 +10,15 @@ use crate::common::{
     order, owner,
 };
 
-/// What the node's own account may do, as the API server sees it.
+/// What the node's own account may do, as the API server sees it. A resource may have a part, as in `pods/exec`.
 fn may(cluster: &Cluster, namespace: &str, verb: &str, resource: &str) -> bool {
     let account = format!("system:serviceaccount:{namespace}:zuul-worker");
+    let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
     let mut command = cluster.kubectl_command();
-    command.args([
-        "auth",
-        "can-i",
-        verb,
-        resource,
-        "--namespace",
-        namespace,
-        "--as",
-        &account,
-        "--quiet",
-    ]);
+    command
+        .args(["auth", "can-i", verb, resource, "--quiet"])
+        .args(["--subresource", part])
+        .args(["--namespace", namespace, "--as", &account]);
     command.status().unwrap().success()
 }
 

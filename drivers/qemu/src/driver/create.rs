@@ -222,6 +222,7 @@ impl QemuDriver {
                 userdata: label.userdata.clone(),
                 username: self.options.username(label)?,
             },
+            warm: label.warm_template,
             guest_port: self.options.reach(label)?.port,
         };
         Ok((recipe, upload))

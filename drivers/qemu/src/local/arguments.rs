@@ -11,12 +11,21 @@ use super::console::CONSOLE;
 use super::disk::DISK;
 use super::qmp::SOCKET;
 use super::seed::SEED;
+use super::template::MEMORY;
 use crate::host::Machine;
 use crate::options::{Network, Options};
 use crate::recipe::Recipe;
 
 /// The two arguments by which a process is known as that of a machine.
 pub(super) const MARK: &str = "-name";
+
+/// How a machine comes to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beginning {
+    Boot,
+    /// From memory that was saved; it is stopped when it has read it.
+    Memory,
+}
 
 /// What runs a guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +67,7 @@ pub(super) fn machine(
     machine: &Machine,
     recipe: &Recipe,
     engine: Engine,
+    beginning: Beginning,
 ) -> Vec<String> {
     let mut arguments = Arguments(base(options, engine));
     arguments.pair(MARK, machine.id.as_str());
@@ -110,6 +120,9 @@ pub(super) fn machine(
     );
     arguments.pair("-serial", "chardev:console");
     arguments.pair("-qmp", &format!("unix:{SOCKET},server=on,wait=off"));
+    if beginning == Beginning::Memory {
+        arguments.pair("-incoming", &format!("exec:cat {MEMORY}"));
+    }
     arguments.0
 }
 
@@ -228,9 +241,10 @@ mod tests {
                 arguments: Some("console=ttyS0 quiet".into()),
             }),
             seed: Seed::default(),
+            warm: false,
             guest_port: 2022,
         };
-        machine(options, &guest, &recipe, engine).join("\n")
+        machine(options, &guest, &recipe, engine, Beginning::Boot).join("\n")
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Shelf {
     }
 }
 
-fn try_lock(file: File) -> io::Result<Option<File>> {
+pub(super) fn try_lock(file: File) -> io::Result<Option<File>> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

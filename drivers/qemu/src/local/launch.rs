@@ -89,7 +89,7 @@ fn ended(id: &LocalId, directory: &Path) -> Error {
 }
 
 /// `setsid` would only say that there is no such file.
-fn find_binary(options: &Options) -> Result<(), Error> {
+pub(super) fn find_binary(options: &Options) -> Result<(), Error> {
     match find_program(&options.binary) {
         Some(_) => Ok(()),
         None => Err(qemu_error(options, io::ErrorKind::NotFound.into())),

@@ -102,7 +102,11 @@ impl Qmp {
         })
     }
 
-    async fn execute_with(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+    pub(super) async fn execute_with(
+        &mut self,
+        command: &str,
+        arguments: &Value,
+    ) -> Result<Value, QmpError> {
         let conversing = self.converse(command, arguments);
         timeout(PATIENCE, conversing)
             .await

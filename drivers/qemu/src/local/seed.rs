@@ -13,13 +13,31 @@ use crate::recipe::Seed;
 
 pub(super) const SEED: &str = "seed.img";
 const LABEL: [u8; 11] = *b"CIDATA     ";
+/// Who a guest is while it is a template: nobody yet.
+pub(super) const TEMPLATE_INSTANCE: &str = "nodeyard-template";
+/// Disks have this size wherever possible: a guest that continues from a template does not look again how large it is.
+const USUAL_SIZE: usize = 2 << 20;
 /// Room for the tables of the file system.
 const OVERHEAD: usize = 512 * 1024;
 
 /// The bytes of the disk.
 pub(super) fn image(machine: &Machine, seed: &Seed) -> std::io::Result<Vec<u8>> {
+    make(machine.id.as_str(), seed)
+}
+
+/// That of a template.
+pub(super) fn template(seed: &Seed) -> std::io::Result<Vec<u8>> {
+    make(TEMPLATE_INSTANCE, seed)
+}
+
+/// Whether a machine with this seed can continue from a template.
+pub(super) fn fits_template(seed: &Seed) -> bool {
+    make(TEMPLATE_INSTANCE, seed).is_ok_and(|disk| disk.len() == USUAL_SIZE)
+}
+
+fn make(instance: &str, seed: &Seed) -> std::io::Result<Vec<u8>> {
     let files = [
-        ("meta-data", meta_data(machine, seed)),
+        ("meta-data", meta_data(instance, seed)),
         ("user-data", user_data(seed)),
         ("authorized_keys", keys_file(seed)),
     ];
@@ -35,13 +53,15 @@ pub(super) fn image(machine: &Machine, seed: &Seed) -> std::io::Result<Vec<u8>> 
             root.create_file(name)?.write_all(text.as_bytes())?;
         }
     }
-    Ok(disk.into_inner())
+    let mut disk = disk.into_inner();
+    disk.resize(size.max(USUAL_SIZE), 0);
+    Ok(disk)
 }
 
 /// JSON is YAML, and cannot be misread.
-fn meta_data(machine: &Machine, seed: &Seed) -> String {
+fn meta_data(instance: &str, seed: &Seed) -> String {
     json!({
-        "instance-id": machine.id,
+        "instance-id": instance,
         "local-hostname": seed.hostname,
         "public-keys": seed.authorized_keys,
     })

@@ -16,14 +16,7 @@ use crate::common::{PATIENCE, Yard, launch, now, order, remove};
 pub(crate) fn bootable() -> (Yard, PathBuf) {
     let guest = qemu_guest().unwrap();
     let mut yard = Yard::new();
-    let key = yard.path().join("key");
-    let made = Command::new("ssh-keygen")
-        .args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"])
-        .arg(&key)
-        .status()
-        .unwrap();
-    assert!(made.success());
-    let public = std::fs::read_to_string(key.with_extension("pub")).unwrap();
+    let (key, public) = make_key(yard.path());
     yard.options.cloud_images[0].choice = ImageChoice::Path(guest.join("root.ext4"));
     let label = &mut yard.options.pools[0].labels[0];
     label.memory = 256;
@@ -31,12 +24,29 @@ pub(crate) fn bootable() -> (Yard, PathBuf) {
     label.kernel = Some(guest.join("vmlinuz"));
     label.initrd = Some(guest.join("initrd"));
     label.kernel_args = Some("console=ttyS0 panic=-1 quiet".into());
-    label.authorized_keys = vec![public.trim().into()];
+    label.authorized_keys = vec![public.into()];
     label.host_key_checking = true;
     (yard, key)
 }
 
+/// A key in a directory, and its public half.
+pub(crate) fn make_key(directory: &Path) -> (PathBuf, String) {
+    let key = directory.join("key");
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"])
+        .arg(&key)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let public = std::fs::read_to_string(key.with_extension("pub")).unwrap();
+    (key, public.trim().to_owned())
+}
+
 pub(crate) fn ssh(key: &Path, address: &str, port: u16, command: &str) -> String {
+    ssh_as("root", key, address, port, command)
+}
+
+pub(crate) fn ssh_as(user: &str, key: &Path, address: &str, port: u16, command: &str) -> String {
     let output = Command::new("ssh")
         .args(["-i".as_ref(), key.as_os_str()])
         .args(["-p", &port.to_string()])
@@ -54,7 +64,7 @@ pub(crate) fn ssh(key: &Path, address: &str, port: u16, command: &str) -> String
             "-o",
             "IdentitiesOnly=yes",
         ])
-        .args([&format!("root@{address}"), command])
+        .args([&format!("{user}@{address}"), command])
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -18,7 +18,7 @@ use nodeyard_model::{NodeId, ProviderName, Timestamp};
 use tempfile::TempDir;
 
 pub(crate) const PROVIDER: &str = "this-host";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
 
 pub(crate) fn owner() -> Owner {
     Owner {
@@ -177,6 +177,7 @@ pub(crate) fn label() -> LabelOptions {
         authorized_keys: Vec::new(),
         host_key_checking: false,
         console_log: true,
+        warm_template: false,
     }
 }
 

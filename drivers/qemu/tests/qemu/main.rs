@@ -10,6 +10,7 @@
 mod boot;
 mod bridge;
 mod common;
+mod debian;
 mod host;
 mod images;
 mod killed;

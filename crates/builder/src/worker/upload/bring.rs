@@ -8,6 +8,7 @@ use nodeyard_driver::{Driver, ImageSource, ImageTarget, Owner, State, UploadOrde
 use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
 use nodeyard_model::UploadKey;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::{Key, find_driver, upload_key};
 use crate::jobs::{UploadJob, UploadResult};
@@ -86,7 +87,14 @@ impl Upload {
 
     pub(super) async fn run(self, steps: watch::Sender<u64>) -> Result<UploadResult, Problem> {
         self.record(Outcome::Pending).await?;
+        let begun = Instant::now();
         let outcome = self.bring(&steps).await;
+        self.context.events.uploaded(
+            &self.manifest.image,
+            &self.key.provider,
+            begun.elapsed(),
+            outcome.is_ok(),
+        );
         match &outcome {
             Ok(done) => {
                 let ready = Outcome::Ready {

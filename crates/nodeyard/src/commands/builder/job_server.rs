@@ -130,6 +130,10 @@ async fn listening(listen: &GearmanListen) -> anyhow::Result<(ServerOptions, Opt
     for network in listen.allow_from.iter().flat_map(|networks| &networks.0) {
         options.allow.push(network_of(network)?);
     }
+    if !options.allow.is_empty() {
+        // This process is a client too.
+        options.allow.push(reachable(listen_on.ip()).into());
+    }
     let (Some(ca), Some(cert), Some(key)) = (&listen.ssl_ca, &listen.ssl_cert, &listen.ssl_key)
     else {
         if listen.clients.is_some() {

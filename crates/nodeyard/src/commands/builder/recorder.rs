@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nodeyard_api::builder::BuilderMetrics;
-use nodeyard_builder::steward::{BuildEnded, Events, WorkState};
+use nodeyard_builder::steward::{self, BuildEnded, WorkState};
+use nodeyard_builder::worker;
 use nodeyard_model::{ImageName, ProviderName};
 
 #[derive(Debug)]
@@ -23,17 +24,41 @@ impl Recorder {
     }
 }
 
-impl Events for Recorder {
+impl worker::Events for Recorder {
+    fn built(&self, image: &ImageName, took: Duration, succeeded: bool) {
+        self.metrics.worker_built(image, took, succeeded);
+    }
+
+    fn uploaded(
+        &self,
+        image: &ImageName,
+        provider: &ProviderName,
+        took: Duration,
+        succeeded: bool,
+    ) {
+        self.metrics
+            .worker_uploaded(image, provider, took, succeeded);
+    }
+}
+
+impl steward::Events for Recorder {
     fn built(&self, build: &BuildEnded<'_>) {
         let sizes = build.formats.unwrap_or_default().iter();
         let sizes = sizes.map(|(format, info)| (*format, info.allocated));
-        let succeeded = build.formats.is_some();
         self.metrics
-            .built(build.image, build.took, succeeded, sizes);
+            .built(build.image, build.took, build.exit_code, sizes);
     }
 
     fn uploaded(&self, image: &ImageName, provider: &ProviderName, took: Duration) {
         self.metrics.uploaded(image, provider, took);
+    }
+
+    fn polled(&self, image: &ImageName, answered: bool) {
+        self.metrics.polled(image, answered);
+    }
+
+    fn fetched(&self, image: &ImageName, bytes: u64) {
+        self.metrics.fetched(image, bytes);
     }
 
     fn building(&self, image: &ImageName, state: WorkState) {

@@ -1,4 +1,4 @@
-//! What others see of the launcher: its pages, Prometheus, statsd.
+//! What others see of the launcher: its pages, the HTTP API, Prometheus, statsd.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,8 +18,12 @@ use nodeyard_model::{Limits, PoolName, ProviderName, RequestId, TenantName};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::{self, Registry};
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+
+use super::Served;
+use super::http_api::Leasing;
 
 /// Whether there are pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,9 +85,18 @@ impl Events for Recorder {
 
 /// Asks the launcher itself, which knows what is and what was, and then the store.
 #[derive(Debug)]
-struct Explainer {
+pub(super) struct Explainer {
     launcher: Handle,
     tree: Arc<dyn Tree>,
+}
+
+/// What the keeper of leases tells of a request that failed.
+#[async_trait]
+impl nodeyard_lease::Explain for Explainer {
+    async fn failure(&self, request: RequestId) -> Option<String> {
+        let reasons = Explain::explain(self, request).await?;
+        Some(reasons.text.trim().to_owned())
+    }
 }
 
 #[async_trait]
@@ -127,8 +140,10 @@ pub(crate) async fn statsd() -> anyhow::Result<Option<Statsd>> {
 
 /// What is shown, and of what.
 pub(super) struct Outlook<'a> {
-    pub(super) config: &'a Config,
-    pub(super) pages: Pages,
+    pub(super) first: &'a Config,
+    /// The configuration in force.
+    pub(super) config: watch::Receiver<Arc<Config>>,
+    pub(super) served: Served,
     pub(super) registry: Registry,
     pub(super) records: registry::Views,
     pub(super) metrics: Metrics,
@@ -144,32 +159,43 @@ pub(super) async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let Outlook {
+        first,
         config,
-        pages,
+        served,
         registry,
         records,
         metrics,
         launcher,
         hostname,
     } = outlook;
-    if pages == Pages::Off && !metrics.has_statsd() {
-        begun.cancel();
-        return Ok(());
-    }
-    let tree = Arc::clone(registry.tree());
-    let views = Views::open(&registry, records)?;
+    let views = Views::open(&registry, records.clone())?;
     let reporter = Reporter::new(metrics.clone(), views.clone(), &registry, hostname)?;
+    let explainer = Arc::new(Explainer {
+        tree: Arc::clone(registry.tree()),
+        launcher: launcher.clone(),
+    });
+    let leasing = Leasing {
+        registry,
+        records,
+        views: views.clone(),
+        config,
+        explainer: Arc::clone(&explainer),
+        ready: launcher.ready(),
+        local_token: served.local_token,
+        hostname,
+    };
+    let http_api = leasing.begin().await?;
     let sources = Sources {
         views,
         metrics,
         ready: launcher.ready(),
-        explain: Arc::new(Explainer { launcher, tree }),
+        explain: explainer,
     };
     let options = webapp::Options {
-        address: config.webapp.listen_address.clone(),
-        port: config.webapp.port.0,
+        address: first.webapp.listen_address.clone(),
+        port: first.webapp.port.0,
     };
-    let webapp = match pages {
+    let webapp = match served.pages {
         Pages::Off => None,
         Pages::Wanted => Some(Webapp::bind(options, sources).await?),
         Pages::Offered => Webapp::bind(options, sources)
@@ -186,6 +212,10 @@ pub(super) async fn run(
             webapp.run(stop.clone()).await;
         }
     };
-    tokio::join!(showing, reporter.run(stop.clone()));
-    Ok(())
+    let ((), (), kept) = tokio::join!(
+        showing,
+        reporter.run(stop.clone()),
+        http_api.run(stop.clone())
+    );
+    kept
 }

@@ -1,37 +1,35 @@
-use anyhow::bail;
-use nodeyard_model::{NodeId, NodeState};
-use nodeyard_store::registry::{Attempt, Registry};
+use anyhow::anyhow;
+use nodeyard_model::{Node, NodeId};
+use nodeyard_operations::nodes::Hold;
+use nodeyard_operations::{Error, nodes};
+use nodeyard_store::registry::Registry;
 
-use super::{PATIENCE, lists, now};
+use super::{lists, now};
 use crate::exit::Refusal;
 use crate::output::Format;
 
 pub(super) async fn delete(registry: &Registry, id: NodeId, format: Format) -> anyhow::Result<()> {
-    set_state(registry, id, NodeState::Deleting, format).await
+    let deleted = nodes::delete(registry, id, now()).await;
+    shown(registry, id, deleted, format).await
 }
 
 pub(super) async fn hold(registry: &Registry, id: NodeId, format: Format) -> anyhow::Result<()> {
-    set_state(registry, id, NodeState::Hold, format).await
+    let held = nodes::hold(registry, id, Hold::default(), now()).await;
+    shown(registry, id, held, format).await
 }
 
-async fn set_state(
+async fn shown(
     registry: &Registry,
     id: NodeId,
-    state: NodeState,
+    changed: Result<Node, Error>,
     format: Format,
 ) -> anyhow::Result<()> {
-    let nodes = registry.nodes();
-    match nodes.lock(id, PATIENCE).await? {
-        Attempt::Gone => bail!(Refusal(format!("Node id {id} not found"))),
-        Attempt::Busy => bail!(
+    changed.map_err(|error| match error {
+        Error::Gone => Refusal(format!("Node id {id} not found")).into(),
+        Error::Busy => anyhow!(
             "node {id} is locked by whoever uses it; try again when it is returned, or see `nodepool list`"
         ),
-        Attempt::Held(held) => {
-            let mut node = held.value;
-            node.set_state(state, now());
-            nodes.store(&held.guard, id, &node).await?;
-            held.guard.release().await?;
-        }
-    }
+        error => error.into(),
+    })?;
     lists::nodes(registry, Some(id), false, format).await
 }

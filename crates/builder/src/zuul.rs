@@ -1,0 +1,104 @@
+//! From the configuration of an image that jobs of Zuul make to those who fetch it.
+
+use std::path::PathBuf;
+
+use nodeyard_config::{Artifact, Auth, AuthKind, Compression, DownloadAuth, ZuulImage};
+use nodeyard_fetch::{Client, Credentials, Options, Origin, Secret, Url};
+use nodeyard_image::{Digests, Packing};
+use nodeyard_zuul_api as api;
+use serde_json::{Map, Value};
+
+/// Why nothing can be fetched with this configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetupError {
+    #[error("`api-url` cannot be used")]
+    Url(#[from] nodeyard_fetch::BadUrl),
+    #[error("the settings of the image cannot be used")]
+    Client(#[from] nodeyard_fetch::Error),
+}
+
+/// Who asks Zuul. Blocks.
+pub(crate) fn api_client(image: &ZuulImage) -> Result<Client, SetupError> {
+    client(image, credentials(&image.auth))
+}
+
+/// Who fetches artifacts. Credentials are for the origin of the API only: where else an artifact may be is for those
+/// to say who publish it. Blocks.
+pub(crate) fn download_client(image: &ZuulImage) -> Result<Client, SetupError> {
+    let credentials = match &image.download_auth {
+        DownloadAuth::None => Credentials::None,
+        DownloadAuth::SameOrigin => credentials(&image.auth),
+        DownloadAuth::Explicit(auth) => credentials(auth),
+    };
+    client(image, credentials)
+}
+
+fn client(image: &ZuulImage, credentials: Credentials) -> Result<Client, SetupError> {
+    let api: Url = image.api_url.parse()?;
+    let origin: Origin = api.origin().clone();
+    Ok(Client::new(Options {
+        allow_insecure: image.allow_insecure,
+        allow_private: image.allow_private,
+        origins: vec![(origin, credentials)],
+        ca_bundle: image.ca_bundle.as_ref().map(PathBuf::from),
+        ..Options::default()
+    })?)
+}
+
+fn credentials(auth: &Auth) -> Credentials {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    match auth.kind {
+        AuthKind::None => Credentials::None,
+        AuthKind::Bearer => Credentials::Bearer(match (&auth.token, &auth.token_file) {
+            (Some(token), _) => Secret::Inline(token.0.as_str().into()),
+            (None, Some(file)) => Secret::File(file.into()),
+            (None, None) => Secret::Env(text(&auth.token_env).into()),
+        }),
+        AuthKind::Basic => Credentials::Basic {
+            username: text(&auth.username).into(),
+            password: Secret::File(text(&auth.password_file).into()),
+        },
+        AuthKind::Mtls => Credentials::Mtls {
+            cert: text(&auth.cert).into(),
+            key: text(&auth.key).into(),
+        },
+    }
+}
+
+/// The artifact of a build that an entry of the configuration is about.
+pub(crate) fn matching<'b>(build: &'b api::Build, wanted: &Artifact) -> Option<&'b api::Artifact> {
+    build.artifacts.iter().find(|artifact| {
+        let same = |key: &str, value: &str| artifact.text(key).as_deref() == Some(value);
+        let mut metadata = wanted.metadata.iter();
+        same("type", &wanted.kind)
+            && wanted
+                .name
+                .as_ref()
+                .is_none_or(|name| *name == artifact.name)
+            && metadata.all(|(key, value)| same(key, value))
+    })
+}
+
+/// How an artifact is packed.
+pub(crate) fn packing(compression: Compression, url: &Url) -> Packing {
+    match compression {
+        Compression::Auto => Packing::of(url),
+        Compression::None => Packing::None,
+        Compression::Gzip => Packing::Gzip,
+        Compression::Xz => Packing::Xz,
+        Compression::Zst => Packing::Zstd,
+        Compression::Bzip2 => Packing::Bzip2,
+    }
+}
+
+/// The digests that an artifact's metadata promises, under the names that Zuul uses.
+pub(crate) fn promised(metadata: &Map<String, Value>) -> Digests {
+    let text = |key: &str| {
+        let text = metadata.get(key)?.as_str()?.trim();
+        Some(Box::from(text.to_ascii_lowercase()))
+    };
+    Digests {
+        md5: text("md5sum").or_else(|| text("md5")),
+        sha256: text("sha256"),
+    }
+}

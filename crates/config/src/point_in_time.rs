@@ -1,0 +1,76 @@
+//! Points in time that people write down.
+
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde::{Serialize, Serializer};
+use serde_json::json;
+
+use crate::decode::{Decode, Decoder};
+use crate::section::{Describe, Shape};
+use crate::values::shape;
+use crate::yaml::Node;
+
+/// A day, which begins at midnight in UTC, or a moment with its offset from UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PointInTime(pub Timestamp);
+
+impl PointInTime {
+    fn parse(text: &str) -> Option<Self> {
+        if let Ok(moment) = text.parse() {
+            return Some(Self(moment));
+        }
+        // A moment without an offset would be read as its day.
+        let day: Date = text.parse().ok().filter(|_| text.len() == 10)?;
+        let midnight = day.to_zoned(TimeZone::UTC).ok()?;
+        Some(Self(midnight.timestamp()))
+    }
+}
+
+impl Decode<()> for PointInTime {
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let text = String::decode(node, &(), decoder)?;
+        let moment = Self::parse(&text);
+        if moment.is_none() {
+            decoder.error(
+                "bad-time",
+                node.span,
+                "expected a day such as `2027-01-31` or a moment such as `2027-01-31T18:00:00Z`",
+            );
+        }
+        moment
+    }
+}
+
+impl Describe for PointInTime {
+    fn shape() -> Shape {
+        let pattern = r"^\d{4}-\d{2}-\d{2}([Tt ].+)?$";
+        shape("time", json!({"type": "string", "pattern": pattern}))
+    }
+}
+
+impl Serialize for PointInTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_and_moments_are_read() {
+        let read = |text| PointInTime::parse(text).map(|time| time.0.to_string());
+        assert_eq!(read("2027-01-31").unwrap(), "2027-01-31T00:00:00Z");
+        assert_eq!(
+            read("2027-01-31T18:00:00+02:00").unwrap(),
+            "2027-01-31T16:00:00Z"
+        );
+        for bad in ["", "tomorrow", "2027-02-30", "2027-01-31T18:00:00", "5"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

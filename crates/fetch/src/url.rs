@@ -1,0 +1,300 @@
+//! Addresses, as far as they are needed here: absolute, `http` or `https`, without a user.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hyper::Uri;
+
+/// What is fetched. Shown without its query, which may be a signature that opens a door.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Url {
+    origin: Origin,
+    /// Path and query.
+    target: Box<str>,
+}
+
+/// Who is asked: scheme, host and port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin {
+    pub(crate) secure: bool,
+    /// In lower case; an IPv6 address without its brackets.
+    pub(crate) host: Box<str>,
+    pub(crate) port: u16,
+}
+
+/// A text that is no address of ours. It does not repeat the text, which may hold a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an address is of no use: {reason}")]
+pub struct BadUrl {
+    reason: &'static str,
+}
+
+impl BadUrl {
+    fn new(reason: &'static str) -> Self {
+        Self { reason }
+    }
+}
+
+impl Origin {
+    fn parse(scheme: Option<&str>, authority: &str) -> Result<Self, BadUrl> {
+        let secure = match scheme {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(BadUrl::new("it does not begin with https:// or http://")),
+        };
+        if authority.contains('@') {
+            return Err(BadUrl::new("it has a user or a password in it"));
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => {
+                let (host, rest) = rest
+                    .split_once(']')
+                    .ok_or(BadUrl::new("a bracket is not closed"))?;
+                (host, rest.strip_prefix(':'))
+            }
+            None => match authority.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if host.is_empty() {
+            return Err(BadUrl::new("it has no host"));
+        }
+        let port = match port {
+            None | Some("") if secure => 443,
+            None | Some("") => 80,
+            Some(port) => port
+                .parse()
+                .map_err(|_| BadUrl::new("its port is no number of a port"))?,
+        };
+        Ok(Self {
+            secure,
+            host: host.to_ascii_lowercase().into(),
+            port,
+        })
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
+    }
+
+    fn has_usual_port(&self) -> bool {
+        self.port == if self.secure { 443 } else { 80 }
+    }
+
+    /// As the header `Host` and the authority of an address have it.
+    pub(crate) fn authority(&self) -> String {
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.to_string()
+        };
+        if self.has_usual_port() {
+            host
+        } else {
+            format!("{host}:{}", self.port)
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme(), self.authority())
+    }
+}
+
+impl Url {
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    pub fn path(&self) -> &str {
+        let target = &*self.target;
+        target.split_once('?').map_or(target, |(path, _)| path)
+    }
+
+    pub fn has_query(&self) -> bool {
+        self.target.contains('?')
+    }
+
+    /// All of it, secrets included.
+    pub fn reveal(&self) -> String {
+        format!("{}{}", self.origin, self.target)
+    }
+
+    /// Path and query, as a request names them.
+    pub(crate) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The address of a neighbour: `suffix` behind the path. None with a query, which signs this path only.
+    pub fn with_suffix(&self, suffix: &str) -> Option<Self> {
+        (!self.has_query()).then(|| Self {
+            origin: self.origin.clone(),
+            target: format!("{}{suffix}", self.target).into(),
+        })
+    }
+
+    /// The address of something below this one.
+    pub fn below<'s>(&self, segments: impl IntoIterator<Item = &'s str>) -> Self {
+        let mut target = self.path().trim_end_matches('/').to_owned();
+        for segment in segments {
+            target.push('/');
+            encode(segment, &mut target);
+        }
+        Self {
+            origin: self.origin.clone(),
+            target: target.into(),
+        }
+    }
+
+    pub fn with_query<'q>(&self, pairs: impl IntoIterator<Item = (&'q str, &'q str)>) -> Self {
+        let mut target = self.path().to_owned();
+        for (place, (key, value)) in pairs.into_iter().enumerate() {
+            target.push(if place == 0 { '?' } else { '&' });
+            encode(key, &mut target);
+            target.push('=');
+            encode(value, &mut target);
+        }
+        Self {
+            origin: self.origin.clone(),
+            target: target.into(),
+        }
+    }
+
+    /// Where a redirect from here leads.
+    pub fn join(&self, location: &str) -> Result<Self, BadUrl> {
+        if location.starts_with("http://") || location.starts_with("https://") {
+            return location.parse();
+        }
+        if location.starts_with("//") {
+            return format!("{}:{location}", self.origin.scheme()).parse();
+        }
+        let target = if location.starts_with('/') {
+            location.to_owned()
+        } else if location.starts_with('?') {
+            format!("{}{location}", self.path())
+        } else if location
+            .split(['/', '?'])
+            .next()
+            .is_some_and(|first| first.contains(':'))
+        {
+            return Err(BadUrl::new("it does not begin with https:// or http://"));
+        } else {
+            let directory = self.path().rsplit_once('/').map_or("", |(dir, _)| dir);
+            format!("{directory}/{location}")
+        };
+        format!("{}{target}", self.origin).parse()
+    }
+}
+
+/// Everything but what never has a meaning in an address.
+fn encode(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = BadUrl;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (text, _fragment) = text.split_once('#').unwrap_or((text, ""));
+        let uri: Uri = text
+            .parse()
+            .map_err(|_| BadUrl::new("it is not written as an address is"))?;
+        let authority = uri.authority().ok_or(BadUrl::new("it has no host"))?;
+        let origin = Origin::parse(uri.scheme_str(), authority.as_str())?;
+        let target = uri
+            .path_and_query()
+            .map_or("/", hyper::http::uri::PathAndQuery::as_str);
+        let target = if target.starts_with('/') {
+            target.into()
+        } else {
+            format!("/{target}").into()
+        };
+        Ok(Self { origin, target })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let query = if self.has_query() { "?…" } else { "" };
+        write!(f, "{}{}{query}", self.origin, self.path())
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn signatures_are_not_shown() {
+        let signed = url("https://Store.Example:443/a/b.raw?X-Sig=geheim#part");
+        assert_eq!(signed.to_string(), "https://store.example/a/b.raw?…");
+        assert!(!format!("{signed:?}").contains("geheim"));
+        assert!(signed.reveal().ends_with("?X-Sig=geheim"));
+        let refused = "https://user:geheim@store.example/".parse::<Url>();
+        assert!(!refused.unwrap_err().to_string().contains("geheim"));
+    }
+
+    #[test]
+    fn redirects_lead_where_they_say() {
+        let from = url("https://a.example/x/y?q=1");
+        for (location, to) in [
+            ("https://b.example/z?s", "https://b.example/z?s"),
+            ("//b.example:8443/z", "https://b.example:8443/z"),
+            ("/z", "https://a.example/z"),
+            ("z?t=2", "https://a.example/x/z?t=2"),
+            ("?t=2", "https://a.example/x/y?t=2"),
+        ] {
+            assert_eq!(from.join(location).unwrap().reveal(), to, "{location}");
+        }
+        for bad in [
+            "file:///etc/passwd",
+            "javascript:alert(1)",
+            "https://",
+            "https://[::1/",
+        ] {
+            assert!(from.join(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_all_of_scheme_host_and_port() {
+        let origin = |text: &str| url(text).origin().clone();
+        assert_eq!(
+            origin("https://A.example"),
+            origin("https://a.example:443/x")
+        );
+        assert_ne!(origin("https://a.example"), origin("http://a.example:443"));
+        assert_ne!(origin("https://a.example"), origin("https://a.example:444"));
+        assert_eq!(origin("http://[::1]:80/").to_string(), "http://[::1]");
+    }
+
+    #[test]
+    fn parts_of_an_address_are_escaped() {
+        let built = url("https://a.example/api/")
+            .below(["tenant", "a/b ü"])
+            .with_query([("project", "x&y=*"), ("pipeline", "p")]);
+        assert_eq!(
+            built.reveal(),
+            "https://a.example/api/tenant/a%2Fb%20%C3%BC?project=x%26y%3D%2A&pipeline=p"
+        );
+        assert_eq!(built.with_suffix(".sha256"), None);
+    }
+}

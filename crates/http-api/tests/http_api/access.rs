@@ -1,0 +1,243 @@
+//! Tokens, rights and tenants.
+
+use std::sync::Arc;
+
+use nodeyard_http_api::LocalToken;
+use nodeyard_model::NodeState;
+use serde_json::json;
+
+use crate::bed::{
+    ACME, ADMIN, ALICE, Bed, OPERATOR, OTHER, READER, Store, configuration, eventually, node,
+};
+use crate::client::Client;
+use crate::hand::Hand;
+
+#[tokio::test]
+async fn reading_is_free_and_changing_needs_a_right() {
+    let bed = Bed::new().await;
+    let info = bed.client().get("/info").await.is(200);
+    assert_eq!(
+        info["caller"],
+        json!({"token": null, "right": "read", "tenant": null})
+    );
+    let info = bed.by(ACME).get("/info").await.is(200);
+    assert_eq!(
+        info["caller"],
+        json!({"token": "acme", "right": "request", "tenant": "acme"})
+    );
+    let body = json!({"labels": ["small"]});
+    let answer = bed.client().post("/requests", &body).await;
+    assert!(answer.header("www-authenticate").starts_with("Bearer"));
+    answer.problem(401, "unauthorized");
+    let problem = bed.by(READER).post("/requests", &body).await;
+    assert_eq!(problem.problem(403, "forbidden")["right"], "request");
+    let problem = bed.by(ALICE).put("/drains/provider/cloud").await;
+    assert_eq!(problem.problem(403, "forbidden")["right"], "operate");
+    let build = format!("/builds/debian-{}", "0".repeat(32));
+    let problem = bed.by(OPERATOR).delete(&build).await;
+    assert_eq!(problem.problem(403, "forbidden")["right"], "admin");
+    bed.by(ADMIN).delete(&build).await.problem(404, "not-found");
+}
+
+#[tokio::test]
+async fn wrong_and_old_tokens_are_refused_even_for_reading() {
+    let bed = Bed::new().await;
+    for header in [
+        "Bearer nobody-has-this",
+        "Bearer ",
+        "Bearer",
+        "",
+        "Basic YWRtaW46YWRtaW4=",
+        "Bearer the-token-of-alice\u{b}x",
+        "Bearer the-token-of-alic",
+        "Bearer the-token-of-alicee",
+        "the-token-of-alice",
+    ] {
+        let client = bed.client().with("authorization", header);
+        let answer = client.get("/info").await;
+        // What cannot be a header at all is refused before anybody looks at it.
+        if answer.status != 400 {
+            answer.problem(401, "unauthorized");
+        }
+    }
+    let problem = bed.by("the-token-of-old").get("/info").await;
+    let problem = problem.problem(401, "unauthorized");
+    assert!(problem["detail"].as_str().unwrap().contains("expired"));
+    bed.client()
+        .with("authorization", "bearer  the-token-of-alice ")
+        .get("/info")
+        .await
+        .is(200);
+}
+
+#[tokio::test]
+async fn a_new_configuration_changes_who_may_come() {
+    let bed = Bed::new().await;
+    bed.by("brand-new-token-for-carol")
+        .get("/info")
+        .await
+        .problem(401, "unauthorized");
+    let more = "    - {name: carol, token: brand-new-token-for-carol, right: read}\n";
+    let mut config = configuration(more);
+    config.api.anonymous = nodeyard_config::AnonymousAccess::None;
+    config
+        .api
+        .tokens
+        .retain(|token| token.name.as_str() != "alice");
+    bed.config.send_replace(Arc::new(config));
+    eventually("carol may come", async || {
+        bed.by("brand-new-token-for-carol")
+            .get("/info")
+            .await
+            .status
+            == 200
+    })
+    .await;
+    bed.by(ALICE)
+        .get("/info")
+        .await
+        .problem(401, "unauthorized");
+    bed.client().get("/info").await.problem(401, "unauthorized");
+    bed.client()
+        .get("/events")
+        .await
+        .problem(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn the_token_of_the_host_allows_everything() {
+    let store = Store::new();
+    let token = LocalToken::ensure(store.directory.path()).unwrap();
+    let config = configuration("");
+    let bed = Bed::on(store.engine.session(), config, Some(token)).await;
+    let found = LocalToken::find(store.directory.path()).unwrap();
+    let info = bed.by(found.reveal()).get("/info").await.is(200);
+    assert_eq!(
+        info["caller"],
+        json!({"token": "local", "right": "admin", "tenant": null})
+    );
+}
+
+/// Ids of what a client sees of a kind.
+async fn ids(client: &Client, path: &str) -> Vec<String> {
+    let page = client.get(path).await.is(200);
+    let items = page["items"].as_array().unwrap();
+    items
+        .iter()
+        .map(|item| {
+            let id = item.get("id").or(item.get("name")).unwrap();
+            id.as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_tenant_sees_and_touches_only_what_is_its_own() {
+    let bed = Bed::new().await;
+    let _hand = Hand::new(&bed.registry);
+    let (acme, other) = (bed.by(ACME), bed.by(OTHER));
+    let free = node("small", NodeState::Ready);
+    bed.registry.nodes().create(&free).await.unwrap();
+    let mut heard = other.events("").await;
+    let body = json!({"labels": ["small"], "scope": "shared-name"});
+    let lease = acme.post("/requests", &body).await.is(201);
+    assert_eq!(lease["tenant"], "acme");
+    let id = lease["id"].as_str().unwrap();
+    let lease = acme.get(&format!("/leases/{id}?wait=60")).await.is(200);
+    let node = lease["nodes"][0]["id"].as_str().unwrap();
+    let request = lease["request"].as_str().unwrap();
+
+    for (path, own) in [
+        ("/leases", id),
+        ("/nodes", node),
+        ("/scopes", "shared-name"),
+    ] {
+        assert_eq!(ids(&acme, path).await, [own], "{path}");
+        assert_eq!(ids(&other, path).await, [""; 0], "{path}");
+    }
+    assert_eq!(ids(&bed.client(), "/nodes").await.len(), 2);
+    for path in [
+        format!("/leases/{id}"),
+        format!("/leases/{id}/explanation"),
+        format!("/requests/{request}"),
+        format!("/requests/{request}/explanation"),
+        format!("/nodes/{node}"),
+        format!("/nodes/{node}/connection"),
+        "/scopes/shared-name".to_owned(),
+        "/scopes/shared-name?tenant=acme".to_owned(),
+        "/scopes/shared-name/inventory".to_owned(),
+    ] {
+        other.get(&path).await.problem(404, "not-found");
+    }
+    for path in [
+        format!("/leases/{id}"),
+        format!("/requests/{request}"),
+        format!("/nodes/{node}"),
+        "/scopes/shared-name".to_owned(),
+    ] {
+        other.delete(&path).await.problem(404, "not-found");
+    }
+    for path in [
+        format!("/leases/{id}/renew"),
+        format!("/nodes/{node}/hold"),
+        format!("/nodes/{node}/release"),
+        "/scopes/shared-name/renew".to_owned(),
+    ] {
+        other
+            .ask("POST", &path, None)
+            .await
+            .problem(404, "not-found");
+    }
+    // Nor can it do anything in the name of another, or to what is everybody's.
+    let body = json!({"labels": ["small"], "tenant": "acme"});
+    other
+        .post("/requests", &body)
+        .await
+        .problem(403, "forbidden");
+    other
+        .put("/drains/provider/cloud")
+        .await
+        .problem(403, "forbidden");
+    other
+        .ask("POST", "/images/debian/builds", None)
+        .await
+        .problem(403, "forbidden");
+
+    // A scope of the same name is another one.
+    let scope = json!({"name": "shared-name", "duration": 60});
+    other.post("/scopes", &scope).await.is(201);
+    let shown = other.get("/scopes/shared-name").await.is(200);
+    assert_eq!(shown["tenant"], "other");
+    let shown = bed.by(ADMIN).get("/scopes/shared-name?tenant=acme").await;
+    assert_eq!(shown.is(200)["tenant"], "acme");
+
+    // All that the other tenant has heard is its own.
+    let event = heard.until(|event| event.kind == "scope").await;
+    assert_eq!(event.data["object"]["tenant"], "other");
+}
+
+#[tokio::test]
+async fn a_caller_is_kept_to_its_rate() {
+    let bed = Bed::new().await;
+    let mut config = configuration("");
+    config.api.rate_limit = 1;
+    bed.config.send_replace(Arc::new(config));
+    let mut answers = Vec::new();
+    for _ in 0..50 {
+        answers.push(bed.by(ALICE).get("/info").await);
+    }
+    let refused = answers.iter().find(|answer| answer.status == 429).unwrap();
+    let seconds: u64 = refused.header("retry-after").parse().unwrap();
+    assert!(seconds >= 1);
+    refused.clone().problem(429, "too-many-requests");
+    // Others are not concerned; guesses are limited, too.
+    bed.by(ADMIN).get("/info").await.is(200);
+    let mut guesses = Vec::new();
+    for _ in 0..50 {
+        guesses.push(bed.by("a-guess").get("/info").await.status);
+    }
+    assert!(
+        guesses.contains(&401) && guesses.contains(&429),
+        "{guesses:?}"
+    );
+}

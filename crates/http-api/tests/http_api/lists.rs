@@ -1,0 +1,174 @@
+//! Lists: pages, filters, and what is counted.
+
+use nodeyard_model::{Component, ComponentKind, NodeState, PoolComponent, ProviderName};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, OPERATOR, eventually, node};
+
+fn names(page: &Value, key: &str) -> Vec<String> {
+    let items = page["items"].as_array().unwrap();
+    items
+        .iter()
+        .map(|item| item[key].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn pages_neither_repeat_nor_skip_what_stays() {
+    let bed = Bed::new().await;
+    let mut all = Vec::new();
+    for number in 0..25 {
+        let state = if number % 5 == 0 {
+            NodeState::InUse
+        } else {
+            NodeState::Ready
+        };
+        let (id, _) = bed
+            .registry
+            .nodes()
+            .create(&node("small", state))
+            .await
+            .unwrap();
+        all.push(id.to_string());
+    }
+    eventually("all are there", async || {
+        let page = bed.client().get("/nodes").await.is(200);
+        names(&page, "id").len() == 25
+    })
+    .await;
+    let mut seen = Vec::new();
+    let mut path = "/nodes?limit=10".to_owned();
+    loop {
+        let page = bed.client().get(&path).await.is(200);
+        seen.extend(names(&page, "id"));
+        // One that was seen goes, one that comes is last.
+        let gone = seen[0].parse().unwrap();
+        let nodes = bed.registry.nodes();
+        let attempt = nodes
+            .lock(gone, nodeyard_store::registry::Patience::None)
+            .await;
+        if let Some(held) = attempt.unwrap().held() {
+            nodes.delete(gone, held, crate::bed::at(5.0)).await.unwrap();
+        }
+        match page["next"].as_str() {
+            Some(next) => path = format!("/nodes?limit=10&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, all);
+    let used = bed
+        .client()
+        .get("/nodes?state=in-use&limit=2")
+        .await
+        .is(200);
+    assert_eq!(names(&used, "id"), [all[5].clone(), all[10].clone()]);
+    assert!(used["next"].is_string());
+    for nothing in [
+        "label=large",
+        "provider=elsewhere",
+        "request=200-0000000001",
+    ] {
+        let none = bed.client().get(&format!("/nodes?{nothing}")).await.is(200);
+        assert_eq!(none, json!({"items": [], "next": null}));
+    }
+}
+
+#[tokio::test]
+async fn where_nodes_come_from_is_told() {
+    let bed = Bed::new().await;
+    let mut pool = PoolComponent::new(
+        "np01".into(),
+        "np01-PoolWorker.cloud-main-0".into(),
+        "main".into(),
+        ProviderName::new("cloud").unwrap(),
+    );
+    pool.supported_labels = vec!["small".into()];
+    let components = bed.registry.components();
+    let _pool = components.register_pool(&pool).unwrap();
+    let launcher = Component::new("np01".into(), ComponentKind::Launcher);
+    let _launcher = components.register(&launcher).unwrap();
+    let builder = Component::new("nb01".into(), ComponentKind::Builder);
+    let _builder = components.register(&builder).unwrap();
+    let ready = node("small", NodeState::Ready);
+    bed.registry.nodes().create(&ready).await.unwrap();
+    let mut old = node("gone", NodeState::Used);
+    old.provider = Some(ProviderName::new("former").unwrap());
+    bed.registry.nodes().create(&old).await.unwrap();
+    eventually("all are there", async || {
+        let components = bed.client().get("/components").await.is(200);
+        let pools = bed.client().get("/pools").await.is(200);
+        let nodes = bed.client().get("/nodes").await.is(200);
+        names(&components, "kind") == ["builder", "launcher"]
+            && names(&pools, "name") == ["main"]
+            && names(&nodes, "id").len() == 2
+    })
+    .await;
+    let provider = bed.client().get("/providers/cloud").await.is(200);
+    assert_eq!(
+        provider,
+        json!({
+            "name": "cloud", "driver": "fake", "pools": ["main"], "images": ["debian"],
+            "running": true, "nodes": {"ready": 1},
+        })
+    );
+    let former = bed.client().get("/providers/former").await.is(200);
+    assert_eq!(
+        (&former["driver"], &former["running"]),
+        (&json!(null), &json!(false))
+    );
+    let label = bed.client().get("/labels/small").await.is(200);
+    assert_eq!(
+        label,
+        json!({"name": "small", "min_ready": 2, "pools": ["cloud/main"], "nodes": {"ready": 1}})
+    );
+    // A name may hold anything.
+    let odd = bed.client().get("/labels/a%2Fb").await.is(200);
+    assert_eq!(odd["name"], "a/b");
+    let labels = bed.client().get("/labels").await.is(200);
+    assert_eq!(names(&labels, "name"), ["a/b", "gone", "small"]);
+}
+
+#[tokio::test]
+async fn drains_begin_and_end() {
+    let bed = Bed::new().await;
+    let operator = bed.by(OPERATOR);
+    for path in [
+        "/drains/launcher/np01",
+        "/drains/provider/cloud",
+        "/drains/label/a%2Fb",
+        "/drains/pool/cloud/main",
+    ] {
+        operator.delete(path).await.problem(404, "not-found");
+        let begun = operator.put(path).await.is(201);
+        assert_eq!(begun["drained"], true);
+        operator.put(path).await.is(200);
+        let shown = bed.client().get(path).await.is(200);
+        assert_eq!(shown["since"], begun["since"]);
+    }
+    let drains = bed.client().get("/drains").await.is(200);
+    assert_eq!(
+        names(&drains, "kind"),
+        ["launcher", "provider", "pool", "label"]
+    );
+    assert_eq!(drains["items"][2]["provider"], "cloud");
+    operator.delete("/drains/label/a%2Fb").await.is(204);
+    bed.client()
+        .get("/drains/label/a%2Fb")
+        .await
+        .problem(404, "not-found");
+}
+
+#[tokio::test]
+async fn requests_are_explained() {
+    let bed = Bed::new().await;
+    let path = "/requests/200-0000000007/explanation";
+    let told = bed.client().get(path).await.is(200);
+    assert_eq!(
+        told,
+        json!({"text": "it waits for room\n", "reasons": {"next": "room"}})
+    );
+    bed.client()
+        .get("/requests/200-0000000008/explanation")
+        .await
+        .problem(404, "not-found");
+}

@@ -1,0 +1,381 @@
+//! Signatures: who says that a file comes from that job.
+//!
+//! A digest protects against accidents and against whoever holds the file; it comes from the same Zuul that names the
+//! file. A signature is by a key that Zuul's web server does not have. What is signed is a statement (in-toto, in a
+//! DSSE envelope, bare or in a Sigstore bundle as `cosign attest-blob --key` writes it) with the digest of the file and
+//! the project, pipeline, job and branch it comes from. It is checked here, with the public key and nothing else.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey, VerificationAlgorithm,
+};
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+use rustls_pki_types::SubjectPublicKeyInfoDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::digest::{Digests, to_hex};
+
+const STATEMENT: &str = "application/vnd.in-toto+json";
+/// What comes before the key itself, in the two forms that are known.
+const P256: &[u8] = &[
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
+    0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
+const EDWARDS: &[u8] = &[
+    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
+];
+
+/// Whose signature counts.
+pub struct PublicKey {
+    algorithm: &'static dyn VerificationAlgorithm,
+    key: Vec<u8>,
+    id: Box<str>,
+}
+
+impl std::fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PublicKey({})", self.id)
+    }
+}
+
+/// What a statement has to say of where the file comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Claims<'c> {
+    pub project: &'c str,
+    pub job: &'c str,
+    /// Any if empty.
+    pub pipelines: &'c [String],
+    /// Any if empty.
+    pub branches: &'c [String],
+    /// What Zuul says of the build: the statement must not say otherwise.
+    pub pipeline: Option<&'c str>,
+    pub branch: Option<&'c str>,
+}
+
+/// Why a file is not signed as it has to be.
+#[derive(Debug, thiserror::Error)]
+pub enum SignatureError {
+    #[error("the public key is none: use a PEM file with an ECDSA P-256 or an Ed25519 key")]
+    Key,
+    #[error("the signature is no DSSE envelope and no bundle with one")]
+    Envelope(#[source] serde_json::Error),
+    #[error(
+        "the bundle signs the bytes only, and says nothing of project, pipeline, job and branch: sign a statement (`cosign attest-blob`)"
+    )]
+    Bare,
+    #[error("the signature is not by the key that is configured")]
+    Foreign,
+    #[error("what is signed is no in-toto statement")]
+    Statement,
+    #[error("the signed statement is about other files: it has not the digest of this one")]
+    OtherFile,
+    #[error("the signed statement says that {what} is {found:?}, and it should be {wanted:?}")]
+    OtherOrigin {
+        what: &'static str,
+        found: String,
+        wanted: String,
+    },
+}
+
+impl PublicKey {
+    pub fn from_pem(text: &[u8]) -> Result<Self, SignatureError> {
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(text).map_err(|_| SignatureError::Key)?;
+        let algorithms: [(&[u8], &'static dyn VerificationAlgorithm); 2] =
+            [(P256, &ECDSA_P256_SHA256_ASN1), (EDWARDS, &ED25519)];
+        let known = algorithms.into_iter().find_map(|(head, algorithm)| {
+            let key = der.as_ref().strip_prefix(head)?;
+            Some((algorithm, key.to_vec()))
+        });
+        let (algorithm, key) = known.ok_or(SignatureError::Key)?;
+        let id = to_hex(&Sha256::digest(der.as_ref()));
+        Ok(Self { algorithm, key, id })
+    }
+
+    /// The SHA-256 of the key.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Checks a signature over a file with one of these digests.
+    pub fn verify(
+        &self,
+        signature: &[u8],
+        forms: &[&Digests],
+        claims: &Claims<'_>,
+    ) -> Result<(), SignatureError> {
+        let written: Written =
+            serde_json::from_slice(signature).map_err(SignatureError::Envelope)?;
+        let envelope = match written {
+            Written::Bundle { dsse_envelope } => dsse_envelope,
+            Written::Envelope(envelope) => envelope,
+            Written::Bare { .. } => return Err(SignatureError::Bare),
+        };
+        let payload = decode(&envelope.payload).ok_or(SignatureError::Statement)?;
+        let signed = pre_authentication(&envelope.payload_type, &payload);
+        let key = UnparsedPublicKey::new(self.algorithm, &self.key);
+        let mut signatures = envelope.signatures.iter();
+        let is_ours = signatures.any(|signature| {
+            decode(&signature.sig).is_some_and(|bytes| key.verify(&signed, &bytes).is_ok())
+        });
+        if !is_ours {
+            return Err(SignatureError::Foreign);
+        }
+        if envelope.payload_type != STATEMENT {
+            return Err(SignatureError::Statement);
+        }
+        let statement: Statement =
+            serde_json::from_slice(&payload).map_err(|_| SignatureError::Statement)?;
+        statement.check(forms, claims)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Bundle {
+        #[serde(rename = "dsseEnvelope")]
+        dsse_envelope: Envelope,
+    },
+    Envelope(Envelope),
+    Bare {
+        #[serde(rename = "messageSignature")]
+        _signature: Value,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    payload_type: String,
+    payload: String,
+    signatures: Vec<Signature>,
+}
+
+#[derive(Deserialize)]
+struct Signature {
+    sig: String,
+}
+
+#[derive(Deserialize)]
+struct Statement {
+    #[serde(rename = "_type")]
+    kind: String,
+    subject: Vec<Subject>,
+    #[serde(default)]
+    predicate: Value,
+}
+
+#[derive(Deserialize)]
+struct Subject {
+    digest: std::collections::BTreeMap<String, String>,
+}
+
+impl Statement {
+    fn check(&self, forms: &[&Digests], claims: &Claims<'_>) -> Result<(), SignatureError> {
+        if !self.kind.starts_with("https://in-toto.io/Statement/") {
+            return Err(SignatureError::Statement);
+        }
+        let is_one = |digest: &String| {
+            let mut forms = forms.iter().filter_map(|form| form.sha256.as_deref());
+            forms.any(|form| form.eq_ignore_ascii_case(digest))
+        };
+        let mut digests = self.subject.iter().filter_map(|s| s.digest.get("sha256"));
+        if !digests.any(is_one) {
+            return Err(SignatureError::OtherFile);
+        }
+        let same = |what: &'static str, wanted: &str| {
+            let found = self.origin(what);
+            if found == wanted {
+                return Ok(());
+            }
+            Err(SignatureError::OtherOrigin {
+                what,
+                found: found.to_owned(),
+                wanted: wanted.to_owned(),
+            })
+        };
+        let among = |what: &'static str, wanted: &[String], zuul: Option<&str>| {
+            let found = self.origin(what);
+            if let Some(zuul) = zuul {
+                same(what, zuul)?;
+            }
+            if wanted.is_empty() || wanted.iter().any(|wanted| wanted == found) {
+                return Ok(());
+            }
+            Err(SignatureError::OtherOrigin {
+                what,
+                found: found.to_owned(),
+                wanted: wanted.join(", "),
+            })
+        };
+        same("project", claims.project)?;
+        same("job", claims.job)?;
+        among("pipeline", claims.pipelines, claims.pipeline)?;
+        among("branch", claims.branches, claims.branch)
+    }
+
+    /// Beside each other in a predicate of our own, or where SLSA has the parameters of a build.
+    fn origin(&self, what: &str) -> &str {
+        let plain = self.predicate.get(what);
+        let slsa = || {
+            let definition = self.predicate.get("buildDefinition")?;
+            definition.get("externalParameters")?.get(what)
+        };
+        plain
+            .or_else(slsa)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+}
+
+/// What is really signed: the type and the payload, each with its length.
+fn pre_authentication(kind: &str, payload: &[u8]) -> Vec<u8> {
+    let mut signed = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
+    signed.extend_from_slice(payload);
+    signed
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let standard = BASE64_STANDARD.decode(text);
+    standard.or_else(|_| BASE64_URL_SAFE.decode(text)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::rand::SystemRandom;
+    use aws_lc_rs::signature::{
+        ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    fn pem(head: &[u8], key: &[u8]) -> String {
+        let der = [head, key].concat();
+        let text = BASE64_STANDARD.encode(der);
+        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+    }
+
+    fn p256() -> (EcdsaKeyPair, PublicKey) {
+        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
+        let public = PublicKey::from_pem(pem(P256, pair.public_key().as_ref()).as_bytes()).unwrap();
+        (pair, public)
+    }
+
+    fn statement() -> Value {
+        json!({
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": [{"name": "disk.raw", "digest": {"sha256": "ab".repeat(32)}}],
+            "predicateType": "https://example.com/zuul-build",
+            "predicate": {"project": "p", "pipeline": "post", "job": "j", "branch": "main"},
+        })
+    }
+
+    fn envelope(pair: &EcdsaKeyPair, kind: &str, statement: &Value) -> Value {
+        let payload = statement.to_string().into_bytes();
+        let signed = pre_authentication(kind, &payload);
+        let sig = pair.sign(&SystemRandom::new(), &signed).unwrap();
+        json!({
+            "payloadType": kind,
+            "payload": BASE64_STANDARD.encode(&payload),
+            "signatures": [{"sig": BASE64_STANDARD.encode(sig.as_ref())}],
+        })
+    }
+
+    fn digests() -> Digests {
+        Digests {
+            md5: None,
+            sha256: Some("AB".repeat(32).into()),
+        }
+    }
+
+    fn verify(key: &PublicKey, signature: &Value) -> Result<(), SignatureError> {
+        let claims = Claims {
+            project: "p",
+            job: "j",
+            pipelines: &["post".to_owned()],
+            branches: &[],
+            pipeline: Some("post"),
+            branch: Some("main"),
+        };
+        key.verify(signature.to_string().as_bytes(), &[&digests()], &claims)
+    }
+
+    #[test]
+    fn a_statement_by_the_right_key_about_this_file_and_job_is_good() {
+        let (pair, public) = p256();
+        let good = envelope(&pair, STATEMENT, &statement());
+        verify(&public, &good).unwrap();
+        verify(&public, &json!({"mediaType": "x", "dsseEnvelope": good})).unwrap();
+        let mut slsa = statement();
+        let parameters = slsa["predicate"].take();
+        slsa["predicate"] = json!({"buildDefinition": {"externalParameters": parameters}});
+        verify(&public, &envelope(&pair, STATEMENT, &slsa)).unwrap();
+    }
+
+    #[test]
+    fn edwards_keys_sign_too() {
+        let pair = Ed25519KeyPair::generate().unwrap();
+        let public = pem(EDWARDS, pair.public_key().as_ref());
+        let public = PublicKey::from_pem(public.as_bytes()).unwrap();
+        let payload = statement().to_string().into_bytes();
+        let sig = pair.sign(&pre_authentication(STATEMENT, &payload));
+        let envelope = json!({
+            "payloadType": STATEMENT,
+            "payload": BASE64_STANDARD.encode(&payload),
+            "signatures": [{"sig": BASE64_STANDARD.encode(sig.as_ref())}],
+        });
+        verify(&public, &envelope).unwrap();
+    }
+
+    #[test]
+    fn whatever_else_is_signed_is_refused() {
+        let (pair, public) = p256();
+        let (_, foreign) = p256();
+        let good = envelope(&pair, STATEMENT, &statement());
+        assert!(matches!(
+            verify(&foreign, &good),
+            Err(SignatureError::Foreign)
+        ));
+
+        let mut tampered = good.clone();
+        let mut other = statement();
+        other["predicate"]["branch"] = "evil".into();
+        tampered["payload"] = BASE64_STANDARD.encode(other.to_string()).into();
+        assert!(matches!(
+            verify(&public, &tampered),
+            Err(SignatureError::Foreign)
+        ));
+
+        for (place, value) in [
+            ("project", "q"),
+            ("job", "k"),
+            ("pipeline", "check"),
+            ("branch", "dev"),
+        ] {
+            let mut other = statement();
+            other["predicate"][place] = value.into();
+            let refused = verify(&public, &envelope(&pair, STATEMENT, &other));
+            assert!(
+                matches!(&refused, Err(SignatureError::OtherOrigin { what, .. }) if *what == place),
+                "{refused:?}"
+            );
+        }
+        let mut other = statement();
+        other["subject"][0]["digest"]["sha256"] = "cd".repeat(32).into();
+        let refused = verify(&public, &envelope(&pair, STATEMENT, &other));
+        assert!(matches!(refused, Err(SignatureError::OtherFile)));
+        let refused = verify(&public, &envelope(&pair, "text/plain", &statement()));
+        assert!(matches!(refused, Err(SignatureError::Statement)));
+        let bare = json!({"messageSignature": {"signature": "x"}});
+        assert!(matches!(verify(&public, &bare), Err(SignatureError::Bare)));
+        assert!(matches!(
+            verify(&public, &json!([1])),
+            Err(SignatureError::Envelope(_))
+        ));
+        assert!(PublicKey::from_pem(b"no key").is_err());
+    }
+}

@@ -1,0 +1,334 @@
+//! What goes wrong.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nodeyard_image::Checksum;
+use nodeyard_testbeds::WebServer;
+use nodeyard_testbeds::web_server::{Asked, Body, Reply};
+
+use super::*;
+
+fn serve(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> WebServer {
+    WebServer::start(answer).unwrap()
+}
+
+async fn fails(server: &WebServer, change: impl FnOnce(&mut Download)) -> (Bed, DownloadError) {
+    let bed = Bed::new();
+    let mut order = order(&server.url("/image.raw.gz?sig=geheim"));
+    order.packing = Packing::None;
+    order.retries = 2;
+    change(&mut order);
+    let error = bed.fetch(&order).await.unwrap_err();
+    assert!(!bed.target().exists() || order.packing != Packing::None);
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    assert!(
+        !text.contains("geheim") && !format!("{error:?}").contains("geheim"),
+        "{text}"
+    );
+    (bed, error)
+}
+
+#[tokio::test]
+async fn what_is_gone_is_gone_and_what_is_forbidden_may_be_allowed_later() {
+    for (status, permanent) in [
+        (404, true),
+        (410, true),
+        (401, false),
+        (403, false),
+        (500, false),
+    ] {
+        let server = serve(move |_| Reply::new(status, "<html>no</html>"));
+        let (_, error) = fails(&server, |_| {}).await;
+        assert_eq!(error.is_permanent(), permanent, "{status}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn passing_trouble_passes_and_is_not_endless() {
+    let plain = content(300_000);
+    let sent = plain.clone();
+    let count = AtomicUsize::new(0);
+    let server = serve(
+        move |asked| match count.fetch_add(1, Ordering::SeqCst) % 3 {
+            0 if asked.range().is_some() => Reply::new(503, "").with("Retry-After", "0"),
+            1 if asked.range().is_some() => {
+                let Reply {
+                    status,
+                    headers,
+                    body,
+                } = Reply::file(asked, &sent, "\"1\"");
+                let Body::Bytes(bytes) = body else {
+                    panic!("a file has bytes")
+                };
+                let half = bytes[..bytes.len() / 2].to_vec();
+                Reply {
+                    status,
+                    headers,
+                    body: Body::Cut(bytes.len() as u64, half),
+                }
+            }
+            _ => Reply::file(asked, &sent, "\"1\""),
+        },
+    );
+    let bed = Bed::new();
+    let mut order = order(&server.url("/image.raw"));
+    order.retries = 50;
+    bed.fetch(&order).await.unwrap();
+    assert_eq!(bed.fetched(), plain);
+
+    let server = serve(|asked| match asked.method.as_str() {
+        "HEAD" => Reply::new(200, vec![0; 100_000]).with("ETag", "\"1\""),
+        _ => Reply::new(503, ""),
+    });
+    let (_, error) = fails(&server, |_| {}).await;
+    assert!(
+        matches!(error, DownloadError::GaveUp { failures: 9, .. }),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_changes_between_two_pieces_is_fetched_anew() {
+    let (old, new) = (content(500_000), content(400_000));
+    let expected = new.clone();
+    let count = AtomicUsize::new(0);
+    let server = serve(move |asked| {
+        if count.fetch_add(1, Ordering::SeqCst) < 4 {
+            Reply::file(asked, &old, "\"old\"")
+        } else {
+            Reply::file(asked, &new, "\"new\"")
+        }
+    });
+    let bed = Bed::new();
+    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
+    assert_eq!(bed.fetched(), expected);
+}
+
+#[tokio::test]
+async fn a_file_that_always_changes_is_given_up() {
+    let count = AtomicUsize::new(0);
+    let server = serve(move |asked| {
+        let mark = format!("\"{}\"", count.fetch_add(1, Ordering::SeqCst));
+        Reply::file(asked, &[7; 300_000], &mark)
+    });
+    let (_, error) = fails(&server, |_| {}).await;
+    assert!(matches!(error, DownloadError::Changing { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_ranges_does_not_corrupt_the_file() {
+    let plain = content(300_000);
+    let sent = plain.clone();
+    let server = serve(move |_| {
+        Reply::new(200, sent.clone())
+            .with("ETag", "\"1\"")
+            .with("Accept-Ranges", "bytes")
+    });
+    let bed = Bed::new();
+    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
+    assert_eq!(bed.fetched(), plain);
+}
+
+#[tokio::test]
+async fn wrong_bytes_are_refused_in_every_form() {
+    let plain = content(100_000);
+    let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
+    let (bed, error) = fails(&server, |order| {
+        order.promised.sha256 = Some("0".repeat(64).into());
+    })
+    .await;
+    assert!(matches!(error, DownloadError::Digest { .. }), "{error:?}");
+    assert!(error.is_permanent() && !bed.part().exists());
+    let (_, error) = fails(&server, |order| {
+        order.promised.md5 = Some("0".repeat(32).into());
+    })
+    .await;
+    assert!(matches!(error, DownloadError::Digest { .. }), "{error:?}");
+    let (_, error) = fails(&server, |order| order.promised.sha256 = Some("abc".into())).await;
+    assert!(
+        matches!(error, DownloadError::BadDigest { .. }),
+        "{error:?}"
+    );
+    let (_, error) = fails(&server, |order| order.checksum = Checksum::Required).await;
+    assert!(matches!(error, DownloadError::NoDigest), "{error:?}");
+}
+
+#[tokio::test]
+async fn packed_data_that_is_cut_or_none_is_refused() {
+    for packing in [Packing::Gzip, Packing::Xz, Packing::Zstd, Packing::Bzip2] {
+        let mut packed = pack(packing, &content(200_000));
+        packed.truncate(packed.len() - 20);
+        let server = serve(move |asked| Reply::file(asked, &packed, "\"1\""));
+        let (_, error) = fails(&server, |order| order.packing = packing).await;
+        assert!(
+            matches!(error, DownloadError::NotPacked { .. }),
+            "{packing}: {error:?}"
+        );
+        let server = serve(move |asked| Reply::file(asked, b"<html>no image</html>", "\"1\""));
+        let (_, error) = fails(&server, |order| order.packing = packing).await;
+        assert!(error.is_permanent(), "{packing}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_before_or_while_it_comes() {
+    let server = serve(|asked| Reply::file(asked, &[1; 100_000], "\"1\""));
+    let (_, error) = fails(&server, |order| order.max_size = Some(99_999)).await;
+    assert!(matches!(error, DownloadError::TooLarge { .. }), "{error:?}");
+    assert!(server.asked().iter().all(|asked| asked.method == "HEAD"));
+
+    let endless = serve(|_| Reply {
+        status: 200,
+        headers: Vec::new(),
+        body: Body::Endless(vec![1; 10_000]),
+    });
+    let (_, error) = fails(&endless, |order| order.max_size = Some(1 << 20)).await;
+    assert!(matches!(error, DownloadError::TooLarge { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_bomb_is_stopped_while_it_unpacks() {
+    for packing in [Packing::Gzip, Packing::Xz, Packing::Zstd, Packing::Bzip2] {
+        let bomb = pack(packing, &vec![0; 32 << 20]);
+        assert!(bomb.len() < 1 << 20);
+        let server = serve(move |asked| Reply::file(asked, &bomb, "\"1\""));
+        let (_, error) = fails(&server, |order| {
+            order.packing = packing;
+            order.max_size = Some(1 << 20);
+        })
+        .await;
+        assert!(
+            matches!(error, DownloadError::Bomb { .. }),
+            "{packing}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_length_that_is_a_lie_is_found_out() {
+    let longer = serve(|asked| {
+        let mut reply = Reply::file(asked, &[1; 100_000], "\"1\"");
+        if let Body::Bytes(bytes) = reply.body {
+            reply.body = Body::Cut(1 << 40, bytes);
+        }
+        reply
+    });
+    let (_, error) = fails(&longer, |_| {}).await;
+    assert!(!error.is_permanent(), "{error:?}");
+}
+
+#[tokio::test]
+async fn silence_is_not_waited_for_without_end() {
+    let server = serve(|_| Reply {
+        status: 200,
+        headers: Vec::new(),
+        body: Body::Silence,
+    });
+    let (_, error) = fails(&server, |order| order.retries = 0).await;
+    assert!(matches!(error, DownloadError::GaveUp { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_place_is_for_one_download() {
+    let plain = content(200_000);
+    let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
+    let bed = Bed::new();
+    let mut slow = order(&server.url("/image.raw"));
+    slow.rate = Some(1000);
+    let room: Room = Arc::new(|_| Ok(()));
+    let mut first = std::pin::pin!(bed.fetch_with(&slow, &room));
+    while !bed.part().exists() {
+        tokio::select! {
+            ended = &mut first => panic!("{ended:?}"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+    }
+    let second = bed.fetch(&slow).await;
+    assert!(
+        matches!(second, Err(DownloadError::Busy { .. })),
+        "{second:?}"
+    );
+}
+
+#[tokio::test]
+async fn without_room_nothing_stays() {
+    let server = serve(|asked| Reply::file(asked, &[1; 100_000], "\"1\""));
+    let dir = tempfile::tempdir().unwrap();
+    let repository = nodeyard_image::Repository::open(nodeyard_image::Options {
+        dir: dir.path().join("images"),
+        builder: "b".into(),
+        limits: nodeyard_image::Limits {
+            keep_free: u64::MAX,
+            ..Default::default()
+        },
+    })
+    .unwrap();
+    let room: Room = Arc::new(move |bytes| repository.check_room(bytes));
+    let bed = Bed::new();
+    let error = bed
+        .fetch_with(&order(&server.url("/image.raw")), &room)
+        .await;
+    assert!(
+        matches!(error, Err(DownloadError::Repository(_))),
+        "{error:?}"
+    );
+    assert!(!bed.part().exists() && !bed.target().exists());
+}
+
+/// A file system of its own, of 4 MiB; none without the right to make one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
+            .arg(dir.path())
+            .stderr(std::process::Stdio::null())
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _unmounted = std::process::Command::new("umount")
+            .arg(self.0.path())
+            .status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_nothing_behind() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!("skipped: no right to mount");
+        return;
+    };
+    let plain = content(16 << 20);
+    for packing in [Packing::None, Packing::Zstd] {
+        let packed = pack(packing, &plain);
+        let server = serve(move |asked| Reply::file(asked, &packed, "\"1\""));
+        let mut order = order(&server.url("/image"));
+        order.packing = packing;
+        let room: Room = Arc::new(|_| Ok(()));
+        let meter: Meter = Arc::new(|_, _| {});
+        let (place, target) = (disk.0.path().join("d/x"), disk.0.path().join("target"));
+        let full = download(&client(), &order, &place, &target, &room, &meter).await;
+        assert!(
+            matches!(full, Err(DownloadError::File(_))),
+            "{packing}: {full:?}"
+        );
+        assert!(!full.unwrap_err().is_permanent());
+        let left = std::fs::read_dir(disk.0.path().join("d")).unwrap().count();
+        assert_eq!(left, 0, "{packing}");
+        // What was unpacked is in the caller's own place, which the caller clears.
+        let _none = std::fs::remove_file(&target);
+    }
+}

@@ -1,0 +1,137 @@
+//! What works.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Instant;
+
+use nodeyard_image::Checksum;
+use nodeyard_testbeds::WebServer;
+use nodeyard_testbeds::web_server::Reply;
+
+use super::*;
+
+const ENDINGS: [(Packing, &str); 5] = [
+    (Packing::None, "raw"),
+    (Packing::Gzip, "raw.gz"),
+    (Packing::Xz, "raw.xz"),
+    (Packing::Zstd, "raw.zst"),
+    (Packing::Bzip2, "raw.bz2"),
+];
+
+#[tokio::test]
+async fn every_packing_is_unpacked_and_either_digest_counts() {
+    let plain = content(700_000);
+    for (packing, ending) in ENDINGS {
+        let packed = pack(packing, &plain);
+        let sent = packed.clone();
+        let server = WebServer::start(move |asked| Reply::file(asked, &sent, "\"1\"")).unwrap();
+        for promised in [digests(&plain), digests(&packed)] {
+            let bed = Bed::new();
+            let mut order = order(&server.url(&format!("/image.{ending}?sig=geheim")));
+            assert_eq!(order.packing, packing);
+            order.promised = promised;
+            order.checksum = Checksum::Required;
+            let fetched = bed.fetch(&order).await.unwrap();
+            assert_eq!(bed.fetched(), plain, "{packing}");
+            assert_eq!(fetched.plain.digests, digests(&plain));
+            assert_eq!(fetched.sent.digests.sha256, digests(&packed).sha256);
+            assert_eq!(fetched.sent.size, packed.len() as u64);
+            let left: Vec<_> = std::fs::read_dir(bed.place().parent().unwrap())
+                .unwrap()
+                .collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn zeros_of_an_image_are_holes() {
+    let mut plain = vec![0; 8 << 20];
+    plain[4 << 20] = 1;
+    for (packing, ending) in [ENDINGS[0], ENDINGS[3]] {
+        let packed = pack(packing, &plain);
+        let server = WebServer::start(move |asked| Reply::file(asked, &packed, "\"1\"")).unwrap();
+        let bed = Bed::new();
+        bed.fetch(&order(&server.url(&format!("/image.{ending}"))))
+            .await
+            .unwrap();
+        let allocated = std::fs::metadata(bed.target()).unwrap().blocks() * 512;
+        assert!(allocated < 1 << 20, "{packing}: {allocated}");
+        assert_eq!(bed.fetched(), plain);
+    }
+}
+
+#[tokio::test]
+async fn pieces_are_fetched_over_the_connections_that_are_allowed() {
+    let plain = content(1 << 20);
+    let sent = plain.clone();
+    let server = WebServer::start(move |asked| Reply::file(asked, &sent, "\"1\"")).unwrap();
+    let bed = Bed::new();
+    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
+    assert_eq!(bed.fetched(), plain);
+    let pieces = server
+        .asked()
+        .into_iter()
+        .filter(|asked| asked.range().is_some());
+    assert_eq!(pieces.count(), 16);
+}
+
+#[tokio::test]
+async fn a_digest_may_be_in_a_file_beside() {
+    let plain = content(10_000);
+    let (good, sent) = (digests(&plain).sha256.unwrap(), plain.clone());
+    let server = WebServer::start(move |asked| match asked.target.as_str() {
+        "/good.raw.sha256" => Reply::new(200, format!("{good}  good.raw\n")),
+        "/bad.raw.sha256" => Reply::new(200, "0".repeat(64)),
+        "/page.raw.sha256" => Reply::new(200, "<html>".repeat(100)),
+        path if path.ends_with(".sha256") => Reply::new(404, ""),
+        _ => Reply::file(asked, &sent, "\"1\""),
+    })
+    .unwrap();
+    for (name, promised) in [("good", true), ("none", false), ("page", false)] {
+        let fetched = Bed::new()
+            .fetch(&order(&server.url(&format!("/{name}.raw"))))
+            .await;
+        assert_eq!(!fetched.unwrap().promised.is_empty(), promised, "{name}");
+    }
+    let bad = Bed::new().fetch(&order(&server.url("/bad.raw"))).await;
+    assert!(matches!(bad, Err(DownloadError::Digest { .. })), "{bad:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_knows_neither_head_nor_pieces_will_do() {
+    let plain = content(300_000);
+    let sent = plain.clone();
+    let server = WebServer::start(move |asked| match asked.method.as_str() {
+        "HEAD" => Reply::new(403, ""),
+        _ => Reply::new(200, sent.clone()),
+    })
+    .unwrap();
+    let bed = Bed::new();
+    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
+    assert_eq!(bed.fetched(), plain);
+}
+
+#[tokio::test]
+async fn a_server_may_refuse_head_and_still_send_pieces() {
+    let plain = content(300_000);
+    let sent = plain.clone();
+    let server = WebServer::start(move |asked| match asked.method.as_str() {
+        "HEAD" => Reply::new(405, ""),
+        _ => Reply::file(asked, &sent, "\"1\""),
+    })
+    .unwrap();
+    let bed = Bed::new();
+    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
+    assert_eq!(bed.fetched(), plain);
+}
+
+#[tokio::test]
+async fn a_rate_is_kept() {
+    let plain = content(200_000);
+    let server = WebServer::start(move |asked| Reply::file(asked, &plain, "\"1\"")).unwrap();
+    let mut order = order(&server.url("/image.raw"));
+    order.rate = Some(400_000);
+    let begun = Instant::now();
+    Bed::new().fetch(&order).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(500));
+}

@@ -1,0 +1,103 @@
+//! The record of a scope, below `/nodeyard/scopes`.
+//!
+//! A scope owns leases. One that was opened on purpose has an end of its own, after which its leases end; one that a
+//! request made by naming it lives as long as it has leases. The first nodes that one of its leases gets pin it to
+//! their provider.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use nodeyard_model::{ProviderName, TenantName, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Where the records are.
+pub const SCOPES: &str = "/nodeyard/scopes";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Scope {
+    pub name: ScopeName,
+    pub tenant: Option<TenantName>,
+    /// Who opened it.
+    pub owner: Box<str>,
+    pub created: Timestamp,
+    /// When it ends unless it is renewed; none for one that lives as long as its leases.
+    pub expires: Option<Timestamp>,
+    /// How long a renewal lasts, in seconds.
+    pub duration: Option<u64>,
+    /// Where its first nodes are.
+    #[serde(default)]
+    pub provider: Option<ProviderName>,
+    /// It takes nothing new, and ends when its leases have ended.
+    #[serde(default)]
+    pub closing: bool,
+}
+
+impl Scope {
+    /// False if its leases have to end.
+    pub fn is_alive(&self, now: Timestamp) -> bool {
+        !self.closing && self.expires.is_none_or(|expires| now < expires)
+    }
+}
+
+/// The name of a scope, unique within its tenant: letters, digits and `.`, `_`, `-`, `:`, `@`, `+`, at most 128.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ScopeName(Arc<str>);
+
+impl ScopeName {
+    pub fn new(text: impl Into<Arc<str>>) -> Result<Self, Error> {
+        let text = text.into();
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-:@+".contains(&b);
+        let valid = (1..=128).contains(&text.len()) && text.bytes().all(allowed);
+        // A part of an address must not be one of these.
+        if valid && &*text != "." && &*text != ".." {
+            return Ok(Self(text));
+        }
+        Err(Error::Invalid {
+            what: "name of a scope",
+            why: "it must be 1 to 128 letters, digits or . _ - : @ +".to_owned(),
+        })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ScopeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for ScopeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl FromStr for ScopeName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for ScopeName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+impl From<ScopeName> for String {
+    fn from(name: ScopeName) -> Self {
+        name.0.as_ref().to_owned()
+    }
+}

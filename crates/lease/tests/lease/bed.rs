@@ -1,0 +1,348 @@
+//! Stores, a clock that jumps, and all that works on leases.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use nodeyard_config::{self as config, Environment, Mode};
+use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
+use nodeyard_lease::{
+    Ask, Caller, Clock, Handle, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts,
+    Phase, Status,
+};
+use nodeyard_model::{Label, Timestamp};
+use nodeyard_nodescan::NetworkScanner;
+use nodeyard_store::embedded::Embedded;
+use nodeyard_store::registry::{Registry, Views};
+use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
+use nodeyard_store::{Tree, TreePath, ext};
+use nodeyard_testbeds::{Proxy, ZooKeeperServer};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::cloud::Clouds;
+
+/// So long that only a hang exceeds it.
+const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// A store that nobody else uses.
+pub(crate) enum Store {
+    Embedded {
+        store: Arc<Embedded>,
+        _directory: tempfile::TempDir,
+    },
+    ZooKeeper(TreePath),
+}
+
+impl Store {
+    pub(crate) fn embedded() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::Embedded {
+            store: Embedded::open(directory.path()).unwrap(),
+            _directory: directory,
+        }
+    }
+
+    /// A directory of its own on a server that all tests share.
+    pub(crate) async fn zookeeper() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let chroot = TreePath::new(format!("/test-{number}")).unwrap();
+        let root = connect(shared_port(), TreePath::root());
+        ext::persist(&*root, || ext::ensure_path(&*root, &chroot))
+            .await
+            .unwrap();
+        root.close().await;
+        Self::ZooKeeper(chroot)
+    }
+
+    /// A session of its own.
+    pub(crate) async fn session(&self) -> Arc<dyn Tree> {
+        let tree = match self {
+            Self::Embedded { store, .. } => store.session(),
+            Self::ZooKeeper(chroot) => connect(shared_port(), chroot.clone()),
+        };
+        ext::connected(&*tree).await.unwrap();
+        tree
+    }
+
+    /// A session that can be cut off.
+    pub(crate) async fn through_a_proxy(&self, session: Duration) -> (Arc<dyn Tree>, Proxy) {
+        let Self::ZooKeeper(chroot) = self else {
+            panic!("only ZooKeeper is behind a network");
+        };
+        let proxy = Proxy::start(shared_port()).unwrap();
+        let tree = connect_for(proxy.port(), chroot.clone(), session);
+        ext::connected(&*tree).await.unwrap();
+        (tree, proxy)
+    }
+}
+
+fn shared_port() -> u16 {
+    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
+    SERVER.port()
+}
+
+pub(crate) fn connect(port: u16, chroot: TreePath) -> Arc<dyn Tree> {
+    // A busy machine must not end it.
+    connect_for(port, chroot, Duration::from_secs(60))
+}
+
+fn connect_for(port: u16, chroot: TreePath, session: Duration) -> Arc<dyn Tree> {
+    let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
+    let mut options = ZooKeeperOptions::new(vec![host]);
+    options.session_timeout = session;
+    options.chroot = chroot;
+    ZooKeeper::connect(options)
+}
+
+/// The time of the system, and what a test adds to it. Cloning is cheap.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Time(Arc<AtomicU64>);
+
+impl Time {
+    pub(crate) fn jump(&self, by: Duration) {
+        self.0.fetch_add(by.as_secs(), Ordering::SeqCst);
+    }
+
+    fn clock(&self) -> Clock {
+        let ahead = Arc::clone(&self.0);
+        Clock::new(move || {
+            let ahead = Duration::from_secs(ahead.load(Ordering::SeqCst));
+            Timestamp::from(SystemTime::now() + ahead)
+        })
+    }
+}
+
+/// A service at work.
+pub(crate) struct Running<E> {
+    tree: Arc<dyn Tree>,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), E>>,
+}
+
+impl<E: std::fmt::Debug + Send + 'static> Running<E> {
+    fn start(
+        tree: Arc<dyn Tree>,
+        run: impl FnOnce(CancellationToken) -> JoinHandle<Result<(), E>>,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        let task = run(stop.clone());
+        Self { tree, stop, task }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        let ended = tokio::time::timeout(PATIENCE, self.task).await.unwrap();
+        ended.unwrap().unwrap();
+        self.tree.close().await;
+    }
+
+    /// Ends it as `kill -9` would, with its session.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        self.tree.close().await;
+    }
+}
+
+pub(crate) async fn launcher(
+    store: &Store,
+    clouds: &Arc<Clouds>,
+    text: &str,
+) -> Running<nodeyard_launcher::Error> {
+    let tree = store.session().await;
+    let main = (Path::new("nodepool.yaml"), text.as_bytes());
+    let (config, problems) = config::load_bytes(main, None, &Environment::default(), Mode::Daemon);
+    let config = Arc::new(config.unwrap_or_else(|| panic!("{problems:?}")));
+    let options = LauncherOptions {
+        hostname: "np01".into(),
+        fqdn: "np01.example.com".into(),
+        version: "0.1.0".into(),
+        timing: Timing {
+            cleanup: Duration::from_millis(500),
+            delete_retry: Duration::from_millis(200),
+            ..Timing::default()
+        },
+        policy: nodeyard_plan::Policy::default(),
+    };
+    let parts = Parts {
+        views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
+        tree: Arc::clone(&tree),
+        config: watch::channel(config).1,
+        drivers: Arc::clone(clouds) as _,
+        scanner: Arc::new(NetworkScanner::default()),
+        events: Arc::new(NoEvents),
+        clock: Clock::system(),
+    };
+    let (launcher, _) = Launcher::new(options, parts);
+    Running::start(tree, |stop| tokio::spawn(launcher.run(stop)))
+}
+
+pub(crate) fn leases(tree: &Arc<dyn Tree>, time: &Time) -> Leases {
+    let parts = LeaseParts {
+        views: Views::open(&Registry::new(Arc::clone(tree))).unwrap(),
+        tree: Arc::clone(tree),
+        clock: time.clock(),
+        explain: Arc::new(NoExplanations),
+    };
+    Leases::open(parts).unwrap()
+}
+
+/// A process with a keeper, and what its API would use.
+pub(crate) struct Keeping {
+    pub(crate) leases: Leases,
+    pub(crate) handle: Handle,
+    pub(crate) service: Running<nodeyard_lease::KeeperError>,
+}
+
+impl Keeping {
+    pub(crate) fn start(tree: Arc<dyn Tree>, time: &Time) -> Self {
+        let leases = leases(&tree, time);
+        let options = Options {
+            // The clock of a test jumps, which wakes nobody.
+            pass: Duration::from_millis(100),
+            ..Options::new("test")
+        };
+        let (keeper, handle) = Keeper::new(options, &leases);
+        Self {
+            leases,
+            handle,
+            service: Running::start(tree, |stop| tokio::spawn(keeper.run(stop))),
+        }
+    }
+}
+
+/// Everything that somebody who wants nodes needs.
+pub(crate) struct Yard {
+    pub(crate) store: Store,
+    pub(crate) time: Time,
+    pub(crate) clouds: Arc<Clouds>,
+    pub(crate) text: String,
+    pub(crate) launcher: Running<nodeyard_launcher::Error>,
+    pub(crate) keeping: Keeping,
+    /// Looks at the records, and does nothing else.
+    pub(crate) records: Registry,
+}
+
+impl Yard {
+    pub(crate) async fn start(store: Store, text: String) -> Self {
+        logs();
+        let time = Time::default();
+        let clouds = Clouds::new();
+        let launcher = launcher(&store, &clouds, &text).await;
+        let keeping = Keeping::start(store.session().await, &time);
+        let records = Registry::new(store.session().await);
+        Self {
+            store,
+            time,
+            clouds,
+            text,
+            launcher,
+            keeping,
+            records,
+        }
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.keeping.leases
+    }
+
+    /// Asks for nodes and waits for them.
+    pub(crate) async fn lease(&self, caller: &Caller, ask: &Ask) -> Status {
+        let asked = self.leases().ask(caller, ask, None).await.unwrap();
+        self.settled(caller, asked.id).await
+    }
+
+    pub(crate) async fn settled(&self, caller: &Caller, id: nodeyard_lease::LeaseId) -> Status {
+        let settled = self.leases().settled(caller, id);
+        tokio::time::timeout(PATIENCE, settled)
+            .await
+            .expect("a lease does not wait for ever")
+            .unwrap()
+    }
+
+    pub(crate) async fn ended(&self, caller: &Caller, id: nodeyard_lease::LeaseId) -> Status {
+        eventually("the lease ends", || async {
+            let status = self.leases().get(caller, id).await.unwrap();
+            (status.lease.phase == Phase::Ended).then_some(status)
+        })
+        .await
+    }
+
+    /// No node, no request, no server, and no lease that has not ended.
+    pub(crate) async fn nothing_is_left(&self) {
+        nothing_is_left(&self.records, &self.clouds).await;
+        let admin = admin();
+        eventually("every lease has ended", || async {
+            let leases = self.leases().list(&admin);
+            let ended = |status: &Status| status.lease.phase == Phase::Ended;
+            leases.iter().all(ended).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn stop(self) {
+        self.keeping.service.stop().await;
+        self.launcher.stop().await;
+        self.records.tree().close().await;
+    }
+}
+
+pub(crate) async fn nothing_is_left(records: &Registry, clouds: &Clouds) {
+    eventually("no node, request or server is left", || async {
+        let nodes = records.nodes().list().await.unwrap();
+        let requests = records.requests().list().await.unwrap();
+        let servers = clouds.servers().await;
+        (nodes.is_empty() && requests.is_empty() && servers == 0).then_some(())
+    })
+    .await;
+}
+
+pub(crate) fn ask(labels: &[&str]) -> Ask {
+    Ask::new(labels.iter().copied().map(Label::from).collect(), HOUR)
+}
+
+pub(crate) fn caller(tenant: &str) -> Caller {
+    Caller {
+        name: format!("somebody of {tenant}").into(),
+        tenant: Some(tenant.into()),
+    }
+}
+
+/// May touch everything.
+pub(crate) fn admin() -> Caller {
+    Caller {
+        name: "admin".into(),
+        tenant: None,
+    }
+}
+
+/// Waits for a condition, not for a time.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        let now = tokio::time::Instant::now();
+        assert!(now < deadline, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Shows the log of a test that is run alone with `RUST_LOG` set.
+pub(crate) fn logs() {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}

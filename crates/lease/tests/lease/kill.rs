@@ -1,0 +1,149 @@
+//! `kill -9` at every step of a lease's life.
+//!
+//! A process that asks for nodes, keeps the lease and gives it back dies before or after its n-th operation on the
+//! store, for every n there is. Another one goes on: it asks again with the same key, as whoever got no answer would.
+//! Whatever n is, each node is used once, and nothing is left.
+
+use futures_util::future::join_all;
+use nodeyard_lease::{Affinity, Ask, Cause, Hold, Leases, Phase};
+use nodeyard_model::NodeId;
+use nodeyard_store::registry::Registry;
+use nodeyard_store::testing::{Fuse, Moment, Mortal};
+
+use crate::bed::{Keeping, Store, Time, ask, caller, eventually, launcher, logs, nothing_is_left};
+use crate::cloud::{Clouds, small_and_large};
+
+/// Runs at the same time; each waits most of the time.
+const AT_ONCE: usize = 6;
+
+/// How the life of the lease ends.
+#[derive(Debug, Clone, Copy)]
+enum Life {
+    /// Nodes leave one by one: given back, put on hold and released from that.
+    OneByOne,
+    /// It is released as a whole, within a scope that is closed then.
+    Scope,
+}
+
+/// All that the owner of a lease does. May be begun anew at any time.
+async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
+    let me = caller("acme");
+    let wanted = match life {
+        Life::OneByOne => ask(&["small", "large"]),
+        Life::Scope => Ask {
+            scope: Some("s".parse().unwrap()),
+            affinity: Affinity::Strict,
+            ..ask(&["large", "small"])
+        },
+    };
+    let asked = leases.ask(&me, &wanted, Some("key")).await.unwrap();
+    let status = leases.settled(&me, asked.id).await.unwrap();
+    let nodes: Vec<NodeId> = status.lease.parts.iter().map(|part| part.node).collect();
+    assert_eq!(nodes.len(), 2, "{status:?}");
+    match life {
+        Life::OneByOne => {
+            leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
+            // Only the first time: afterwards it is over.
+            let _ = leases.hold(&me, asked.id, nodes[1], Hold::default()).await;
+            leases.release_hold(&me, asked.id, nodes[1]).await.unwrap();
+        }
+        Life::Scope => {
+            let scope = "s".parse().unwrap();
+            // It may be gone already.
+            let _ = leases.close_scope(&me, None, &scope).await;
+        }
+    }
+    nodes
+}
+
+/// False if the process had nothing left to do before it came to its end.
+async fn die(at: usize, moment: Moment, life: Life) -> bool {
+    let store = Store::embedded();
+    let time = Time::default();
+    let clouds = Clouds::new();
+    let launcher = launcher(&store, &clouds, &small_and_large(4)).await;
+    let records = Registry::new(store.session().await);
+    let fuse = Fuse::new(at, moment);
+    let victim = Keeping::start(Mortal::new(store.session().await, &fuse) as _, &time);
+    let done = async {
+        let nodes = live(&victim.leases, life).await;
+        nothing_is_left(&records, &clouds).await;
+        scopes_end(&victim.leases).await;
+        nodes
+    };
+    let died = tokio::select! {
+        () = fuse.blown() => true,
+        _ = done => false,
+    };
+    victim.service.kill().await;
+    let heir = Keeping::start(store.session().await, &time);
+    let nodes = live(&heir.leases, life).await;
+    let mut unique = nodes.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(
+        unique.len(),
+        nodes.len(),
+        "a node was given twice ({at}, {moment:?})"
+    );
+    nothing_is_left(&records, &clouds).await;
+    scopes_end(&heir.leases).await;
+    let leases = eventually("the lease has ended", || async {
+        let leases = heir.leases.list(&caller("acme"));
+        let ended = leases.first()?.lease.phase == Phase::Ended;
+        ended.then_some(leases)
+    })
+    .await;
+    assert_eq!(leases.len(), 1, "one key is one lease ({at}, {moment:?})");
+    let lease = &leases[0].lease;
+    let cause = lease.end.as_ref().unwrap().cause;
+    assert!(
+        matches!(cause, Cause::Released | Cause::ScopeEnded),
+        "{cause} ({at}, {moment:?}, {life:?})"
+    );
+    heir.service.stop().await;
+    launcher.stop().await;
+    died
+}
+
+async fn scopes_end(leases: &Leases) {
+    eventually("the scope is gone", || async {
+        leases.scopes(&caller("acme")).is_empty().then_some(())
+    })
+    .await;
+}
+
+async fn at_every_step(moment: Moment, life: Life) {
+    logs();
+    let (mut at, mut deaths) = (1, 0);
+    loop {
+        let batch = (0..AT_ONCE).map(|number| tokio::spawn(die(at + number, moment, life)));
+        let died = join_all(batch).await;
+        let died = died
+            .into_iter()
+            .filter(|died| *died.as_ref().unwrap())
+            .count();
+        deaths += died;
+        if died < AT_ONCE {
+            break;
+        }
+        at += AT_ONCE;
+    }
+    eprintln!("{life:?}: died {deaths} times {moment:?} a step");
+    assert!(deaths > 20, "there is more to do than that");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_step_of_a_lease_whose_nodes_leave_one_by_one() {
+    at_every_step(Moment::Before, Life::OneByOne).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_step_of_a_lease_whose_nodes_leave_one_by_one() {
+    at_every_step(Moment::After, Life::OneByOne).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_step_of_a_lease_within_a_scope() {
+    at_every_step(Moment::After, Life::Scope).await;
+}

@@ -1,0 +1,81 @@
+//! The store goes away for a while, with or without the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use nodeyard_lease::{Cause, Phase};
+use nodeyard_store::{Session, TreePath};
+
+use crate::bed::{HOUR, Keeping, Store, Yard, ask, caller, eventually};
+use crate::cloud::small_and_large;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_connections_lose_nothing() {
+    let store = Store::zookeeper().await;
+    let (tree, proxy) = store.through_a_proxy(Duration::from_secs(60)).await;
+    let mut yard = Yard::start(store, small_and_large(30)).await;
+    yard.keeping.service.stop().await;
+    yard.keeping = Keeping::start(tree, &yard.time);
+    let me = caller("acme");
+    let lives = (0..20).map(|_| {
+        let (leases, me) = (yard.leases().clone(), me.clone());
+        tokio::spawn(async move {
+            let asked = leases.ask(&me, &ask(&["small"]), None).await.unwrap();
+            let status = leases.settled(&me, asked.id).await.unwrap();
+            assert_eq!(status.lease.phase, Phase::Active, "{status:?}");
+            leases.renew(&me, asked.id, None).await.unwrap();
+            let ended = leases.release(&me, asked.id).await.unwrap();
+            assert_eq!(ended.end.as_ref().unwrap().cause, Cause::Released);
+            status.lease.parts[0].node
+        })
+    });
+    let lives: Vec<_> = lives.collect();
+    // Not for ever: a busy machine must get its work done in between.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(70)).await;
+        proxy.drop_connections();
+    }
+    let nodes = join_all(lives).await.into_iter();
+    let mut nodes: Vec<_> = nodes.map(Result::unwrap).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    assert_eq!(nodes.len(), 20, "each lease has its own node");
+    yard.nothing_is_left().await;
+    yard.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_goes_on_in_a_new_session() {
+    let store = Store::zookeeper().await;
+    let (tree, proxy) = store.through_a_proxy(Duration::from_secs(2)).await;
+    let mut yard = Yard::start(store, small_and_large(4)).await;
+    yard.keeping.service.stop().await;
+    yard.keeping = Keeping::start(Arc::clone(&tree), &yard.time);
+    assert!(yard.keeping.handle.until_working().await);
+    let me = caller("acme");
+    let active = yard.lease(&me, &ask(&["small"])).await;
+    let before = tree.session().borrow().id();
+    proxy.refuse(true);
+    eventually("the session is over", || async {
+        let lock = TreePath::new("/nodeyard/elections/leases").unwrap();
+        let candidates = yard.records.tree().children(&lock).await.unwrap();
+        candidates.names.is_empty().then_some(())
+    })
+    .await;
+    proxy.refuse(false);
+    eventually("there is another session", || async {
+        let session = *tree.session().borrow();
+        (matches!(session, Session::Connected(_)) && session.id() != before).then_some(())
+    })
+    .await;
+    // What was leased still is, and what comes now is served.
+    let next = yard.lease(&me, &ask(&["large"])).await;
+    assert_eq!(next.lease.phase, Phase::Active);
+    let status = yard.leases().get(&me, active.id).await.unwrap();
+    assert_eq!(status.lease, active.lease);
+    yard.time.jump(HOUR);
+    yard.ended(&me, active.id).await;
+    yard.nothing_is_left().await;
+    yard.stop().await;
+}

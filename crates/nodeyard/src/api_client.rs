@@ -1,0 +1,301 @@
+//! The commands' way to the HTTP API: where it is, who we are, and one call at a time.
+//!
+//! Commands ask rarely, so each call has a connection of its own, and a server that was restarted in between is no
+//! special case.
+
+mod lease;
+mod tls;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use nodeyard_config::Config;
+use nodeyard_http_api::LocalToken;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::context::Context;
+use crate::store_access;
+
+pub(crate) use lease::{Lease, Node, Page, Scope};
+
+/// No answer is nearly as long; it keeps a stranger on that port from filling our memory.
+const MAX_ANSWER: usize = 64 << 20;
+/// How long a server may take beyond what it was asked to wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Args)]
+pub(crate) struct ApiArgs {
+    /// Address of the HTTP API; without it that of the configuration, on this host
+    #[arg(long, global = true, value_name = "URL", env = "NODEYARD_API")]
+    api: Option<String>,
+    /// File with the token; without it NODEYARD_TOKEN, or the token of this host in the state directory
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificates of the authorities to trust with https; without it those of the system
+    #[arg(long, global = true, value_name = "FILE", env = "NODEYARD_API_CA")]
+    api_ca: Option<PathBuf>,
+    /// Where the token of this host is, whatever the configuration says
+    #[arg(long, global = true, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+#[derive(Clone)]
+pub(crate) struct ApiClient {
+    host: String,
+    port: u16,
+    /// Before the path of every call.
+    prefix: String,
+    tls: Option<tls::Connector>,
+    token: Option<HeaderValue>,
+}
+
+/// An answer that says no.
+#[derive(Debug, thiserror::Error)]
+#[error("{detail}")]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    detail: String,
+}
+
+/// What went wrong, as the API tells it.
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+    #[serde(default)]
+    errors: Vec<FieldError>,
+}
+
+#[derive(Deserialize)]
+struct FieldError {
+    pointer: String,
+    detail: String,
+}
+
+impl ApiClient {
+    pub(crate) fn new(args: &ApiArgs, context: &Context) -> anyhow::Result<Self> {
+        let config = match (&args.api, &args.state_dir) {
+            (Some(_), Some(_)) => None,
+            _ => context.load()?,
+        };
+        let config = config.as_deref();
+        let url = match &args.api {
+            Some(url) => url.clone(),
+            None => configured(config),
+        };
+        let token = token(args, config)?;
+        let mut client = Self::at(&url, args.api_ca.as_deref())
+            .with_context(|| format!("{url:?} is not the address of an API"))?;
+        client.token = token
+            .map(|token| HeaderValue::from_str(&format!("Bearer {token}")))
+            .transpose()
+            .context("the token has characters that no token has")?
+            .map(|mut value| {
+                value.set_sensitive(true);
+                value
+            });
+        Ok(client)
+    }
+
+    fn at(url: &str, ca: Option<&std::path::Path>) -> anyhow::Result<Self> {
+        let uri: Uri = url.parse()?;
+        let tls = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => Some(tls::Connector::new(ca)?),
+            _ => bail!("it must begin with http:// or https://"),
+        };
+        let host = uri.host().context("it has no host")?;
+        let default = if tls.is_some() { 443 } else { 80 };
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(default),
+            prefix: format!("{}/api/v1", uri.path().trim_end_matches('/')),
+            tls,
+            token: None,
+        })
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.call(Method::GET, path, None, None, PATIENCE).await
+    }
+
+    /// As [`ApiClient::get`], of something that the server may take a while to answer.
+    pub(crate) async fn wait<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> anyhow::Result<T> {
+        let path = format!("{path}?wait={}", patience.as_secs());
+        let patience = PATIENCE + patience;
+        self.call(Method::GET, &path, None, None, patience).await
+    }
+
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+        key: Option<&str>,
+    ) -> anyhow::Result<T> {
+        self.call(Method::POST, path, Some(body), key, PATIENCE)
+            .await
+    }
+
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.call(Method::DELETE, path, None, None, PATIENCE).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        key: Option<&str>,
+        patience: Duration,
+    ) -> anyhow::Result<T> {
+        let unreachable = || {
+            let Self { host, port, .. } = self;
+            format!("the API at {host}:{port} does not answer; is `nodeyard up` running there?")
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header(HOST, format!("{}:{}", self.host, self.port))
+            .header(ACCEPT, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let bytes = match body {
+            Some(body) => {
+                request = request.header(CONTENT_TYPE, "application/json");
+                Bytes::from(body.to_string())
+            }
+            None => Bytes::new(),
+        };
+        let request = request.body(Full::new(bytes))?;
+        let (status, body) = timeout(patience, self.exchange(request))
+            .await
+            .with_context(unreachable)?
+            .with_context(unreachable)?;
+        if !status.is_success() {
+            return Err(refusal(status, &body).into());
+        }
+        serde_json::from_slice(&body).with_context(|| format!("the API answered {path} strangely"))
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        match &self.tls {
+            Some(tls) => talk(tls.connect(&self.host, stream).await?, request).await,
+            None => talk(stream, request).await,
+        }
+    }
+}
+
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<(StatusCode, Bytes)> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let driving = tokio::spawn(connection);
+    let answer = sender.send_request(request).await?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+    driving.abort();
+    let body = body.map_err(|error| anyhow::anyhow!(error))?;
+    Ok((status, body.to_bytes()))
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
+    let detail = match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => {
+            let errors = problem.errors.iter();
+            let errors = errors.map(|error| format!("; {}: {}", error.pointer, error.detail));
+            format!("{}{}", problem.detail, errors.collect::<String>())
+        }
+        Err(_) => format!("the API answered {status}"),
+    };
+    Refusal { status, detail }
+}
+
+/// The status of a refusal, if the error is one.
+pub(crate) fn refused(error: &anyhow::Error) -> Option<StatusCode> {
+    error.downcast_ref().map(|refusal: &Refusal| refusal.status)
+}
+
+/// Where the API of this host is.
+fn configured(config: Option<&Config>) -> String {
+    let api = config.map(|config| config.api.clone()).unwrap_or_default();
+    let scheme = if api.tls.is_some() { "https" } else { "http" };
+    let host = match api.listen_address.as_str() {
+        "" | "0.0.0.0" | "*" => "127.0.0.1".to_owned(),
+        "::" => "[::1]".to_owned(),
+        address if address.contains(':') => format!("[{}]", address.trim_matches(['[', ']'])),
+        address => address.to_owned(),
+    };
+    format!("{scheme}://{host}:{}", api.port.0)
+}
+
+fn token(args: &ApiArgs, config: Option<&Config>) -> anyhow::Result<Option<String>> {
+    if let Some(path) = &args.token_file {
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| format!("cannot read a token from {}", path.display()))?;
+        return Ok(Some(text.trim().to_owned()));
+    }
+    if let Ok(token) = std::env::var("NODEYARD_TOKEN") {
+        return Ok(Some(token.trim().to_owned()));
+    }
+    // The token of this host is for nobody else.
+    if args.api.is_some() && args.state_dir.is_none() {
+        return Ok(None);
+    }
+    let directory = match &args.state_dir {
+        Some(directory) => directory.clone(),
+        None => store_access::state_dir(config)?,
+    };
+    Ok(LocalToken::find(&directory).map(|token| token.reveal().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_all_forms_are_understood() {
+        for (url, host, port, prefix) in [
+            ("http://127.0.0.1:8006", "127.0.0.1", 8006, "/api/v1"),
+            ("http://[::1]:8006/", "::1", 8006, "/api/v1"),
+            ("http://ci.example/yard/", "ci.example", 80, "/yard/api/v1"),
+        ] {
+            let client = ApiClient::at(url, None).unwrap();
+            assert_eq!((&*client.host, client.port), (host, port), "{url}");
+            assert_eq!(client.prefix, prefix);
+        }
+        for url in ["ci.example", "ftp://ci.example", "", "http://"] {
+            assert!(ApiClient::at(url, None).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_told_in_the_words_of_the_server() {
+        let body = br#"{"type": "x", "detail": "the body is wrong", "errors": [{"pointer": "/labels", "detail": "empty"}]}"#;
+        let refusal = refusal(StatusCode::BAD_REQUEST, body);
+        assert_eq!(refusal.to_string(), "the body is wrong; /labels: empty");
+        let strange = super::refusal(StatusCode::BAD_GATEWAY, b"<html>");
+        assert_eq!(strange.to_string(), "the API answered 502 Bad Gateway");
+    }
+}

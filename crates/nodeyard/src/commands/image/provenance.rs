@@ -1,0 +1,153 @@
+//! Where an image comes from, and which nodes boot from it.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anyhow::bail;
+use nodeyard_builder::jobs::Provenance;
+use nodeyard_builder::steward::notes::Notes;
+use nodeyard_model::{BuildKey, ImageName, NodeId, NodeState, layout};
+use nodeyard_store::registry::Registry;
+use serde::Serialize;
+
+use crate::commands::nodepool::images::build_key;
+use crate::context::Context;
+use crate::output::{self, Format};
+
+#[derive(Debug, Serialize)]
+struct Origin {
+    image: String,
+    build: String,
+    state: String,
+    builder: Option<String>,
+    formats: Vec<String>,
+    /// None of an image that was built here.
+    zuul: Option<Provenance>,
+    /// That boot from it.
+    nodes: Vec<RunningNode>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunningNode {
+    id: NodeId,
+    state: NodeState,
+    provider: Option<String>,
+}
+
+pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> anyhow::Result<()> {
+    let (image, wanted) = match build_key(what) {
+        Ok(key) => (key.image.clone(), Some(key)),
+        Err(_) => (what.parse::<ImageName>()?, None),
+    };
+    let mut builds = registry.images().builds(&image).await?;
+    builds.retain(|(key, _)| wanted.as_ref().is_none_or(|wanted| wanted == key));
+    if builds.is_empty() {
+        bail!("there is no build {what}; `nodeyard image builds` lists those there are");
+    }
+    builds.sort_by(|(_, a), (_, b)| {
+        let (a, b) = (a.value.state_time.as_secs(), b.value.state_time.as_secs());
+        b.total_cmp(&a)
+    });
+    let notes = Notes::read(&**registry.tree(), &image).await?;
+    let mut origins = Vec::with_capacity(builds.len());
+    for (key, build) in builds {
+        let known = notes.builds.get(&key.build);
+        origins.push(Origin {
+            image: key.image.to_string(),
+            build: key.build.to_string(),
+            state: build.value.state.to_string(),
+            builder: build.value.builder.as_deref().map(ToOwned::to_owned),
+            formats: build.value.formats.iter().map(ToOwned::to_owned).collect(),
+            zuul: known.and_then(|known| known.provenance.clone()),
+            nodes: nodes(registry, &key).await?,
+        });
+    }
+    match context.format {
+        Format::Json => output::json(&origins),
+        Format::Table => {
+            let text: Vec<String> = origins.iter().map(tell).collect();
+            writeln!(io::stdout().lock(), "{}", text.join("\n"))?;
+            Ok(())
+        }
+    }
+}
+
+/// The nodes that boot from an upload of this build. Their records name it.
+async fn nodes(registry: &Registry, key: &BuildKey) -> anyhow::Result<Vec<RunningNode>> {
+    let below = format!("{}/", layout::build(key));
+    let nodes = registry.nodes().list().await?.into_iter();
+    let ours = nodes.filter(|(_, node)| {
+        let image = node.value.image_id.as_deref();
+        image.is_some_and(|image| image.starts_with(&below))
+    });
+    Ok(ours
+        .map(|(id, node)| RunningNode {
+            id,
+            state: node.value.state,
+            provider: node.value.provider.as_ref().map(ToString::to_string),
+        })
+        .collect())
+}
+
+fn tell(origin: &Origin) -> String {
+    let mut text = format!("{}-{}, {}", origin.image, origin.build, origin.state);
+    let mut line = |words: String| {
+        let _infallible = write!(text, "\n  {words}");
+    };
+    match &origin.zuul {
+        None => line(format!(
+            "built by {}",
+            origin
+                .builder
+                .as_deref()
+                .unwrap_or("a builder that is not known")
+        )),
+        Some(provenance) => {
+            let build = &provenance.build;
+            line(format!(
+                "build {} of Zuul at {}",
+                build.uuid, provenance.api_url
+            ));
+            for (what, value) in [
+                ("tenant", &provenance.tenant),
+                ("project", &build.project),
+                ("pipeline", &build.pipeline),
+                ("job", &build.job),
+                ("branch", &build.branch),
+                ("change", &build.change),
+                ("revision", &build.revision),
+                ("log", &build.log_url),
+            ] {
+                if let Some(value) = value {
+                    line(format!("{what} {value}"));
+                }
+            }
+            for (format, file) in &provenance.artifacts {
+                line(format!("{format}: {} from {}", file.name, file.url));
+                let sha256 = file.plain.digests.sha256.as_deref().unwrap_or("not known");
+                line(format!("  sha256 {sha256}, {} bytes", file.plain.size));
+                line(format!("  {}", checked(file)));
+            }
+        }
+    }
+    if origin.nodes.is_empty() {
+        line("no node boots from it".to_owned());
+    }
+    for node in &origin.nodes {
+        let provider = node.provider.as_deref().unwrap_or("no provider");
+        line(format!("node {} in {provider}, {}", node.id, node.state));
+    }
+    text
+}
+
+fn checked(file: &nodeyard_builder::jobs::ArtifactProvenance) -> String {
+    let digest = if file.promised.is_empty() {
+        "no digest was promised"
+    } else {
+        "has the digest that was promised"
+    };
+    match &file.signed_by {
+        Some(key) => format!("{digest}, signed by key {key}"),
+        None => format!("{digest}, not signed"),
+    }
+}

@@ -1,0 +1,180 @@
+//! The HTTP API of a whole yard: its guide, its document under fire, and what a kill leaves.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Daemon, wait_until};
+
+struct Yard {
+    bed: Bed,
+    daemon: Daemon,
+    url: String,
+}
+
+impl Yard {
+    fn start() -> Self {
+        let bed = Bed::new();
+        let (port, webapp) = (bed.free_port(), bed.free_port());
+        let state = bed.path("state");
+        let text = format!(
+            "
+state-dir: {state}
+webapp: {{port: {webapp}, listen_address: 127.0.0.1}}
+api: {{port: {port}, rate-limit: 0}}
+labels: [{{name: small, min-ready: 1}}]
+providers:
+  - name: cloud
+    driver: fake
+    cloud: fake
+    simulate: {{boot-time: 0}}
+    cloud-images: [{{name: image, image-name: Fake Precise}}]
+    pools:
+      - name: main
+        max-servers: 20
+        labels: [{{name: small, cloud-image: image, min-ram: 1}}]
+",
+            state = state.display()
+        );
+        bed.write("nodepool.yaml", text);
+        let daemon = up(&bed);
+        Self {
+            bed,
+            daemon,
+            url: format!("http://127.0.0.1:{port}"),
+        }
+    }
+
+    fn token(&self) -> String {
+        let token = fs::read_to_string(self.bed.path("state/api.token")).unwrap();
+        token.trim().to_owned()
+    }
+
+    fn curl(&self, path: &str, more: &[&str]) -> Value {
+        let output = Command::new("curl")
+            .args([
+                "-sS",
+                "-H",
+                &format!("authorization: Bearer {}", self.token()),
+            ])
+            .args(["-H", "content-type: application/json"])
+            .args(more)
+            .arg(format!("{}/api/v1{path}", self.url))
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+}
+
+fn up(bed: &Bed) -> Daemon {
+    let daemon = bed.up(&["-c", "nodepool.yaml"]);
+    daemon.wait_for_log("HTTP API");
+    daemon.wait_for_log("provider runs");
+    daemon
+}
+
+/// The blocks of a page that are marked as shell.
+fn examples(page: &str) -> String {
+    let mut script = String::new();
+    let mut inside = false;
+    for line in page.lines() {
+        match line {
+            "```sh" => inside = true,
+            "```" => inside = false,
+            _ if inside => script.push_str(&format!("{line}\n")),
+            _ => {}
+        }
+    }
+    script
+}
+
+#[test]
+fn the_examples_of_the_guide_run_as_they_stand() {
+    let yard = Yard::start();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.md");
+    let script = examples(&fs::read_to_string(page).unwrap());
+    assert!(script.lines().count() > 15, "{script}");
+    let script = yard
+        .bed
+        .write("guide.sh", format!("shopt -s expand_aliases\n{script}"));
+    let output = Command::new("bash")
+        .arg("-eux")
+        .arg(script)
+        .current_dir(yard.bed.path(""))
+        .env("NODEYARD_API", &yard.url)
+        .env("STATE_DIR", yard.bed.path("state"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&output.stdout)
+    );
+}
+
+#[test]
+fn whatever_the_document_allows_or_forbids_is_answered_as_it_says() {
+    let yard = Yard::start();
+    let environment = nodeyard_testbeds::schemathesis().unwrap();
+    let report = yard.bed.path("report.txt");
+    let output = Command::new(environment.join("bin/schemathesis"))
+        .args(["run", &format!("{}/api/v1/openapi.json", yard.url)])
+        .args([
+            "--header",
+            &format!("Authorization: Bearer {}", yard.token()),
+        ])
+        // A stream does not end by itself.
+        .args(["--exclude-path", "/api/v1/events"])
+        .args(["--checks", "all", "--max-examples", "15", "--seed", "4711"])
+        .args(["--request-timeout", "90", "--no-color"])
+        .current_dir(yard.bed.path(""))
+        .output()
+        .unwrap();
+    fs::write(&report, &output.stdout).unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    // It is as well as before.
+    assert_eq!(yard.curl("/info", &[])["ready"], true);
+    assert!(!yard.daemon.log().contains("panicked"));
+}
+
+#[test]
+fn a_kill_costs_nobody_a_node() {
+    let mut yard = Yard::start();
+    let lease = yard.curl(
+        "/requests",
+        &["-d", r#"{"labels": ["small"], "duration": 3600}"#],
+    );
+    let path = format!("/leases/{}", lease["id"].as_str().unwrap());
+    let before = yard.curl(&format!("{path}?wait=60"), &[]);
+    assert_eq!(before["phase"], "active", "{before}");
+    let waiting = yard.curl("/requests", &["-d", r#"{"labels": ["small", "small"]}"#]);
+    let token = yard.token();
+    yard.daemon.kill();
+    yard.daemon = up(&yard.bed);
+    assert_eq!(yard.token(), token);
+    let after = yard.curl(&path, &[]);
+    assert_eq!(after["nodes"], before["nodes"]);
+    assert_eq!(after["phase"], "active");
+    let path = format!("/leases/{}?wait=60", waiting["id"].as_str().unwrap());
+    assert_eq!(yard.curl(&path, &[])["phase"], "active");
+    let node = after["nodes"][0]["id"].as_str().unwrap();
+    wait_until("the node is still in use", || {
+        yard.curl(&format!("/nodes/{node}"), &[])["state"] == json!("in-use")
+    });
+    // Who followed the events before is told to list again.
+    let output = Command::new("curl")
+        .args(["-sN", "--max-time", "3", "-H", "last-event-id: 1-1"])
+        .arg(format!("{}/api/v1/events", yard.url))
+        .output()
+        .unwrap();
+    let heard = String::from_utf8(output.stdout).unwrap();
+    assert!(heard.contains("event: reset"), "{heard}");
+}

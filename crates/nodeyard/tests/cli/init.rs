@@ -1,0 +1,110 @@
+//! A first configuration, and what goes with it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use crate::bed::{Bed, Ran};
+
+const ALL: [&str; 6] = [
+    "--driver",
+    "container",
+    "--driver",
+    "qemu",
+    "--driver",
+    "fake",
+];
+
+fn mode(bed: &Bed, name: &str) -> u32 {
+    fs::metadata(bed.path(name)).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn what_is_written_passes_the_check_and_says_what_to_do_next() {
+    let bed = Bed::new();
+    let said = bed.run(["init", "yard"].iter().chain(&ALL)).succeeded().out;
+    assert!(said.contains("nodepool.yaml up"), "{said}");
+    assert!(said.contains("ssh -i "), "{said}");
+    bed.run(["-c", "yard/nodepool.yaml", "config", "check"])
+        .succeeded();
+    assert_eq!(mode(&bed, "yard/id_ed25519"), 0o600);
+    assert_eq!(mode(&bed, "yard/build-debian"), 0o755);
+    let text = fs::read_to_string(bed.path("yard/nodepool.yaml")).unwrap();
+    let public = fs::read_to_string(bed.path("yard/id_ed25519.pub")).unwrap();
+    assert_eq!(
+        text.matches(public.trim()).count(),
+        2,
+        "both kinds of machines know the key"
+    );
+    // OpenSSH reads it.
+    let shown = Command::new("ssh-keygen")
+        .args(["-y", "-f"])
+        .arg(bed.path("yard/id_ed25519"))
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8(shown.stdout).unwrap().trim(),
+        public.trim()
+    );
+}
+
+#[test]
+fn nothing_is_overwritten_unasked_and_the_key_not_even_then() {
+    let bed = Bed::new();
+    bed.run(["init", "yard", "--driver", "qemu"]).succeeded();
+    let key = fs::read(bed.path("yard/id_ed25519")).unwrap();
+    bed.write("yard/nodepool.yaml", "# mine\n");
+    bed.run(["init", "yard"]).failed("--force");
+    assert_eq!(
+        fs::read(bed.path("yard/nodepool.yaml")).unwrap(),
+        b"# mine\n"
+    );
+    bed.run(["init", "yard", "--driver", "qemu", "--force"])
+        .succeeded();
+    assert_eq!(fs::read(bed.path("yard/id_ed25519")).unwrap(), key);
+    bed.run(["-c", "yard/nodepool.yaml", "config", "check"])
+        .succeeded();
+}
+
+#[test]
+fn what_is_missing_on_this_host_is_said_with_its_remedy() {
+    let mut bed = Bed::new();
+    bed.set("CONTAINER_HOST", "unix:///nowhere/podman.sock");
+    let said = bed.run(["init", "yard", "--driver", "container"]);
+    let said = said.succeeded().out;
+    assert!(
+        said.contains("no container runtime listens at /nowhere/podman.sock"),
+        "{said}"
+    );
+    let text = fs::read_to_string(bed.path("yard/nodepool.yaml")).unwrap();
+    assert!(text.contains("socket: /nowhere/podman.sock"), "{text}");
+
+    let empty = bed.path("empty");
+    fs::create_dir(&empty).unwrap();
+    for (program, real) in [
+        ("realpath", "/usr/bin/realpath"),
+        ("dirname", "/usr/bin/dirname"),
+        ("tr", "/usr/bin/tr"),
+    ] {
+        std::os::unix::fs::symlink(real, empty.join(program)).unwrap();
+    }
+    let build = |formats: &str| {
+        let mut command = Command::new("/bin/sh");
+        let output = command
+            .arg(bed.path("yard/build-debian"))
+            .env_clear()
+            .env("PATH", &empty)
+            .env("NODEYARD_OUTPUT", bed.path("image"))
+            .env("NODEYARD_FORMATS", formats)
+            .output();
+        Ran::from(output.unwrap())
+    };
+    build("tar,vhd").failed("cannot make format vhd");
+    if !["/usr/sbin/mmdebstrap", "/sbin/mmdebstrap"]
+        .iter()
+        .any(|path| fs::exists(path).unwrap())
+    {
+        build("tar").failed("apt-get install mmdebstrap");
+    }
+    assert!(!bed.path("image.d").exists());
+}

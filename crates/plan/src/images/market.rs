@@ -1,0 +1,364 @@
+//! What Zuul has to offer, and which of it is taken.
+//!
+//! A steward asks Zuul now and then and keeps what it said where all stewards and `image why` find it. From that,
+//! [`choose`] takes the newest build that can be used: never one that is older than what is here, never one that
+//! turned out to be bad a while ago, and with a word on each that it passed over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nodeyard_model::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What Zuul said when it was last asked.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Market {
+    /// When it was last asked.
+    pub asked: Option<Timestamp>,
+    /// When it is to be asked again.
+    pub next: Option<Timestamp>,
+    /// Questions in a row without a good answer, and what came of the last.
+    pub failures: u32,
+    pub error: Option<String>,
+    /// The newest first.
+    pub offers: Vec<Offer>,
+    /// Builds that are of no use, by their ids.
+    pub bad: BTreeMap<Box<str>, BadBuild>,
+}
+
+/// A successful build of the job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Offer {
+    pub zuul_build: Box<str>,
+    pub end: Option<Timestamp>,
+    /// That it has an artifact for.
+    pub formats: BTreeSet<Box<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct BadBuild {
+    pub since: Timestamp,
+    pub until: Timestamp,
+    pub reason: String,
+}
+
+/// Where a build of ours comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ZuulBuild {
+    pub uuid: Box<str>,
+    pub end: Option<Timestamp>,
+}
+
+/// A build of Zuul that is not taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PassedOver {
+    pub zuul_build: Box<str>,
+    pub why: Refusal,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// It was tried, and failed in a way that another try would not change.
+    Bad { until: Timestamp, reason: String },
+    /// It lacks artifacts.
+    Incomplete { missing: BTreeSet<Box<str>> },
+    /// It ended longer ago than `max-age` allows.
+    TooOld { age: Duration, limit: Duration },
+}
+
+/// What is wanted.
+#[derive(Debug)]
+pub(super) struct Wanted<'w> {
+    pub(super) formats: &'w BTreeSet<Box<str>>,
+    /// Formats that can be made of each other.
+    pub(super) disks: &'w BTreeSet<Box<str>>,
+    pub(super) max_age: Option<Duration>,
+    /// What is here, and the formats it was fetched in.
+    pub(super) current: Option<(&'w ZuulBuild, BTreeSet<&'w str>)>,
+    /// Somebody asks for it, since then: what is here is fetched again, and what was bad before is tried.
+    pub(super) request: Option<Timestamp>,
+    pub(super) now: Timestamp,
+}
+
+/// Which build to take.
+#[derive(Debug, PartialEq)]
+pub(super) enum Choice {
+    Take {
+        zuul_build: Box<str>,
+        formats: BTreeSet<Box<str>>,
+    },
+    /// The newest that can be used is here.
+    UpToDate,
+    Nothing,
+}
+
+pub(super) fn choose(offers: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<PassedOver>) {
+    let mut passed_over = Vec::new();
+    for offer in &offers.offers {
+        let is_current = wanted
+            .current
+            .as_ref()
+            .is_some_and(|(current, _)| current.uuid == offer.zuul_build);
+        let is_older = wanted.current.as_ref().is_some_and(|(current, _)| {
+            matches!((offer.end, current.end), (Some(offer), Some(current)) if offer < current)
+        });
+        if is_older {
+            break;
+        }
+        let fetch = fetch(offer, wanted);
+        if is_current && wanted.request.is_none() {
+            // A provider that came later may need another format of it.
+            let lacks = fetch.as_ref().is_ok_and(|fetch| {
+                let has = wanted.current.as_ref().map(|(_, formats)| formats);
+                fetch
+                    .iter()
+                    .any(|format| has.is_none_or(|has| !has.contains(&**format)))
+            });
+            if !lacks {
+                return (Choice::UpToDate, passed_over);
+            }
+        }
+        match refusal(offers, offer, wanted, fetch.as_ref().err()) {
+            Some(why) => passed_over.push(PassedOver {
+                zuul_build: offer.zuul_build.clone(),
+                why,
+            }),
+            None => {
+                let choice = Choice::Take {
+                    zuul_build: offer.zuul_build.clone(),
+                    formats: fetch.unwrap_or_default(),
+                };
+                return (choice, passed_over);
+            }
+        }
+        if is_current {
+            break;
+        }
+    }
+    let nothing_newer = wanted.current.is_some();
+    let choice = if nothing_newer {
+        Choice::UpToDate
+    } else {
+        Choice::Nothing
+    };
+    (choice, passed_over)
+}
+
+fn refusal(
+    market: &Market,
+    offer: &Offer,
+    wanted: &Wanted<'_>,
+    missing: Option<&BTreeSet<Box<str>>>,
+) -> Option<Refusal> {
+    if let Some(bad) = market.bad.get(&offer.zuul_build)
+        && bad.until > wanted.now
+        && wanted.request.is_none_or(|request| request < bad.since)
+    {
+        return Some(Refusal::Bad {
+            until: bad.until,
+            reason: bad.reason.clone(),
+        });
+    }
+    if let (Some(limit), Some(end)) = (wanted.max_age, offer.end) {
+        let age = wanted.now.since(end);
+        if age > limit {
+            return Some(Refusal::TooOld { age, limit });
+        }
+    }
+    missing.map(|missing| Refusal::Incomplete {
+        missing: missing.clone(),
+    })
+}
+
+/// What to fetch of an offer so that every wanted format is there or can be made; else what is missing.
+fn fetch(offer: &Offer, wanted: &Wanted<'_>) -> Result<BTreeSet<Box<str>>, BTreeSet<Box<str>>> {
+    let (mut fetch, missing): (BTreeSet<_>, BTreeSet<_>) = wanted
+        .formats
+        .iter()
+        .cloned()
+        .partition(|format| offer.formats.contains(format));
+    let lost: BTreeSet<Box<str>> = missing
+        .iter()
+        .filter(|format| !wanted.disks.contains(*format))
+        .cloned()
+        .collect();
+    if missing.is_empty() {
+        return Ok(fetch);
+    }
+    let mut sources = offer.formats.intersection(wanted.disks);
+    let has_source = fetch.iter().any(|format| wanted.disks.contains(format));
+    match sources.next() {
+        Some(_) if lost.is_empty() && has_source => Ok(fetch),
+        Some(source) if lost.is_empty() => {
+            fetch.insert(source.clone());
+            Ok(fetch)
+        }
+        Some(_) => Err(lost),
+        None => Err(missing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(secs: u32) -> Timestamp {
+        Timestamp::from_secs(f64::from(secs)).unwrap()
+    }
+
+    fn set(formats: &str) -> BTreeSet<Box<str>> {
+        formats.split_whitespace().map(Box::from).collect()
+    }
+
+    fn market(offers: &[(&str, u32, &str)]) -> Market {
+        let offers = offers.iter().map(|(uuid, end, formats)| Offer {
+            zuul_build: (*uuid).into(),
+            end: Some(time(*end)),
+            formats: set(formats),
+        });
+        Market {
+            offers: offers.collect(),
+            ..Market::default()
+        }
+    }
+
+    fn take(uuid: &str, formats: &str) -> Choice {
+        Choice::Take {
+            zuul_build: uuid.into(),
+            formats: set(formats),
+        }
+    }
+
+    struct Case {
+        formats: BTreeSet<Box<str>>,
+        disks: BTreeSet<Box<str>>,
+        current: Option<(ZuulBuild, &'static str)>,
+        max_age: Option<u64>,
+        request: Option<u32>,
+    }
+
+    fn case(formats: &str) -> Case {
+        Case {
+            formats: set(formats),
+            disks: set("raw qcow2 vhd"),
+            current: None,
+            max_age: None,
+            request: None,
+        }
+    }
+
+    impl Case {
+        fn has(mut self, uuid: &str, end: u32, formats: &'static str) -> Self {
+            let build = ZuulBuild {
+                uuid: uuid.into(),
+                end: Some(time(end)),
+            };
+            self.current = Some((build, formats));
+            self
+        }
+
+        fn choose(&self, market: &Market) -> (Choice, Vec<PassedOver>) {
+            let wanted = Wanted {
+                formats: &self.formats,
+                disks: &self.disks,
+                max_age: self.max_age.map(Duration::from_secs),
+                current: self
+                    .current
+                    .as_ref()
+                    .map(|(build, formats)| (build, formats.split_whitespace().collect())),
+                request: self.request.map(time),
+                now: time(1000),
+            };
+            choose(market, &wanted)
+        }
+    }
+
+    #[test]
+    fn the_newest_complete_build_is_taken() {
+        let offers = market(&[
+            ("c", 30, "vmdk"),
+            ("b", 20, "raw tgz"),
+            ("a", 10, "raw tgz"),
+        ]);
+        let (choice, passed_over) = case("raw tgz").choose(&offers);
+        assert_eq!(choice, take("b", "raw tgz"));
+        let missing = set("raw tgz");
+        assert_eq!(passed_over[0].why, Refusal::Incomplete { missing });
+        assert_eq!(case("raw").choose(&market(&[])).0, Choice::Nothing);
+    }
+
+    #[test]
+    fn never_older_than_what_is_here() {
+        let offers = market(&[("c", 30, "tgz"), ("b", 20, "raw"), ("a", 10, "raw")]);
+        let (choice, passed_over) = case("raw").has("x", 25, "raw").choose(&offers);
+        assert_eq!(choice, Choice::UpToDate);
+        assert_eq!(passed_over.len(), 1);
+        let (choice, _) = case("raw").has("b", 20, "raw").choose(&offers);
+        assert_eq!(choice, Choice::UpToDate);
+        let (choice, _) = case("raw").has("a", 10, "raw").choose(&offers);
+        assert_eq!(choice, take("b", "raw"));
+    }
+
+    #[test]
+    fn a_format_that_is_needed_later_is_fetched_from_the_same_build() {
+        let offers = market(&[("b", 20, "raw tgz")]);
+        let (choice, _) = case("raw tgz").has("b", 20, "raw").choose(&offers);
+        assert_eq!(choice, take("b", "raw tgz"));
+    }
+
+    #[test]
+    fn a_disk_is_made_of_another_if_it_must() {
+        let offers = market(&[("b", 20, "raw")]);
+        assert_eq!(case("qcow2 vhd").choose(&offers).0, take("b", "raw"));
+        assert_eq!(case("qcow2 raw").choose(&offers).0, take("b", "raw"));
+        assert_eq!(
+            case("qcow2").has("b", 20, "raw").choose(&offers).0,
+            Choice::UpToDate
+        );
+        assert_eq!(case("qcow2 tgz").choose(&offers).0, Choice::Nothing);
+    }
+
+    #[test]
+    fn bad_builds_are_passed_over_until_somebody_asks() {
+        let mut offers = market(&[("b", 20, "raw"), ("a", 10, "raw")]);
+        let bad = BadBuild {
+            since: time(900),
+            until: time(2000),
+            reason: "404".to_owned(),
+        };
+        offers.bad.insert("b".into(), bad);
+        let (choice, passed_over) = case("raw").choose(&offers);
+        assert_eq!(choice, take("a", "raw"));
+        assert!(matches!(passed_over[0].why, Refusal::Bad { .. }));
+        let mut asked = case("raw");
+        asked.request = Some(950);
+        assert_eq!(asked.choose(&offers).0, take("b", "raw"));
+        asked.request = Some(850);
+        assert_eq!(asked.choose(&offers).0, take("a", "raw"));
+        offers.bad.get_mut("b").unwrap().until = time(999);
+        assert_eq!(case("raw").choose(&offers).0, take("b", "raw"));
+    }
+
+    #[test]
+    fn somebody_who_asks_gets_the_same_build_again() {
+        let offers = market(&[("b", 20, "raw")]);
+        let mut again = case("raw").has("b", 20, "raw");
+        assert_eq!(again.choose(&offers).0, Choice::UpToDate);
+        again.request = Some(900);
+        assert_eq!(again.choose(&offers).0, take("b", "raw"));
+    }
+
+    #[test]
+    fn what_is_too_old_is_left() {
+        let offers = market(&[("b", 20, "raw")]);
+        let mut case = case("raw");
+        case.max_age = Some(970);
+        let (choice, passed_over) = case.choose(&offers);
+        assert_eq!(choice, Choice::Nothing);
+        assert!(matches!(passed_over[0].why, Refusal::TooOld { .. }));
+    }
+}
