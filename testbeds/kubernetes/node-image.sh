@@ -19,11 +19,10 @@ mmdebstrap --quiet --variant=essential --include=git,python3,openssh-server \
     --customize-hook='chroot "$1" useradd --uid 1000 --create-home --shell /bin/bash zuul' \
     --customize-hook='sed -i "s/^zuul:!/zuul:*/" "$1/etc/shadow"' \
     --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' \
-    --customize-hook='mkdir -p "$1/run/sshd"' \
     --customize-hook='mkdir -p "$1/etc/ssh/authorized_keys.d"; printf "%s\n" "AuthorizedKeysFile .ssh/authorized_keys /etc/ssh/authorized_keys.d/%u" \
         "UsePAM no" "PasswordAuthentication no" > "$1/etc/ssh/sshd_config.d/test.conf"' \
     --customize-hook='rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/*' \
     "$VERSION_CODENAME" "$to/node.rootfs.tar"
 python3 "$here/image.py" "$to/node.rootfs.tar" "$to/node.tar" localhost/node:1 \
-    /bin/sh -c 'ssh-keygen -A && exec /usr/sbin/sshd -D -e'
+    /bin/sh -c 'mkdir -p /run/sshd && ssh-keygen -A && exec /usr/sbin/sshd -D -e'
 rm -r "$to/pause" "$to/pause.rootfs" "$to/node.rootfs.tar"

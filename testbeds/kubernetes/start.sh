@@ -20,9 +20,13 @@ for tunable in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on
     cat "/proc/sys/$tunable" > "$dir/tunables/$tunable"
     mount --bind "$dir/tunables/$tunable" "/proc/sys/$tunable"
 done
-for controller in /sys/fs/cgroup/*/; do
-    mkdir -p "$controller$CGROUP"
-done
+if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    mkdir -p "/sys/fs/cgroup/$CGROUP"
+else
+    for controller in /sys/fs/cgroup/*/; do
+        mkdir -p "$controller$CGROUP"
+    done
+fi
 if [ -f "/sys/fs/cgroup/cpuset/$CGROUP/cpuset.cpus" ]; then
     cat /sys/fs/cgroup/cpuset/cpuset.cpus > "/sys/fs/cgroup/cpuset/$CGROUP/cpuset.cpus"
     cat /sys/fs/cgroup/cpuset/cpuset.mems > "/sys/fs/cgroup/cpuset/$CGROUP/cpuset.mems"

@@ -1,15 +1,15 @@
 //! A Kubernetes cluster of one's own, with one node that runs real pods.
 //!
 //! It lives in namespaces of its own. What it starts, mounts, and changes about the network ends with it, also if the
-//! test is killed; only empty control groups stay then, until the next cluster starts. Its node, its pods and its
-//! services have addresses that this machine, and nobody else, can reach.
+//! test is killed; its control groups and its directory are swept up then. Its node, its pods and its services have
+//! addresses that this machine, and nobody else, can reach.
 //!
 //! Where `KUBECONFIG` is set, tests use that cluster instead, and everything in it stays as it is.
 
 mod files;
 mod network;
+mod sweep;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -19,15 +19,17 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use self::network::Network;
+use self::sweep::Sweeper;
 use crate::process::{Process, enclosed, is_root, retried, show, tail, temporary_directory, tied};
 
 const START_PATIENCE: Duration = Duration::from_secs(180);
+const CONTROL_GROUP: &str = "nodeyard-testbed-";
 const IMAGES: &str = "images-1";
 const LOGS: [&str; 4] = ["kube-apiserver", "kubelet", "containerd", "start"];
 
 #[derive(Debug)]
 pub struct Cluster {
-    // Before the directory, so that it is gone first. None for a cluster that was there already.
+    // None for a cluster that was there already.
     own: Option<Own>,
     program: PathBuf,
     kubeconfig: PathBuf,
@@ -35,8 +37,9 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct Own {
-    process: Option<Process>,
-    control_group: String,
+    // They go in this order: nothing can be swept up while the cluster runs.
+    process: Process,
+    _sweeper: Sweeper,
     directory: TempDir,
 }
 
@@ -61,7 +64,6 @@ impl Cluster {
                 kubeconfig: kubeconfig.into(),
             });
         }
-        remove_old_control_groups();
         retried(|| Self::start_own(&place, &program))
     }
 
@@ -75,6 +77,7 @@ impl Cluster {
             .file_name()
             .map(|name| format!("{CONTROL_GROUP}{}", name.to_string_lossy()))
             .context("a temporary directory has no name")?;
+        let sweeper = Sweeper::start(path, &control_group)?;
         let mut command = tied("unshare");
         command
             .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
@@ -92,8 +95,8 @@ impl Cluster {
         let process = Process::start(command, &path.join("start.log"))?;
         network.connect(process.pid())?;
         let mut own = Own {
-            process: Some(process),
-            control_group,
+            process,
+            _sweeper: sweeper,
             directory,
         };
         own.wait_until_ready()?;
@@ -148,9 +151,8 @@ impl Own {
         let path = self.directory.path();
         let deadline = Instant::now() + START_PATIENCE;
         while !path.join("ready").exists() {
-            let ended = self.process.as_mut().is_none_or(Process::has_ended);
             ensure!(
-                !ended && Instant::now() < deadline,
+                !self.process.has_ended() && Instant::now() < deadline,
                 "the cluster does not come up; run testbeds/install.sh\n{}",
                 LOGS.map(|log| tail(&path.join(format!("{log}.log"))))
                     .join("\n---\n")
@@ -163,56 +165,12 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Its control groups are free only when all that ran in them has ended.
-        self.process = None;
-        remove_control_group(&self.control_group);
-        // It had to be there to be covered.
-        let _ = fs::remove_dir("/var/lib/kubelet");
         if thread::panicking() {
             for log in LOGS {
                 show(&self.directory.path().join(format!("{log}.log")));
             }
         }
     }
-}
-
-const CONTROL_GROUP: &str = "nodeyard-testbed-";
-
-/// Of clusters whose test was killed.
-fn remove_old_control_groups() {
-    for controller in directories(Path::new("/sys/fs/cgroup")) {
-        for group in directories(&controller) {
-            let name = group.file_name().map(|name| name.to_string_lossy());
-            let owner = name
-                .as_deref()
-                .and_then(|name| name.strip_prefix(CONTROL_GROUP)?.split('-').next());
-            if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-                remove_tree(&group);
-            }
-        }
-    }
-}
-
-fn remove_control_group(name: &str) {
-    for controller in directories(Path::new("/sys/fs/cgroup")) {
-        remove_tree(&controller.join(name));
-    }
-}
-
-/// What is in a control group besides other groups is not removed, but goes with it.
-fn remove_tree(group: &Path) {
-    for inner in directories(group) {
-        remove_tree(&inner);
-    }
-    let _ = fs::remove_dir(group);
-}
-
-fn directories(path: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
 }
 
 /// Why there can be no cluster here.

@@ -131,17 +131,19 @@ pub(crate) fn say(class: ErrorClass) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_survives_every_fault() {
+async fn a_namespace_survives_faults_of_every_kind() {
     let Some(cluster) = cluster() else { return };
     let suite = Suite {
         nodes: 1,
+        // Each run takes the cluster five seconds. The emulation sees them all.
+        singles: 19,
         step_limit: Duration::from_secs(2),
         ..Suite::default()
     };
     match explore(suite, || ClusterBed::new(cluster)).await {
         Ok(report) => {
             eprintln!("{} runs, {} points", report.runs, report.points);
-            assert!(report.runs > 100);
+            assert!(report.runs > 10);
         }
         Err(failure) => panic!("{failure}: {}", failure.violation),
     }

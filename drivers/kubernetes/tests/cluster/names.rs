@@ -16,21 +16,21 @@ async fn the_longest_names_work() {
         cluster,
         options_named("long", "kubernetes", &pool, &label, &text),
     );
-    let order = order_named("long", 1, &pool, &label);
+    let order = order_named("long", 71, &pool, &label);
     let instance = create(&driver, &order).await.unwrap();
     assert_eq!(instance.interface_ip.as_deref(), Some(label.as_str()));
     let listed = driver.list().await.unwrap();
     assert!(
         listed
             .iter()
-            .any(|r| owner("long").owns_node(&r.tags, node(1)))
+            .any(|r| owner("long").owns_node(&r.tags, node(71)))
     );
     delete_node(&driver, &order).await;
     let listed = driver.list().await.unwrap();
     assert!(
         !listed
             .iter()
-            .any(|r| owner("long").owns_node(&r.tags, node(1)))
+            .any(|r| owner("long").owns_node(&r.tags, node(71)))
     );
 }
 
@@ -44,10 +44,10 @@ async fn a_provider_may_have_a_name_that_no_label_can_have() {
     };
     options.owner = odd.clone();
     let driver = driver(cluster, options);
-    let mut order = order_named("odd", 2, "main", "small");
-    order.tags = odd.node_tags(node(2), "main".into());
+    let mut order = order_named("odd", 72, "main", "small");
+    order.tags = odd.node_tags(node(72), "main".into());
     create(&driver, &order).await.unwrap();
     let listed = driver.list().await.unwrap();
-    assert!(listed.iter().any(|r| odd.owns_node(&r.tags, node(2))));
+    assert!(listed.iter().any(|r| odd.owns_node(&r.tags, node(72))));
     delete_node(&driver, &order).await;
 }

@@ -96,17 +96,17 @@ async fn an_ssh_pod(number: u32, options_of_ssh: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ssh_through_a_service_of_the_cluster() {
-    an_ssh_pod(1, "expose: cluster").await;
+    an_ssh_pod(61, "expose: cluster").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ssh_through_a_port_of_the_node() {
-    an_ssh_pod(2, "expose: node-port").await;
+    an_ssh_pod(62, "expose: node-port").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ssh_to_the_pod_itself() {
-    an_ssh_pod(3, "headless: true, allow-from: [0.0.0.0/0]").await;
+    an_ssh_pod(63, "headless: true, allow-from: [0.0.0.0/0]").await;
 }
 
 /// There is no load balancer here: what is asked for is looked at, and its part is played by the test.
@@ -123,7 +123,7 @@ async fn emulated_load_balancer_gives_the_address() {
         cluster.image()
     );
     let driver = driver(cluster, options("balancer", "kubernetes", &label));
-    let order = order("balancer", 4);
+    let order = order("balancer", 64);
     let balancer = async {
         let service = loop {
             let found = cluster.kubectl(&[
@@ -131,7 +131,7 @@ async fn emulated_load_balancer_gives_the_address() {
                 "service",
                 "small",
                 "--namespace",
-                "main-0000000004",
+                "main-0000000064",
                 "-o",
                 "json",
             ]);
@@ -151,7 +151,7 @@ async fn emulated_load_balancer_gives_the_address() {
                 "service",
                 "small",
                 "--namespace",
-                "main-0000000004",
+                "main-0000000064",
                 "--subresource=status",
                 "-p",
                 &patch,

@@ -75,6 +75,7 @@ impl Bed for EmulatedBed {
 const EMULATED: Suite = Suite {
     nodes: 2,
     uploads: 0,
+    singles: 1,
     pairs: None,
     step_limit: Duration::from_millis(100),
 };
