@@ -22,6 +22,7 @@ mod growing_up;
 mod image;
 mod init;
 mod job_server;
+mod kubernetes;
 mod nodepool;
 mod packaging;
 mod pod;

@@ -136,7 +136,7 @@ async fn a_namespace_survives_faults_of_every_kind() {
     let suite = Suite {
         nodes: 1,
         // Each run takes the cluster five seconds. The emulation sees them all.
-        singles: 19,
+        singles: 83,
         step_limit: Duration::from_secs(2),
         ..Suite::default()
     };

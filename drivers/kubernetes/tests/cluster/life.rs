@@ -19,7 +19,7 @@ fn may(cluster: &Cluster, namespace: &str, verb: &str, resource: &str) -> bool {
         .args(["auth", "can-i", verb, resource, "--quiet"])
         .args(["--subresource", part])
         .args(["--namespace", namespace, "--as", &account]);
-    command.status().unwrap().success()
+    command.output().unwrap().status.success()
 }
 
 fn reach(credentials: &Value) -> Container {
