@@ -332,7 +332,7 @@ async fn what_others_made_is_left_alone() {
             "nodepool_provider_name=cluster,nodepool_node_id=0000000022,nodeyard_system_id=another",
         ),
     ] {
-        let name = format!("main-{:010}", number);
+        let name = format!("main-{number:010}");
         cluster.kubectl(&["create", "namespace", &name]).unwrap();
         for label in labels.split(',').filter(|label| !label.is_empty()) {
             cluster
