@@ -16,3 +16,4 @@ cd "$(dirname "$0")"
 ./demo/install.sh >/dev/null
 ./qemu/debian.sh >/dev/null
 ./qemu/debian.sh cloud-init >/dev/null
+./kubernetes/install.sh >/dev/null

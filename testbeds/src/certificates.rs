@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 
 /// Files in PEM format; the keys are PKCS#8, which is what ZooKeeper can read.
@@ -73,9 +73,21 @@ impl Authority {
 
     /// A certificate whose Common Name is `name`, for a server or a client.
     pub fn sign(&self, name: &str, valid_for: &[&str]) -> Result<Identity> {
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::CommonName, name);
+        self.sign_subject(name, subject, valid_for)
+    }
+
+    /// For programs that read more than a name out of a certificate; `name` is that of its files.
+    pub(crate) fn sign_subject(
+        &self,
+        name: &str,
+        subject: DistinguishedName,
+        valid_for: &[&str],
+    ) -> Result<Identity> {
         let valid_for: Vec<String> = valid_for.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(valid_for)?;
-        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name = subject;
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,

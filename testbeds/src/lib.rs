@@ -11,6 +11,7 @@ pub mod gearman;
 pub mod nodepool_suite;
 
 mod certificates;
+mod cluster;
 mod ensemble;
 mod nodepool;
 mod process;
@@ -24,6 +25,7 @@ pub mod zuul;
 mod zuul_client;
 
 pub use certificates::{Authority, Certificates, Identity};
+pub use cluster::Cluster;
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions, connection};

@@ -3,6 +3,7 @@
 //! A driver gets its own section from whoever makes it. This is the rest: limits, time-outs, how machines are
 //! reached.
 
+mod cluster;
 mod container;
 mod qemu;
 
@@ -91,6 +92,15 @@ impl Settings {
             config::Driver::Metastatic(section) => of_metastatic(section),
             config::Driver::Container(section) => container::settings(section)?,
             config::Driver::Qemu(section) => qemu::settings(section)?,
+            config::Driver::Kubernetes(section) => {
+                cluster::settings(&section.pools, section.launch_retries)
+            }
+            config::Driver::OpenShift(section) => {
+                cluster::settings(&section.pools, section.launch_retries)
+            }
+            config::Driver::OpenShiftPods(section) => {
+                cluster::settings(&section.pools, section.launch_retries)
+            }
             other => {
                 return Err(StartError::NoSettings {
                     driver: other.name(),

@@ -47,6 +47,12 @@ pub(crate) enum NodeyardCommand {
     Drain(commands::drain::DrainArgs),
     /// Take a drain back
     Undrain(commands::drain::UndrainArgs),
+    /// Run a command in the pod of a node
+    Exec(commands::pod::ExecArgs),
+    /// Show what the pod of a node prints
+    Logs(commands::pod::LogsArgs),
+    /// Carry git into a pod; for GIT_SSH_COMMAND
+    GitExec(commands::pod::GitExecArgs),
     /// Run a simulated cloud for providers with `driver: fake`
     Simulate(commands::simulate::SimulateArgs),
     /// Make the links `nodepool`, `nodepool-launcher` and `nodepool-builder` to this program

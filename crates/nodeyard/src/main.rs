@@ -120,6 +120,18 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
             logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::drain::undo(args, &context))?;
         }
+        NodeyardCommand::Exec(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            return leave_with(commands::pod::exec(args, &context));
+        }
+        NodeyardCommand::Logs(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            block_on(commands::pod::logs(args, &context))?;
+        }
+        NodeyardCommand::GitExec(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            return leave_with(commands::pod::git_exec(args));
+        }
         NodeyardCommand::Simulate(args) => {
             logging::start(logging::Level::daemons(context.verbose))?;
             block_on(commands::simulate::run(args, &context))?;
@@ -152,6 +164,16 @@ fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
             Ok(Outcome::Failure)
         }
     }
+}
+
+/// Like [`block_on`], without waiting for a thread that still reads standard input.
+fn leave_with<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -15,6 +15,8 @@ pub struct Suite {
     /// How many nodes live side by side.
     pub nodes: usize,
     pub uploads: usize,
+    /// Of the faults that strike alone, every n-th: for clouds that take their time.
+    pub singles: usize,
     /// Also two faults in one run, crashes and lost answers: every n-th of all combinations.
     pub pairs: Option<usize>,
     /// How long a step may take before the caller gives it up, as after a hang.
@@ -26,6 +28,7 @@ impl Default for Suite {
         Self {
             nodes: 2,
             uploads: 0,
+            singles: 1,
             pairs: None,
             step_limit: Duration::from_secs(60),
         }
@@ -65,10 +68,8 @@ where
     let points = explorer.run(&[], Recovery::Resume, false).await?;
     explorer.run(&[], Recovery::Resume, true).await?;
     for recovery in [Recovery::Resume, Recovery::Abandon] {
-        for (at, point) in points.iter().enumerate() {
-            for fault in single_faults().filter(|fault| fault.suits(point.kind)) {
-                explorer.run(&[(at, fault)], recovery, false).await?;
-            }
+        for schedule in singles(&points).step_by(suite.singles.max(1)) {
+            explorer.run(&[schedule], recovery, false).await?;
         }
         if let Some(nth) = suite.pairs {
             for schedule in pairs(&points).step_by(nth.max(1)) {
@@ -79,6 +80,14 @@ where
     Ok(Report {
         points: points.len(),
         runs: explorer.runs,
+    })
+}
+
+fn singles(points: &[Point]) -> impl Iterator<Item = (usize, Fault)> {
+    points.iter().enumerate().flat_map(|(at, point)| {
+        single_faults()
+            .filter(|fault| fault.suits(point.kind))
+            .map(move |fault| (at, fault))
     })
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod launcher;
 pub(crate) mod lease;
 pub(crate) mod man;
 pub(crate) mod nodepool;
+pub(crate) mod pod;
 pub(crate) mod request;
 pub(crate) mod scope;
 pub(crate) mod signals;

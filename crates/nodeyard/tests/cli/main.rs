@@ -24,6 +24,7 @@ mod init;
 mod job_server;
 mod nodepool;
 mod packaging;
+mod pod;
 mod programs;
 mod qemu;
 mod request;

@@ -148,6 +148,7 @@ async fn kit(name: &str, suite: Suite) -> usize {
 const SUITE: Suite = Suite {
     nodes: 2,
     uploads: 0,
+    singles: 1,
     pairs: None,
     step_limit: Duration::from_millis(100),
 };

@@ -1,0 +1,10 @@
+//! The objects that are sent, as JSON.
+
+pub(crate) mod marks;
+pub(crate) mod pod;
+pub(crate) mod rights;
+pub(crate) mod space;
+pub(crate) mod ssh;
+
+/// The account whose token Zuul gets, as Nodepool calls it.
+pub(crate) const ACCOUNT: &str = "zuul-worker";

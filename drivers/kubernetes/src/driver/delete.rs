@@ -1,0 +1,196 @@
+//! Removing a node, and following that until it is gone.
+
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use nodeyard_driver::{Error, State, Step, Tags, Target};
+use nodeyard_model::{NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{Awaited, KubernetesDriver, Link, wait};
+use crate::holder::{Holder, HolderKind, Place};
+
+/// A safety net: what happens is told by the cluster.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+enum Delete {
+    #[default]
+    Ordered,
+    /// The cluster is at it.
+    Leaving {
+        places: Vec<Place>,
+        node: Option<NodeId>,
+        since: Timestamp,
+    },
+}
+
+impl KubernetesDriver {
+    pub(super) async fn step_delete(
+        &self,
+        target: &Target,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        let link = self.link().await?;
+        match state.read()? {
+            Delete::Ordered => {
+                let holders = self.holders(&link);
+                let mut places = Vec::new();
+                let mut node = match target {
+                    Target::Node { node, .. } => Some(*node),
+                    Target::Resource { .. } => None,
+                };
+                for holder in self.find(&link, target).await? {
+                    holders.delete(&holder).await?;
+                    node = node.or(holder.tags.node);
+                    places.push(holder.place);
+                }
+                state.write(&Delete::Leaving {
+                    places,
+                    node,
+                    since: now,
+                })?;
+                Ok(Step::go_on())
+            }
+            Delete::Leaving {
+                places,
+                node,
+                since,
+            } => {
+                let age = now.since(since);
+                for place in &places {
+                    if let Some(step) = self.still_there(&link, place, age).await? {
+                        if age > self.options.delete_limit {
+                            state.write(&Delete::Ordered)?;
+                            return Err(self.hangs(&link, place).await);
+                        }
+                        return Ok(step);
+                    }
+                }
+                if let Some(node) = node {
+                    self.release_ports(&link, node).await?;
+                }
+                Ok(Step::Done(()))
+            }
+        }
+    }
+
+    async fn find(&self, link: &Link, target: &Target) -> Result<Vec<Holder>, Error> {
+        let holders = self.holders(link);
+        let (id, node) = match target {
+            Target::Node {
+                node,
+                external_id: None,
+            } => {
+                return holders.list(&self.shared_spaces(), Some(*node)).await;
+            }
+            Target::Node {
+                node,
+                external_id: Some(id),
+            } => (id, Some(*node)),
+            Target::Resource { id, .. } => (id, None),
+        };
+        let text = id.as_text().ok_or_else(|| {
+            Error::permanent(format!("{id} is not the name of a node in a cluster"))
+        })?;
+        let Some(place) = self.place(&text) else {
+            // Its pool is not in the configuration any more: only what carries its id can be found.
+            return match node {
+                Some(node) => holders.list(&self.shared_spaces(), Some(node)).await,
+                None => Ok(Vec::new()),
+            };
+        };
+        let holder = holders.get(&place).await?;
+        let holder =
+            holder.filter(|holder| node.is_none_or(|node| self.may_touch(&holder.tags, node)));
+        Ok(holder.into_iter().collect())
+    }
+
+    /// The record says that it is the node's. It is believed, unless the thing itself says otherwise: names are used
+    /// again, and by others.
+    fn may_touch(&self, tags: &Tags, node: NodeId) -> bool {
+        let others_node = tags.node.is_some_and(|other| other != node);
+        let others_system =
+            (tags.system.as_ref()).is_some_and(|other| *other != self.options.owner.system);
+        !others_node && !others_system
+    }
+
+    pub(super) fn place(&self, id: &str) -> Option<Place> {
+        if self.options.holder != HolderKind::Pod {
+            return Some(Place {
+                namespace: id.to_owned(),
+                pod: None,
+            });
+        }
+        // One pool's name may be the beginning of another's.
+        let spaces = self.shared_spaces();
+        let fitting = spaces.into_iter().filter_map(|space| {
+            let pod = id.strip_prefix(space)?.strip_prefix('-')?;
+            Some((space, pod))
+        });
+        let (space, pod) = fitting.max_by_key(|(space, _)| space.len())?;
+        Some(Place {
+            namespace: space.to_owned(),
+            pod: Some(pod.to_owned()),
+        })
+    }
+
+    /// None if it has gone; otherwise how to wait for that.
+    async fn still_there(
+        &self,
+        link: &Link,
+        place: &Place,
+        age: Duration,
+    ) -> Result<Option<Step<()>>, Error> {
+        let namespace = &place.namespace;
+        let known = match &place.pod {
+            Some(pod) => {
+                let feed = link.feeds.pods(namespace);
+                let pod = feed.and_then(|feed| feed.get(namespace, pod));
+                pod.map(|pod| pod.resource_version())
+            }
+            None => {
+                let feed = link.feeds.namespaces.as_ref();
+                let found = feed.and_then(|feed| feed.get("", namespace));
+                found.map(|found| found.resource_version())
+            }
+        };
+        if let Some(version) = known
+            && age < self.options.delete_limit
+        {
+            let awaited = Awaited {
+                namespace,
+                pod: place.pod.as_deref(),
+                version: version.as_deref().unwrap_or("0"),
+                seen: true,
+            };
+            let rest = self.options.delete_limit.saturating_sub(age);
+            let at_most = LONGEST_WAIT.min(rest.max(self.options.poll.least));
+            return Ok(Some(wait(&awaited, at_most)));
+        }
+        if self.holders(link).get(place).await?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Step::wait(self.options.poll.after(age))))
+    }
+
+    async fn hangs(&self, link: &Link, place: &Place) -> Error {
+        let object = self.holders(link).object(place).await;
+        let reasons = match object {
+            Ok(Some(object)) => object.hindrances(),
+            Ok(None) => Vec::new(),
+            Err(error) => return error,
+        };
+        let reasons = if reasons.is_empty() {
+            "the cluster does not say why".to_owned()
+        } else {
+            reasons.join("; ")
+        };
+        Error::retry(format!(
+            "{} is still there {} s after it was deleted: {reasons}",
+            place.name(),
+            self.options.delete_limit.as_secs()
+        ))
+    }
+}

@@ -1,0 +1,118 @@
+//! What a cluster can tell about a launch that failed: events, and what a container has printed.
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt as _;
+use kube::api::LogParams;
+use nodeyard_driver::{Error, ExternalId};
+use tokio::time::timeout;
+
+use super::{KubernetesDriver, Link};
+use crate::api::escape;
+use crate::verdict::{Verdict, judge};
+
+/// How much of a container's output is evidence.
+const LINES: i64 = 100;
+/// How many events are told.
+const EVENTS: usize = 20;
+
+impl KubernetesDriver {
+    /// Those of a pod, or all of a namespace; the newest last.
+    pub(super) async fn events(
+        &self,
+        link: &Link,
+        namespace: &str,
+        pod: Option<&str>,
+    ) -> Result<Vec<Event>, Error> {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let query = match pod {
+            Some(pod) => {
+                let selector = format!("involvedObject.kind=Pod,involvedObject.name={pod}");
+                format!("fieldSelector={}", escape(&selector))
+            }
+            None => String::new(),
+        };
+        let mut events = link.api.list::<Event>("list events", &path, &query).await?;
+        events.sort_by_key(|event| event.metadata.creation_timestamp.clone());
+        Ok(events)
+    }
+
+    /// An error with what the cluster has warned of. The error itself is never lost over that.
+    pub(super) async fn with_events(
+        &self,
+        link: &Link,
+        namespace: &str,
+        pod: &str,
+        error: Error,
+    ) -> Error {
+        let Ok(events) = self.events(link, namespace, Some(pod)).await else {
+            return error;
+        };
+        let text = error.to_string();
+        let mut told: Vec<&str> = events
+            .iter()
+            .filter(|event| event.type_.as_deref() == Some("Warning"))
+            .filter_map(|event| event.message.as_deref())
+            .filter(|message| !text.contains(message))
+            .collect();
+        told.dedup();
+        let first = told.len().saturating_sub(3);
+        match told.get(first..) {
+            Some(told) if !told.is_empty() => {
+                Error::new(error.class(), format!("{text}; {}", told.join("; ")))
+            }
+            _ => error,
+        }
+    }
+
+    pub(super) async fn collect_evidence(&self, id: &ExternalId) -> Result<Option<String>, Error> {
+        let link = self.link().await?;
+        let Some(place) = id.as_text().and_then(|text| self.place(&text)) else {
+            return Ok(None);
+        };
+        let namespace = &place.namespace;
+        let mut text = String::new();
+        for event in self
+            .events(&link, namespace, place.pod.as_deref())
+            .await?
+            .iter()
+            .rev()
+            .take(EVENTS)
+        {
+            let reason = event.reason.as_deref().unwrap_or_default();
+            let message = event.message.as_deref().unwrap_or_default();
+            text.push_str(&format!("{reason}: {message}\n"));
+        }
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let pods = match &place.pod {
+            Some(pod) => {
+                let pod = link
+                    .api
+                    .get::<Pod>("look at a pod", &format!("{path}/{pod}"))
+                    .await?;
+                pod.into_iter().collect()
+            }
+            None => link.api.list::<Pod>("list pods", &path, "").await?,
+        };
+        for pod in pods {
+            let name = pod.name_any();
+            match judge(&pod) {
+                Verdict::Waiting(state) | Verdict::Unschedulable(state) => {
+                    text.push_str(&format!("pod {name}: {state}\n"));
+                }
+                Verdict::Failed(error) => text.push_str(&format!("{error}\n")),
+                Verdict::Running { .. } => {}
+            }
+            let api: kube::Api<Pod> =
+                kube::Api::namespaced(link.connection.client.clone(), namespace);
+            let wanted = LogParams {
+                tail_lines: Some(LINES),
+                ..LogParams::default()
+            };
+            // What never ran has printed nothing.
+            if let Ok(Ok(log)) = timeout(self.options.call_limit, api.logs(&name, &wanted)).await {
+                text.push_str(&log);
+            }
+        }
+        Ok((!text.is_empty()).then_some(text))
+    }
+}

@@ -1,0 +1,160 @@
+//! What the cluster tells by itself: the newest state of all objects of a kind that are ours.
+//!
+//! A feed is never believed to be complete. What is in it is true; what is not in it is looked up. While the stream is
+//! interrupted it claims nothing at all.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt as _;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch as signal;
+use tokio::task::JoinHandle;
+use tracing::debug;
+
+/// Namespace (empty where there is none) and name.
+type Key = (String, String);
+
+/// Objects that are followed for as long as this lives.
+pub(crate) struct Feed<K> {
+    shared: Arc<Shared<K>>,
+    task: JoinHandle<()>,
+}
+
+struct Shared<K> {
+    table: Mutex<Table<K>>,
+    /// Told of each change of the table.
+    changes: signal::Sender<()>,
+}
+
+struct Table<K> {
+    complete: bool,
+    objects: HashMap<Key, Arc<K>>,
+    /// What a new listing has brought so far.
+    arriving: HashMap<Key, Arc<K>>,
+}
+
+impl<K> fmt::Debug for Feed<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Feed")
+    }
+}
+
+impl<K> Drop for Feed<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<K> Feed<K>
+where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    K::DynamicType: Default,
+{
+    pub(crate) fn start(api: Api<K>, selector: &str) -> Self {
+        let shared = Arc::new(Shared {
+            table: Mutex::new(Table {
+                complete: false,
+                objects: HashMap::new(),
+                arriving: HashMap::new(),
+            }),
+            changes: signal::Sender::new(()),
+        });
+        let config = watcher::Config::default().labels(selector);
+        let task = tokio::spawn(follow(api, config, Arc::clone(&shared)));
+        Self { shared, task }
+    }
+
+    /// Whether changes are told at the moment.
+    pub(crate) fn is_live(&self) -> bool {
+        self.shared.table().complete
+    }
+
+    /// None if it is not known here; it may exist all the same.
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let table = self.shared.table();
+        if !table.complete {
+            return None;
+        }
+        table
+            .objects
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned()
+    }
+
+    /// Returns when the object has another version than this one. If it had been `seen` here, also when it is gone.
+    pub(crate) async fn changed(&self, namespace: &str, name: &str, version: &str, seen: bool) {
+        let mut changes = self.shared.changes.subscribe();
+        loop {
+            match self.get(namespace, name) {
+                Some(object) if object.resource_version().as_deref() != Some(version) => return,
+                None if seen => return,
+                _ => {}
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl<K> Shared<K> {
+    fn table(&self) -> MutexGuard<'_, Table<K>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn follow<K>(api: Api<K>, config: watcher::Config, shared: Arc<Shared<K>>)
+where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let mut events = pin!(watch(api, config).default_backoff());
+    while let Some(event) = events.next().await {
+        {
+            let mut table = shared.table();
+            match event {
+                Ok(event) => table.take(event),
+                Err(error) => {
+                    debug!(%error, "the cluster tells nothing for the moment");
+                    table.complete = false;
+                }
+            }
+        }
+        shared.changes.send_replace(());
+    }
+}
+
+impl<K> Table<K>
+where
+    K: Resource,
+    K::DynamicType: Default,
+{
+    fn take(&mut self, event: Event<K>) {
+        let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
+        match event {
+            Event::Init => self.arriving.clear(),
+            Event::InitApply(object) => {
+                self.arriving.insert(key(&object), Arc::new(object));
+            }
+            Event::InitDone => {
+                self.objects = std::mem::take(&mut self.arriving);
+                self.complete = true;
+            }
+            // After an interruption these go on where it ended, or there is a new listing.
+            Event::Apply(object) => {
+                self.objects.insert(key(&object), Arc::new(object));
+                self.complete = true;
+            }
+            Event::Delete(object) => {
+                self.objects.remove(&key(&object));
+                self.complete = true;
+            }
+        }
+    }
+}

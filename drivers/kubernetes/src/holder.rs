@@ -1,0 +1,301 @@
+//! Holders: the object that stands for a node, carries its tags and takes everything else with it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nodeyard_driver::{Error, ExternalId, Owner, Tags};
+use nodeyard_model::{NodeId, ProviderName, Resources};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::api::{Api, Made, escape};
+use crate::names::label_value;
+
+/// What a node takes, as an annotation: a list of namespaces does not tell what is in them.
+const TAKES: &str = "nodeyard/takes";
+/// Where the tags of a project are. A user may give a project no labels, but a description.
+const DESCRIPTION: &str = "openshift.io/description";
+const DESCRIBED: &str = "Nodeyard ";
+
+/// What stands for a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HolderKind {
+    /// `driver: kubernetes`.
+    Namespace,
+    /// `driver: openshift`.
+    Project,
+    /// `driver: openshiftpods`: a pod in a project that exists already and has the name of the pool.
+    Pod,
+}
+
+/// A holder that exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Holder {
+    pub(crate) place: Place,
+    pub(crate) uid: Option<String>,
+    pub(crate) tags: Tags,
+    pub(crate) takes: Option<Resources>,
+    /// On its way out.
+    pub(crate) leaving: bool,
+}
+
+/// Where a holder is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// What the things of the node are in.
+    pub(crate) namespace: String,
+    /// Only where the pod is the holder.
+    pub(crate) pod: Option<String>,
+}
+
+impl Place {
+    pub(crate) fn external_id(&self) -> ExternalId {
+        match &self.pod {
+            None => self.namespace.as_str().into(),
+            Some(pod) => format!("{}-{pod}", self.namespace).as_str().into(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.pod.as_deref().unwrap_or(&self.namespace)
+    }
+}
+
+/// Namespaces, projects and pods, as far as they are alike.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Object {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: Value,
+}
+
+impl Object {
+    /// Why a namespace that is to go is still there.
+    pub(crate) fn hindrances(&self) -> Vec<String> {
+        let conditions = self.status.get("conditions").and_then(Value::as_array);
+        let conditions = conditions.into_iter().flatten();
+        let mut texts: Vec<String> = conditions
+            .filter(|condition| condition.get("status").and_then(Value::as_str) == Some("True"))
+            .filter_map(|condition| condition.get("message")?.as_str())
+            .map(ToOwned::to_owned)
+            .collect();
+        let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
+        if !finalizers.is_empty() {
+            texts.push(format!("finalizers remain: {}", finalizers.join(", ")));
+        }
+        texts
+    }
+
+    pub(crate) fn into_holder(self, kind: HolderKind, owner: &Owner) -> Option<Holder> {
+        let metadata = self.metadata;
+        let name = metadata.name?;
+        let annotations = metadata.annotations.unwrap_or_default();
+        let mut labels = metadata.labels.unwrap_or_default();
+        let mut takes = annotations.get(TAKES).cloned();
+        if let Some(described) = annotations
+            .get(DESCRIPTION)
+            .and_then(|text| described(text))
+        {
+            takes = takes.or(described.takes);
+            for (key, value) in described.labels {
+                labels.entry(key).or_insert(value);
+            }
+        }
+        Some(Holder {
+            place: match kind {
+                HolderKind::Namespace | HolderKind::Project => Place {
+                    namespace: name,
+                    pod: None,
+                },
+                HolderKind::Pod => Place {
+                    namespace: metadata.namespace?,
+                    pod: Some(name),
+                },
+            },
+            uid: metadata.uid,
+            tags: tags(&labels, owner),
+            takes: takes.and_then(|text| serde_json::from_str(&text).ok()),
+            leaving: metadata.deletion_timestamp.is_some(),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Described {
+    labels: BTreeMap<String, String>,
+    takes: Option<String>,
+}
+
+fn described(text: &str) -> Option<Described> {
+    serde_json::from_str(text.strip_prefix(DESCRIBED)?).ok()
+}
+
+/// Values of labels are not always the very texts: ours are known by what they became.
+fn tags(labels: &BTreeMap<String, String>, owner: &Owner) -> Tags {
+    let read = labels
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.as_str()));
+    let mut tags = Tags::from_metadata(read);
+    let ours = label_value(owner.provider.as_str());
+    if tags.provider.as_ref().map(ProviderName::as_str) == Some(ours.as_str()) {
+        tags.provider = Some(owner.provider.clone());
+    }
+    tags
+}
+
+/// Metadata of a holder to be made.
+pub(crate) struct Marks {
+    pub(crate) labels: Map<String, Value>,
+    pub(crate) annotations: Map<String, Value>,
+    pub(crate) takes: Resources,
+}
+
+impl Marks {
+    /// Those of the configuration, and what the holder takes.
+    pub(crate) fn annotations(&self) -> Map<String, Value> {
+        let mut annotations = self.annotations.clone();
+        if let Ok(takes) = serde_json::to_string(&self.takes) {
+            annotations.insert(TAKES.to_owned(), takes.into());
+        }
+        annotations
+    }
+
+    /// For a cloud that keeps nothing but a description.
+    fn description(&self) -> String {
+        let labels = self
+            .labels
+            .iter()
+            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+        let described = Described {
+            labels: labels.collect(),
+            takes: serde_json::to_string(&self.takes).ok(),
+        };
+        let text = serde_json::to_string(&described).unwrap_or_default();
+        format!("{DESCRIBED}{text}")
+    }
+}
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+const PROJECTS: &str = "/apis/project.openshift.io/v1/projects";
+const PROJECT_REQUESTS: &str = "/apis/project.openshift.io/v1/projectrequests";
+
+/// Holders of one kind in one cluster.
+pub(crate) struct Holders<'a> {
+    pub(crate) kind: HolderKind,
+    pub(crate) owner: &'a Owner,
+    pub(crate) api: &'a Api,
+}
+
+impl Holders<'_> {
+    fn path(&self, place: &Place) -> String {
+        let namespace = &place.namespace;
+        match (self.kind, &place.pod) {
+            (HolderKind::Project, _) => format!("{PROJECTS}/{namespace}"),
+            (HolderKind::Pod, Some(pod)) => format!("{NAMESPACES}/{namespace}/pods/{pod}"),
+            _ => format!("{NAMESPACES}/{namespace}"),
+        }
+    }
+
+    /// False if there is something of that name.
+    pub(crate) async fn make_space(&self, name: &str, marks: &Marks) -> Result<bool, Error> {
+        let metadata = json!({
+            "name": name,
+            "labels": marks.labels,
+            "annotations": marks.annotations(),
+        });
+        let (what, path, body) = match self.kind {
+            HolderKind::Project => (
+                "request a project",
+                PROJECT_REQUESTS,
+                json!({
+                    "apiVersion": "project.openshift.io/v1",
+                    "kind": "ProjectRequest",
+                    "metadata": metadata,
+                    "description": marks.description(),
+                }),
+            ),
+            _ => (
+                "make a namespace",
+                NAMESPACES,
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
+            ),
+        };
+        let made: Made<Object> = self.api.create(what, path, &body).await?;
+        Ok(matches!(made, Made::New(_)))
+    }
+
+    pub(crate) async fn object(&self, place: &Place) -> Result<Option<Object>, Error> {
+        self.api
+            .get("look at a node's place", &self.path(place))
+            .await
+    }
+
+    pub(crate) async fn get(&self, place: &Place) -> Result<Option<Holder>, Error> {
+        let object = self.object(place).await?;
+        Ok(object.and_then(|object| object.into_holder(self.kind, self.owner)))
+    }
+
+    /// All that belong to some provider, ours and others'. `spaces` are where pods are looked for.
+    pub(crate) async fn list(
+        &self,
+        spaces: &[&str],
+        node: Option<NodeId>,
+    ) -> Result<Vec<Holder>, Error> {
+        let mut selector = "nodepool_provider_name".to_owned();
+        if let Some(node) = node {
+            selector = format!("{},nodepool_node_id={node}", self.selector());
+        }
+        let query = format!("labelSelector={}", escape(&selector));
+        let mut objects: Vec<Object> = Vec::new();
+        match self.kind {
+            HolderKind::Namespace => {
+                objects = self.api.list("list namespaces", NAMESPACES, &query).await?;
+            }
+            // Their labels may have been left out.
+            HolderKind::Project => objects = self.api.list("list projects", PROJECTS, "").await?,
+            HolderKind::Pod => {
+                for space in spaces {
+                    let path = format!("{NAMESPACES}/{space}/pods");
+                    objects.extend(self.api.list::<Object>("list pods", &path, &query).await?);
+                }
+            }
+        }
+        let holders = objects
+            .into_iter()
+            .filter_map(|object| object.into_holder(self.kind, self.owner))
+            .filter(|holder| holder.tags.provider.is_some())
+            .filter(|holder| node.is_none_or(|node| self.owner.owns_node(&holder.tags, node)));
+        Ok(holders.collect())
+    }
+
+    /// Labels that everything of this provider has.
+    pub(crate) fn selector(&self) -> String {
+        selector(self.owner)
+    }
+
+    pub(crate) async fn delete(&self, holder: &Holder) -> Result<(), Error> {
+        /// What runs in a pod is given up; the default of half a minute only keeps its room occupied.
+        const GRACE: Option<u32> = Some(1);
+        let path = self.path(&holder.place);
+        let uid = holder.uid.as_deref();
+        match self.kind {
+            HolderKind::Pod => self.api.delete("delete a pod", &path, uid, GRACE).await,
+            HolderKind::Namespace | HolderKind::Project if holder.leaving => Ok(()),
+            HolderKind::Namespace | HolderKind::Project => {
+                let pods = format!("{NAMESPACES}/{}/pods", holder.place.namespace);
+                self.api.delete("delete pods", &pods, None, GRACE).await?;
+                self.api
+                    .delete("delete a namespace", &path, uid, None)
+                    .await
+            }
+        }
+    }
+}
+
+pub(crate) fn selector(owner: &Owner) -> String {
+    format!(
+        "nodeyard_system_id={},nodepool_provider_name={}",
+        label_value(owner.system.as_str()),
+        label_value(owner.provider.as_str())
+    )
+}

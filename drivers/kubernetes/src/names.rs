@@ -1,0 +1,139 @@
+//! Names of objects, and texts as values of labels.
+
+use nodeyard_model::NodeId;
+use sha2::{Digest as _, Sha256};
+
+/// Of a name that is also a host name, and of the value of a label.
+const LONGEST: usize = 63;
+
+/// The namespace of a node, as people know it from Nodepool: `<pool>-<node id>`.
+pub(crate) fn space(pool: &str, node: NodeId) -> String {
+    fitting(pool, &format!("-{node}"))
+}
+
+/// The same for a cluster in which somebody else has that name: another installation with a pool of this name.
+pub(crate) fn space_of_system(pool: &str, node: NodeId, system: &str) -> String {
+    fitting(pool, &format!("-{node}-{}", digest(system)))
+}
+
+/// A pod that shares its namespace with others.
+pub(crate) fn shared_pod(label: &str, node: NodeId) -> String {
+    fitting(label, &format!("-{node}"))
+}
+
+/// Names of services begin with a letter.
+pub(crate) fn service(pod: &str) -> String {
+    if pod.starts_with(|first: char| first.is_ascii_digit()) {
+        fitting(&format!("s{pod}"), "")
+    } else {
+        pod.to_owned()
+    }
+}
+
+/// A text as the value of a label: as it is, if it can be one. The same text always becomes the same value, and two
+/// texts become two values.
+pub(crate) fn label_value(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric();
+    let fits = text.len() <= LONGEST
+        && text
+            .chars()
+            .all(|c| plain(c) || matches!(c, '-' | '_' | '.'))
+        && text.is_empty() | (text.starts_with(plain) && text.ends_with(plain));
+    if fits {
+        return text.to_owned();
+    }
+    let readable: String = text
+        .chars()
+        .map(|c| {
+            if plain(c) || matches!(c, '-' | '.') {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let digest = digest(text);
+    let readable: String = readable
+        .trim_start_matches(|c| !plain(c))
+        .chars()
+        .take(LONGEST - digest.len() - 1)
+        .collect();
+    if readable.is_empty() {
+        digest
+    } else {
+        format!("{readable}-{digest}")
+    }
+}
+
+/// What is cut off is told apart by a few digits.
+fn fitting(beginning: &str, end: &str) -> String {
+    if beginning.len() + end.len() <= LONGEST {
+        return format!("{beginning}{end}");
+    }
+    let digest = digest(beginning);
+    let room = LONGEST - end.len() - digest.len() - 1;
+    let cut: String = beginning.chars().take(room).collect();
+    format!("{}-{digest}{end}", cut.trim_end_matches('-'))
+}
+
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> NodeId {
+        "0000000042".parse().unwrap()
+    }
+
+    #[test]
+    fn names_are_nodepools_as_long_as_they_fit() {
+        assert_eq!(space("main", node()), "main-0000000042");
+        let pool = "p".repeat(52);
+        assert_eq!(space(&pool, node()), format!("{pool}-0000000042"));
+        assert_eq!(shared_pod("small", node()), "small-0000000042");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_different() {
+        let (one, other) = ("p".repeat(63), format!("{}q", "p".repeat(62)));
+        let names = [&one, &other].map(|pool| space(pool, node()));
+        assert_ne!(names[0], names[1]);
+        let of_system = space_of_system(&one, node(), "s");
+        for name in [&names[0], &names[1], &of_system] {
+            assert!(name.len() <= 63, "{name}");
+            assert!(name.ends_with("-0000000042") || name.contains("-0000000042-"));
+        }
+        assert_ne!(of_system, space_of_system(&one, node(), "t"));
+        let dashes = format!("a{}", "-".repeat(60));
+        assert!(!space(&dashes, node()).contains("--"));
+    }
+
+    #[test]
+    fn services_begin_with_a_letter() {
+        assert_eq!(service("small"), "small");
+        assert_eq!(service("2-cores"), "s2-cores");
+        assert_eq!(service(&"1".repeat(63)).len(), 63);
+    }
+
+    #[test]
+    fn any_text_becomes_a_value_of_a_label() {
+        for plain in ["", "a", "0000000042", "cloud-1.example_x"] {
+            assert_eq!(label_value(plain), plain);
+        }
+        let long = "x".repeat(64);
+        for odd in ["a b", "tenant/one", "-a", "a-", "…", "ünïcode", &long] {
+            let value = label_value(odd);
+            assert_eq!(label_value(&value), value, "{odd} became {value}");
+            assert_ne!(value, odd);
+        }
+        assert_ne!(label_value("a b"), label_value("a/b"));
+    }
+}

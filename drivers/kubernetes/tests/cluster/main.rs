@@ -1,0 +1,18 @@
+//! The driver on a real cluster, and on one that behaves badly.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod common;
+mod kit;
+mod life;
+mod names;
+mod openshift_emulated;
+mod service;
+mod ssh;
+mod streams;
+mod trouble;

@@ -1,0 +1,123 @@
+//! The driver kit: every call crashes, gets lost or is refused in its turn.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
+use nodeyard_driver::{BootImage, Driver};
+use nodeyard_model::{Resources, Timestamp};
+use serde_json::Value;
+
+use crate::cluster::{ConnectEmulated, EmulatedCluster};
+use crate::common::{driver_through, now, options_named, owner};
+
+/// A cluster of its own for each run.
+struct EmulatedBed {
+    cluster: Arc<EmulatedCluster>,
+    driver: &'static str,
+    label: &'static str,
+}
+
+impl EmulatedBed {
+    fn new(driver: &'static str, label: &'static str) -> Self {
+        let cluster = Arc::new(EmulatedCluster::default());
+        // For one driver the project of its pool, for the other a stranger with the name of our first node.
+        cluster.add_namespace("main", &Value::Null);
+        cluster.add_namespace("main-0000000001", &Value::Null);
+        Self {
+            cluster,
+            driver,
+            label,
+        }
+    }
+}
+
+#[async_trait]
+impl Bed for EmulatedBed {
+    async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
+        let connect = ConnectEmulated {
+            cluster: Arc::clone(&self.cluster),
+            faults: faults.clone(),
+        };
+        let options = options_named("emulated", self.driver, "main", "small", self.label);
+        Box::new(driver_through(options, connect))
+    }
+
+    fn setup(&self) -> Setup {
+        Setup {
+            owner: owner("emulated"),
+            pool: "main".into(),
+            label: "small".into(),
+            image: BootImage::Cloud,
+            upload: None,
+        }
+    }
+
+    async fn exists(&self) -> BTreeSet<String> {
+        self.cluster.exists()
+    }
+
+    async fn used(&self) -> Resources {
+        Resources::default()
+    }
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    async fn wait(&self, _time: Duration) {
+        tokio::task::yield_now().await;
+    }
+}
+
+const EMULATED: Suite = Suite {
+    nodes: 2,
+    uploads: 0,
+    singles: 1,
+    pairs: None,
+    step_limit: Duration::from_millis(100),
+};
+
+async fn survive(suite: Suite, driver: &'static str, label: &'static str) {
+    match explore(suite, || async { EmulatedBed::new(driver, label) }).await {
+        Ok(report) => {
+            eprintln!("{driver}: {} runs, {} points", report.runs, report.points);
+            assert!(report.runs > 300);
+        }
+        Err(failure) => panic!("{failure}: {}", failure.violation),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_pods_survive_every_fault() {
+    survive(
+        EMULATED,
+        "kubernetes",
+        "type: pod, image: i, cpu: 2, memory: 512",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_namespaces_with_everything_survive_every_fault() {
+    let label =
+        "type: namespace, token-ttl: 3600, deny-network: true, namespace-quota: {pods: '1'}";
+    survive(EMULATED, "kubernetes", label).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_shared_pods_survive_every_fault() {
+    survive(EMULATED, "openshiftpods", "image: i, cpu: 1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emulated_pod_survives_two_faults_in_a_row() {
+    let suite = Suite {
+        nodes: 1,
+        pairs: Some(7),
+        ..EMULATED
+    };
+    survive(suite, "kubernetes", "type: pod, image: i").await;
+}

