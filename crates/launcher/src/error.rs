@@ -21,15 +21,3 @@ pub(crate) enum StartError {
     #[error("its cloud does not answer as it should")]
     Driver(#[from] nodeyard_driver::Error),
 }
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
-}

@@ -15,6 +15,7 @@ use nodeyard_model::{
     ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
     UploadKey,
     layout::{self, Place},
+    with_causes,
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
@@ -24,7 +25,6 @@ use tracing::{info, warn};
 
 use crate::commit::steadily;
 use crate::context::Context;
-use crate::error::chain;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::options::Timing;
 use crate::provider::Provider;
@@ -160,7 +160,7 @@ impl Launch<'_> {
                 return Err(if quota {
                     LaunchError::Quota
                 } else {
-                    LaunchError::Failed(chain(&failure))
+                    LaunchError::Failed(with_causes(&failure))
                 });
             }
             self.clear(held).await?;
@@ -213,7 +213,7 @@ impl Launch<'_> {
     async fn judge_image(&self, held: &Held<Node>, failure: Option<&Failure>) {
         let upload = held.value.image_id.as_deref();
         if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
-            let reason = failure.map(|failure| chain(failure));
+            let reason = failure.map(|failure| with_causes(failure));
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
     }

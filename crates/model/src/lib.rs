@@ -16,9 +16,11 @@ pub mod request;
 pub mod state;
 pub mod time;
 
+mod causes;
 mod json;
 mod text;
 
+pub use causes::with_causes;
 pub use component::{Component, PoolComponent};
 pub use ids::{BuildId, NodeId, RequestId, UploadId};
 pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};

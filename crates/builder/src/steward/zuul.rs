@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nodeyard_config::{ImageSource, ZuulImage};
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildState, ImageBuild, ImageName, Timestamp, layout};
+use nodeyard_model::{BuildId, BuildState, ImageBuild, ImageName, Timestamp, layout, with_causes};
 use nodeyard_plan::images::{Action, BadBuild, Market, Offer};
 use nodeyard_store::{Result, Tree, TreePath, ext};
 use nodeyard_zuul_api::{Answer, Api, Build, Question};
@@ -303,15 +303,4 @@ async fn change_market(
 
 fn later(time: Timestamp, pause: Duration) -> Timestamp {
     Timestamp::from_secs(time.as_secs() + pause.as_secs_f64()).unwrap_or(time)
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

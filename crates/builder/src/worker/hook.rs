@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use nodeyard_model::ProviderName;
+use nodeyard_model::{ProviderName, with_causes};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use super::problem::{Problem, with_causes};
+use super::problem::Problem;
 use crate::source::process::{Program, run_plain};
 use crate::source::{Console, SourceError};
 

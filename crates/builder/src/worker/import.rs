@@ -16,13 +16,13 @@ use nodeyard_image::{
     BadFormat, Checksum, Claims, Download, DownloadError, Draft, Form, Format, ImageId, Meter,
     PublicKey, Repository, Room, download, inspect,
 };
-use nodeyard_model::ImageName;
+use nodeyard_model::{ImageName, with_causes};
 use serde_json::Value;
 
 use super::Context;
 use super::functions::works_on;
 use super::now;
-use super::problem::{Problem, blocking, with_causes};
+use super::problem::{Problem, blocking};
 use crate::jobs::{ArtifactProvenance, ImportArtifact, ImportJob, Provenance};
 use crate::source::Console;
 use crate::zuul;

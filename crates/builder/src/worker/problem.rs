@@ -1,6 +1,7 @@
 //! Why a job has no result.
 
 use nodeyard_image::{CommitError, ConvertError};
+use nodeyard_model::with_causes;
 use tokio::task::JoinError;
 
 use crate::jobs::{BadPayload, Failure, FailureKind};
@@ -106,18 +107,6 @@ impl From<JoinError> for Problem {
         );
         Self::Surprise("this worker made a mistake; its log has more".to_owned())
     }
-}
-
-/// An error as one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// Does something that blocks.

@@ -13,12 +13,12 @@ use nodeyard_config::Config;
 use nodeyard_driver::{self as driver, Driver, ImageTarget, Owner};
 use nodeyard_gearman::worker::Job;
 use nodeyard_image::{ImageId, Manifest, Outcome, State};
-use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey};
+use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
 use tokio::sync::watch;
 
 use self::bring::Upload;
 use super::info::from_manifest;
-use super::problem::{Problem, blocking, with_causes};
+use super::problem::{Problem, blocking};
 use super::works::{Work, Works};
 use super::{Context, machine, now, provider};
 use crate::jobs::{UploadJob, UploadResult, from_payload, to_payload};

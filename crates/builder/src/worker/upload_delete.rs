@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use nodeyard_driver::{ExternalId, ImageTarget};
 use nodeyard_gearman::worker::Job;
-use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey};
+use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
 
-use super::problem::{Problem, blocking, with_causes};
+use super::problem::{Problem, blocking};
 use super::upload::find_driver;
 use super::{Context, machine, provider};
 use crate::jobs::{UploadDeleteJob, from_payload};

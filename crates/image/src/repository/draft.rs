@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodeyard_model::ImageName;
+use nodeyard_model::{ImageName, with_causes};
 
 use super::{Error, Repository, Shared, now, recover};
 use crate::budget::Reservation;
@@ -318,16 +318,4 @@ pub(crate) fn measure(path: &Path, known: Option<Digests>) -> Result<ImageFile, 
         digests,
         verified: verified.then(now),
     })
-}
-
-/// An error as one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

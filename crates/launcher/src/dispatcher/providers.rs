@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodeyard_config as config;
 use nodeyard_model::{
-    ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName,
+    ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, with_causes,
 };
 use nodeyard_plan::{LabelPolicy, PoolKey};
 use nodeyard_store::registry::Registration;
@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use super::{Dispatcher, Timer};
 use crate::attend;
 use crate::drain::Scope;
-use crate::error::{StartError, chain};
+use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
 use crate::roster;
@@ -147,7 +147,8 @@ impl Dispatcher {
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 warn!(provider = %name, error, "provider does not start; trying again later");
-                self.failed_providers.insert(name.clone(), chain(error));
+                self.failed_providers
+                    .insert(name.clone(), with_causes(error));
                 let retry = self.ctx.timing.start_retry;
                 self.timers.after(retry, Timer::Start(name.clone()));
                 return;

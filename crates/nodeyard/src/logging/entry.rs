@@ -5,6 +5,7 @@
 use std::fmt;
 
 use jiff::Zoned;
+use nodeyard_model::with_causes;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -104,14 +105,7 @@ impl Visit for Facts {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let mut text = value.to_string();
-        let mut cause = value.source();
-        while let Some(next) = cause {
-            text.push_str(": ");
-            text.push_str(&next.to_string());
-            cause = next.source();
-        }
-        self.put(field, text.into());
+        self.put(field, with_causes(value).into());
     }
 }
 

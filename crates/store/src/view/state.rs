@@ -7,6 +7,7 @@ use super::changes::{Changes, Subscribers};
 use super::{Flaw, Item, Shape};
 use crate::path::TreePath;
 use crate::tree::{Record, Stat};
+use nodeyard_model::with_causes;
 
 pub(super) struct State<S: Shape> {
     slots: BTreeMap<S::Id, Slot<S::Value>>,
@@ -42,20 +43,9 @@ impl<T> Content<T> {
         }
         match shape.parse(id, &record.data) {
             Ok(value) => Content::Value(Arc::new(value)),
-            Err(error) => Content::Flaw(Box::new((path.clone(), chain(&*error)))),
+            Err(error) => Content::Flaw(Box::new((path.clone(), with_causes(&*error)))),
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 impl<S: Shape> Default for State<S> {

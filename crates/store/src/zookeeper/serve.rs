@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
+use nodeyard_model::with_causes;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::call::{Call, Command, Failure, Outcome, WatchCall};
 use super::dial::Connection;
-use super::session::{SessionTask, chain, until};
+use super::session::{SessionTask, until};
 use super::wire::{
     AddWatchMode, ErrorCode, Event, MAX_REPLY, OpCode, ReplyHeader, Request, Response, WatcherKind,
     WireError, XID_EVENT, XID_PING, XID_SET_WATCHES, take_frame,
@@ -183,7 +184,7 @@ impl SessionTask {
             }
         };
         if self.closing.is_none() {
-            tracing::warn!(server = %host, reason = chain(&lost), "lost the connection to ZooKeeper");
+            tracing::warn!(server = %host, reason = with_causes(&lost), "lost the connection to ZooKeeper");
         }
         self.lose(link);
         ControlFlow::Continue(())

@@ -5,12 +5,12 @@
 //! When a server says that the session has ended, everything begun in it fails, and a new one is asked for.
 
 use std::collections::VecDeque;
-use std::error::Error as StdError;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nodeyard_model::with_causes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -120,7 +120,10 @@ impl SessionTask {
                         return Some(connection);
                     }
                     Err(error) => {
-                        tracing::debug!(error = chain(&error), "a ZooKeeper server is no help");
+                        tracing::debug!(
+                            error = with_causes(&error),
+                            "a ZooKeeper server is no help"
+                        );
                         failure = error;
                     }
                 }
@@ -240,7 +243,7 @@ impl SessionTask {
         if due && self.closing.is_none() {
             self.complained = Some(Instant::now());
             tracing::warn!(
-                error = chain(&failure),
+                error = with_causes(&failure),
                 "no ZooKeeper server can be used; trying on"
             );
         }
@@ -282,16 +285,4 @@ fn pause(failures: u32) -> Duration {
 
 fn random() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().1
-}
-
-/// An error with its causes, for a log line.
-pub(super) fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use nodeyard_driver::{Driver, ImageSource, ImageTarget, Owner, State, UploadOrder, UploadedImage};
 use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
-use nodeyard_model::UploadKey;
+use nodeyard_model::{UploadKey, with_causes};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Key, find_driver, upload_key};
 use crate::jobs::{UploadJob, UploadResult};
 use crate::worker::info::to_manifest;
-use crate::worker::problem::{Problem, blocking, with_causes};
+use crate::worker::problem::{Problem, blocking};
 use crate::worker::provider::UploadSettings;
 use crate::worker::{Context, hook, machine, now};
 
