@@ -268,6 +268,7 @@ async fn uploads_survive_every_fault() {
         nodes: 0,
         uploads: 2,
         step_limit: Duration::from_secs(2),
+        singles: 1,
         pairs: Some(97),
     };
     assert!(report("two uploads", explore(suite, LocalBed::new).await).runs > 100);
