@@ -24,7 +24,7 @@ fn what_is_written_passes_the_check_and_says_what_to_do_next() {
     let bed = Bed::new();
     let said = bed.run(["init", "yard"].iter().chain(&ALL)).succeeded().out;
     assert!(said.contains("nodepool.yaml up"), "{said}");
-    assert!(said.contains("ssh -i "), "{said}");
+    assert!(said.contains("request debian-vm -i "), "{said}");
     bed.run(["-c", "yard/nodepool.yaml", "config", "check"])
         .succeeded();
     assert_eq!(mode(&bed, "yard/id_ed25519"), 0o600);

@@ -279,10 +279,9 @@ pub(crate) async fn a_late_read_does_not_undo_an_own_delete(backend: &impl Backe
     let (faulty, view) = with_a_late_read(backend).await;
     faulty.delete(&p("/things/a"), Version::Any).await.unwrap();
     view.deleted(&"a".to_owned());
-    faulty.sync().await.unwrap();
-    faulty.let_reads_through(1);
-    within(faulty.reads_answered(2)).await;
     assert!(view.is_empty());
+    // Whether there is a second read depends on what comes first, the news of the delete or the answer to the read.
+    faulty.sync().await.unwrap();
     faulty.let_reads_through(100);
     within(view.synced()).await.unwrap();
     assert!(view.is_empty());
