@@ -10,13 +10,7 @@ pub(super) fn all(recorded: &Recorded, now: &WorkerNow) -> String {
     let mut exposition = Exposition::default();
     happened(&mut exposition, recorded);
     existing(&mut exposition, now);
-    exposition
-        .family(
-            Kind::Gauge,
-            "nodeyard_build_info",
-            "Always 1; the labels say what runs.",
-        )
-        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    exposition.build_info();
     exposition.finish()
 }
 

@@ -41,6 +41,16 @@ impl Exposition {
         }
     }
 
+    /// A family that every program of ours has.
+    pub(crate) fn build_info(&mut self) {
+        self.family(
+            Kind::Gauge,
+            "nodeyard_build_info",
+            "Always 1; the labels say what runs.",
+        )
+        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    }
+
     pub(crate) fn finish(self) -> String {
         self.0
     }

@@ -18,13 +18,7 @@ pub(super) fn all(recorded: &Recorded, census: &Census, views: &Views) -> String
     happened(&mut exposition, recorded);
     limits(&mut exposition, recorded);
     store(&mut exposition, views);
-    exposition
-        .family(
-            Kind::Gauge,
-            "nodeyard_build_info",
-            "Always 1; the labels say what runs.",
-        )
-        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    exposition.build_info();
     exposition.finish()
 }
 

@@ -7,6 +7,8 @@
     clippy::print_stderr
 )]
 
+#[path = "../shared/caller.rs"]
+mod caller;
 mod common;
 mod kit;
 mod life;

@@ -8,6 +8,8 @@
     clippy::print_stderr
 )]
 
+#[path = "../shared/caller.rs"]
+mod caller;
 mod cluster;
 mod common;
 mod kit;
