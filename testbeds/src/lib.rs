@@ -19,6 +19,8 @@ mod proxy;
 mod python;
 mod qemu;
 mod sshd;
+#[cfg(feature = "store")]
+pub mod store;
 pub mod web_server;
 mod zookeeper;
 pub mod zuul;

@@ -48,10 +48,13 @@ pub(crate) enum NodeyardCommand {
     /// Take a drain back
     Undrain(commands::drain::UndrainArgs),
     /// Run a command in the pod of a node
+    #[cfg(feature = "kubernetes")]
     Exec(commands::pod::ExecArgs),
     /// Show what the pod of a node prints
+    #[cfg(feature = "kubernetes")]
     Logs(commands::pod::LogsArgs),
     /// Carry git into a pod; for GIT_SSH_COMMAND
+    #[cfg(feature = "kubernetes")]
     GitExec(commands::pod::GitExecArgs),
     /// Run a simulated cloud for providers with `driver: fake`
     Simulate(commands::simulate::SimulateArgs),

@@ -120,14 +120,17 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
             logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::drain::undo(args, &context))?;
         }
+        #[cfg(feature = "kubernetes")]
         NodeyardCommand::Exec(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             return leave_with(commands::pod::exec(args, &context));
         }
+        #[cfg(feature = "kubernetes")]
         NodeyardCommand::Logs(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::pod::logs(args, &context))?;
         }
+        #[cfg(feature = "kubernetes")]
         NodeyardCommand::GitExec(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             return leave_with(commands::pod::git_exec(args));
@@ -167,6 +170,7 @@ fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
 }
 
 /// Like [`block_on`], without waiting for a thread that still reads standard input.
+#[cfg(feature = "kubernetes")]
 fn leave_with<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

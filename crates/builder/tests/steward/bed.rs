@@ -1,10 +1,9 @@
-//! Stores, job servers and stewards for tests.
+//! Job servers and stewards for tests.
 
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_builder::steward::{self, Events, NoEvents, Options, Parts, Steward, Timing};
@@ -16,14 +15,14 @@ use nodeyard_model::{
     UploadState,
 };
 use nodeyard_plan::images::Pace;
-use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
-use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
-use nodeyard_store::{Tree, TreePath, ext};
-use nodeyard_testbeds::{Proxy, ZooKeeperServer, gearman};
+use nodeyard_store::Tree;
+use nodeyard_testbeds::gearman;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+pub(crate) use nodeyard_testbeds::store::Store;
 
 /// So long that only a hang exceeds it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -42,75 +41,6 @@ pub(crate) fn image() -> ImageName {
 
 pub(crate) fn provider(name: &str) -> ProviderName {
     ProviderName::new(name).unwrap()
-}
-
-/// A store that nobody else uses.
-pub(crate) enum Store {
-    Embedded {
-        store: Arc<Embedded>,
-        _directory: tempfile::TempDir,
-    },
-    ZooKeeper {
-        chroot: TreePath,
-    },
-}
-
-impl Store {
-    pub(crate) fn embedded() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        Self::Embedded {
-            store: Embedded::open(directory.path()).unwrap(),
-            _directory: directory,
-        }
-    }
-
-    /// A directory of its own on a server that all tests share.
-    pub(crate) async fn zookeeper() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let chroot = format!("/test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let chroot = TreePath::new(chroot).unwrap();
-        let root = connect(zookeeper().port(), TreePath::root(), PATIENCE);
-        ext::persist(&*root, || ext::ensure_path(&*root, &chroot))
-            .await
-            .unwrap();
-        root.close().await;
-        Self::ZooKeeper { chroot }
-    }
-
-    /// A session of its own.
-    pub(crate) async fn session(&self) -> Arc<dyn Tree> {
-        let tree = match self {
-            Self::Embedded { store, .. } => store.session(),
-            Self::ZooKeeper { chroot } => connect(zookeeper().port(), chroot.clone(), PATIENCE),
-        };
-        ext::connected(&*tree).await.unwrap();
-        tree
-    }
-
-    /// A session that the test can cut off.
-    pub(crate) async fn through_a_proxy(&self, timeout: Duration) -> (Arc<dyn Tree>, Proxy) {
-        let Self::ZooKeeper { chroot } = self else {
-            panic!("an embedded store has no connections");
-        };
-        let proxy = Proxy::start(zookeeper().port()).unwrap();
-        let tree = connect(proxy.port(), chroot.clone(), timeout);
-        ext::connected(&*tree).await.unwrap();
-        (tree, proxy)
-    }
-}
-
-/// The server that all tests share.
-pub(crate) fn zookeeper() -> &'static ZooKeeperServer {
-    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
-    &SERVER
-}
-
-fn connect(port: u16, chroot: TreePath, session_timeout: Duration) -> Arc<dyn Tree> {
-    let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
-    let mut options = ZooKeeperOptions::new(vec![host]);
-    options.session_timeout = session_timeout.min(Duration::from_secs(60));
-    options.chroot = chroot;
-    ZooKeeper::connect(options)
 }
 
 /// A job server: ours, which can be restarted on its port, or somebody else's.

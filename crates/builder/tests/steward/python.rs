@@ -6,10 +6,9 @@ use std::process::Command;
 
 use nodeyard_model::{BuildState, UploadState};
 use nodeyard_testbeds::gearman::Peer;
+use nodeyard_testbeds::store::shared_zookeeper;
 
-use crate::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, zookeeper,
-};
+use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs};
 use crate::worker::{Cloud, ScriptedWorker};
 
 const TESTBEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testbeds");
@@ -45,7 +44,7 @@ impl Python {
         let program = directory.path().join("build");
         std::fs::write(&program, BUILD).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let server = zookeeper();
+        let server = shared_zookeeper();
         let certificates = server.certificates();
         let dir = directory.path().display();
         let images = TWO_PROVIDERS

@@ -1,9 +1,8 @@
-//! Stores, drivers and launchers for tests.
+//! Drivers and launchers for tests.
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config::{self as config, Config, Environment, Mode};
@@ -15,80 +14,16 @@ use nodeyard_launcher::{
 use nodeyard_model::{Node, NodeId};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
-use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::{Registry, Views};
-use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
-use nodeyard_store::{Tree, TreePath, ext};
-use nodeyard_testbeds::ZooKeeperServer;
+use nodeyard_store::Tree;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use nodeyard_testbeds::store::Store;
+
 /// So long that only a hang exceeds it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A store that nobody else uses.
-pub(crate) enum Store {
-    Embedded {
-        store: Arc<Embedded>,
-        _directory: tempfile::TempDir,
-    },
-    ZooKeeper {
-        chroot: TreePath,
-    },
-}
-
-impl Store {
-    pub(crate) fn embedded() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        Self::Embedded {
-            store: Embedded::open(directory.path()).unwrap(),
-            _directory: directory,
-        }
-    }
-
-    /// A directory of its own on a server that all tests share.
-    pub(crate) async fn zookeeper() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let chroot = format!("/test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let chroot = TreePath::new(chroot).unwrap();
-        let root = connect(TreePath::root());
-        ext::persist(&*root, || ext::ensure_path(&*root, &chroot))
-            .await
-            .unwrap();
-        root.close().await;
-        Self::ZooKeeper { chroot }
-    }
-
-    /// A session of its own.
-    pub(crate) async fn session(&self) -> Arc<dyn Tree> {
-        let tree = match self {
-            Self::Embedded { store, .. } => store.session(),
-            Self::ZooKeeper { chroot } => connect(chroot.clone()),
-        };
-        ext::connected(&*tree).await.unwrap();
-        tree
-    }
-}
-
-fn connect(chroot: TreePath) -> Arc<dyn Tree> {
-    // A busy machine must not end it.
-    connect_to(zookeeper_port(), chroot, Duration::from_secs(60))
-}
-
-/// The server that all tests share.
-pub(crate) fn zookeeper_port() -> u16 {
-    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
-    SERVER.port()
-}
-
-pub(crate) fn connect_to(port: u16, chroot: TreePath, session_timeout: Duration) -> Arc<dyn Tree> {
-    let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
-    let mut options = ZooKeeperOptions::new(vec![host]);
-    options.session_timeout = session_timeout;
-    options.chroot = chroot;
-    ZooKeeper::connect(options)
-}
 
 /// Makes the drivers of tests.
 #[derive(Debug, Default)]

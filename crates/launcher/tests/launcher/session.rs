@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_model::RequestState;
-use nodeyard_store::{Session, Tree};
-use nodeyard_testbeds::Proxy;
+use nodeyard_store::Session;
 
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::cloud::{SMALL, nothing_is_left};
@@ -112,19 +111,4 @@ async fn lost_connections_lose_nothing() {
     );
     nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
-}
-
-impl Store {
-    pub(crate) async fn through_a_proxy(
-        &self,
-        session_timeout: Duration,
-    ) -> (Arc<dyn Tree>, Proxy) {
-        let Store::ZooKeeper { chroot } = self else {
-            panic!("only ZooKeeper is behind a network");
-        };
-        let proxy = Proxy::start(crate::bed::zookeeper_port()).unwrap();
-        let tree = crate::bed::connect_to(proxy.port(), chroot.clone(), session_timeout);
-        nodeyard_store::ext::connected(&*tree).await.unwrap();
-        (tree, proxy)
-    }
 }

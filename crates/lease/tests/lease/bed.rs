@@ -1,9 +1,9 @@
-//! Stores, a clock that jumps, and all that works on leases.
+//! A clock that jumps, and all that works on leases.
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use nodeyard_config::{self as config, Environment, Mode};
@@ -14,91 +14,19 @@ use nodeyard_lease::{
 };
 use nodeyard_model::{Label, Timestamp};
 use nodeyard_nodescan::NetworkScanner;
-use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::{Registry, Views};
-use nodeyard_store::zookeeper::{Host, Options as ZooKeeperOptions, ZooKeeper};
-use nodeyard_store::{Tree, TreePath, ext};
-use nodeyard_testbeds::{Proxy, ZooKeeperServer};
+use nodeyard_store::Tree;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::Clouds;
 
+pub(crate) use nodeyard_testbeds::store::Store;
+
 /// So long that only a hang exceeds it.
-const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-
-/// A store that nobody else uses.
-pub(crate) enum Store {
-    Embedded {
-        store: Arc<Embedded>,
-        _directory: tempfile::TempDir,
-    },
-    ZooKeeper(TreePath),
-}
-
-impl Store {
-    pub(crate) fn embedded() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        Self::Embedded {
-            store: Embedded::open(directory.path()).unwrap(),
-            _directory: directory,
-        }
-    }
-
-    /// A directory of its own on a server that all tests share.
-    pub(crate) async fn zookeeper() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let chroot = TreePath::new(format!("/test-{number}")).unwrap();
-        let root = connect(shared_port(), TreePath::root());
-        ext::persist(&*root, || ext::ensure_path(&*root, &chroot))
-            .await
-            .unwrap();
-        root.close().await;
-        Self::ZooKeeper(chroot)
-    }
-
-    /// A session of its own.
-    pub(crate) async fn session(&self) -> Arc<dyn Tree> {
-        let tree = match self {
-            Self::Embedded { store, .. } => store.session(),
-            Self::ZooKeeper(chroot) => connect(shared_port(), chroot.clone()),
-        };
-        ext::connected(&*tree).await.unwrap();
-        tree
-    }
-
-    /// A session that can be cut off.
-    pub(crate) async fn through_a_proxy(&self, session: Duration) -> (Arc<dyn Tree>, Proxy) {
-        let Self::ZooKeeper(chroot) = self else {
-            panic!("only ZooKeeper is behind a network");
-        };
-        let proxy = Proxy::start(shared_port()).unwrap();
-        let tree = connect_for(proxy.port(), chroot.clone(), session);
-        ext::connected(&*tree).await.unwrap();
-        (tree, proxy)
-    }
-}
-
-fn shared_port() -> u16 {
-    static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
-    SERVER.port()
-}
-
-pub(crate) fn connect(port: u16, chroot: TreePath) -> Arc<dyn Tree> {
-    // A busy machine must not end it.
-    connect_for(port, chroot, Duration::from_secs(60))
-}
-
-fn connect_for(port: u16, chroot: TreePath, session: Duration) -> Arc<dyn Tree> {
-    let host: Host = format!("127.0.0.1:{port}").parse().unwrap();
-    let mut options = ZooKeeperOptions::new(vec![host]);
-    options.session_timeout = session;
-    options.chroot = chroot;
-    ZooKeeper::connect(options)
-}
 
 /// The time of the system, and what a test adds to it. Cloning is cheap.
 #[derive(Debug, Clone, Default)]

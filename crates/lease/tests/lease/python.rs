@@ -4,9 +4,10 @@ use nodeyard_lease::Phase;
 use nodeyard_model::NodeState;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{TreePath, ext};
+use nodeyard_testbeds::store::connect;
 use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
 
-use crate::bed::{HOUR, Keeping, Time, ask, caller, connect, eventually};
+use crate::bed::{HOUR, Keeping, PATIENCE, Time, ask, caller, eventually};
 
 const NODES: &str = "labels: [{name: small}]\n\
      providers:\n\
@@ -24,7 +25,7 @@ async fn python_serves_leases_and_respects_them() {
     let options = LauncherOptions::python(NODES);
     let mut python = Launcher::start(&zookeeper, &options).unwrap();
     let session = || async {
-        let tree = connect(zookeeper.port(), TreePath::root());
+        let tree = connect(zookeeper.port(), TreePath::root(), PATIENCE);
         ext::connected(&*tree).await.unwrap();
         tree
     };

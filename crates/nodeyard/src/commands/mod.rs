@@ -14,6 +14,7 @@ pub(crate) mod launcher;
 pub(crate) mod lease;
 pub(crate) mod man;
 pub(crate) mod nodepool;
+#[cfg(feature = "kubernetes")]
 pub(crate) mod pod;
 pub(crate) mod request;
 pub(crate) mod scope;

@@ -1,5 +1,8 @@
 //! From the configuration of a provider to its driver.
 
+#[cfg(feature = "kubernetes")]
+mod clusters;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +12,6 @@ use nodeyard_config::{
 use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_container::{self as container, ContainerDriver};
 use nodeyard_driver_fake as fake;
-use nodeyard_driver_kubernetes::{self as kubernetes, KubernetesDriver};
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
@@ -78,15 +80,6 @@ impl Drivers {
         Ok(fake::FakeDriver::new(options(section, owner)?, transport))
     }
 
-    fn cluster(&self, options: kubernetes::Options) -> Arc<dyn Driver> {
-        let connect = kubernetes::Kubeconfig {
-            file: None,
-            context: options.context.as_deref().map(Into::into),
-        };
-        let scanner = Arc::clone(&self.scanner);
-        Arc::new(KubernetesDriver::new(options, Arc::new(connect), scanner))
-    }
-
     /// A driver that needs no other provider.
     pub(crate) fn of_cloud(
         &self,
@@ -106,17 +99,20 @@ impl Drivers {
                 "its machines are those of other providers; only a launcher deals with them",
             )),
             config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
+            #[cfg(feature = "kubernetes")]
             config::Driver::Kubernetes(section) => {
-                Ok(self.cluster(kubernetes::Options::kubernetes(section, owner)?))
+                clusters::kubernetes(section, owner, Arc::clone(&self.scanner))
             }
+            #[cfg(feature = "kubernetes")]
             config::Driver::OpenShift(section) => {
-                Ok(self.cluster(kubernetes::Options::openshift(section, owner)?))
+                clusters::openshift(section, owner, Arc::clone(&self.scanner))
             }
+            #[cfg(feature = "kubernetes")]
             config::Driver::OpenShiftPods(section) => {
-                Ok(self.cluster(kubernetes::Options::openshiftpods(section, owner)?))
+                clusters::openshiftpods(section, owner, Arc::clone(&self.scanner))
             }
             other => Err(Error::permanent(format!(
-                "the `{}` driver is not part of this version yet",
+                "the `{}` driver is not part of this program",
                 other.name()
             ))),
         }
