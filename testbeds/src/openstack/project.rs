@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::OpenStack;
 use super::api::{Login, Service, Session, text};
 use super::gateway::Gateway;
-use super::OpenStack;
 use crate::process::temporary_directory;
 
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(180);
@@ -40,7 +40,13 @@ impl Project {
         let admin = cloud.admin()?;
         let login = cloud.login(&name, &name);
 
-        let id = made(&admin, Service::Identity, "/projects", "project", json!({"name": name}))?;
+        let id = made(
+            &admin,
+            Service::Identity,
+            "/projects",
+            "project",
+            json!({"name": name}),
+        )?;
         let account = json!({
             "name": name, "password": login.password, "default_project_id": id,
         });
@@ -217,7 +223,10 @@ impl Project {
             let path = format!("/v2/images/{}", text(image.get("id"))?);
             self.member.delete(Service::Image, &path)?;
         }
-        for pair in self.member.list(Service::Compute, "/os-keypairs", "keypairs")? {
+        for pair in self
+            .member
+            .list(Service::Compute, "/os-keypairs", "keypairs")?
+        {
             let path = format!("/os-keypairs/{}", text(pair.pointer("/keypair/name"))?);
             self.member.delete(Service::Compute, &path)?;
         }
@@ -262,7 +271,13 @@ fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
     let outside = admin.get(Service::Network, "/v2.0/networks?name=public")?;
     let outside = text(outside.pointer("/networks/0/id"))?;
     let network = Service::Network;
-    let net = made(member, network, "/v2.0/networks", "network", json!({"name": "net"}))?;
+    let net = made(
+        member,
+        network,
+        "/v2.0/networks",
+        "network",
+        json!({"name": "net"}),
+    )?;
     let subnet = json!({
         "network_id": net, "ip_version": 4, "cidr": "10.9.0.0/16", "enable_dhcp": false,
     });
@@ -275,7 +290,13 @@ fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
 }
 
 /// Makes one thing and returns its id.
-fn made(session: &Session, service: Service, path: &str, kind: &str, body: Value) -> Result<String> {
+fn made(
+    session: &Session,
+    service: Service,
+    path: &str,
+    kind: &str,
+    body: Value,
+) -> Result<String> {
     let answer = session.post(service, path, &json!({kind: body}))?;
     let id = answer.get(kind).and_then(|thing| thing.get("id"));
     text(id).with_context(|| format!("{service} made a {kind} without an id"))
