@@ -80,7 +80,10 @@ fn servers_become_active_and_what_leads_there_is_counted() {
     bed.project.set_quota(&[("instances", 1)]).unwrap();
     let refused = bed.session.post(Service::Compute, "/servers", &body);
     let refused = refused.unwrap_err().to_string();
-    assert!(refused.contains("403") && refused.contains("Quota exceeded"), "{refused}");
+    assert!(
+        refused.contains("403") && refused.contains("Quota exceeded"),
+        "{refused}"
+    );
     bed.project.empty().unwrap();
     assert_eq!(bed.project.servers().unwrap(), Vec::<Value>::new());
     assert_eq!(bed.project.ports().unwrap(), Vec::<Value>::new());
@@ -97,7 +100,8 @@ fn a_lost_answer_leaves_a_server_and_a_broken_connection_none() {
     };
     bed.gateway.fail(create.clone().nth(0), Fault::CutBefore);
     bed.gateway.fail(create.clone().nth(1), Fault::AnswerLost);
-    bed.gateway.fail(create.nth(2), Fault::over_quota(Service::Compute));
+    bed.gateway
+        .fail(create.nth(2), Fault::over_quota(Service::Compute));
     post("before").unwrap_err();
     post("after").unwrap_err();
     let refused = post("refused").unwrap_err().to_string();
@@ -157,9 +161,13 @@ impl Toll for EverySecond {
 #[test]
 fn somebody_else_can_decide_about_each_call() {
     let Some(bed) = bed("toll") else { return };
-    bed.gateway.set_toll(Arc::new(EverySecond(AtomicUsize::new(0))));
+    bed.gateway
+        .set_toll(Arc::new(EverySecond(AtomicUsize::new(0))));
     let get = || bed.session.get(Service::Network, "/v2.0/networks");
     get().unwrap();
     let refused = get().unwrap_err().to_string();
-    assert!(refused.contains("503") && refused.contains("later"), "{refused}");
+    assert!(
+        refused.contains("503") && refused.contains("later"),
+        "{refused}"
+    );
 }

@@ -133,7 +133,11 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let status = Command::new(cargo)
         .args(["build", "--locked", "--quiet"])
-        .args(if cfg!(debug_assertions) { None } else { Some("--release") })
+        .args(if cfg!(debug_assertions) {
+            None
+        } else {
+            Some("--release")
+        })
         .args(["--bin", "nodeyard", "--manifest-path"])
         .arg(manifest)
         .status()

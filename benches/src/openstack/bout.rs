@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use nodeyard_testbeds::openstack::{Call, Gateway, Observer, OpenStack, Service};
 use nodeyard_testbeds::Launcher;
+use nodeyard_testbeds::openstack::{Call, Gateway, Observer, OpenStack, Service};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -160,7 +160,11 @@ fn creations(calls: &[Call], count: usize) -> anyhow::Result<Vec<Instant>> {
             && call.status == Some(202)
     };
     let times: Vec<Instant> = calls.iter().filter(made).map(|call| call.began).collect();
-    ensure!(times.len() == count, "{} servers for {count} requests", times.len());
+    ensure!(
+        times.len() == count,
+        "{} servers for {count} requests",
+        times.len()
+    );
     Ok(times)
 }
 

@@ -29,9 +29,15 @@ pub(crate) struct Servers {
 
 /// Prints as it goes: this takes minutes.
 pub(crate) async fn measure(load: &Servers) -> anyhow::Result<()> {
-    let build = if cfg!(debug_assertions) { ", debug build" } else { "" };
+    let build = if cfg!(debug_assertions) {
+        ", debug build"
+    } else {
+        ""
+    };
     let count = load.servers;
-    report::print_title(&format!("OpenStack, {count} servers requested at once{build}"));
+    report::print_title(&format!(
+        "OpenStack, {count} servers requested at once{build}"
+    ));
     let arena = Arena::new()?;
     let cloud = OpenStack::start()?;
     let python = bout::hold(&arena, &cloud, Who::Python, count).await?;
@@ -44,14 +50,34 @@ pub(crate) async fn measure(load: &Servers) -> anyhow::Result<()> {
     let (time, reached) = half(python_time.as_secs_f64(), our_time.as_secs_f64());
     let own_time = timed("time that is not the cloud's, mean", python_time, our_time);
     report::print_figures(&[
-        counted("calls from request to ready", python.launching(), ours.launching()),
-        counted("calls from return to gone", python.removing(), ours.removing()),
+        counted(
+            "calls from request to ready",
+            python.launching(),
+            ours.launching(),
+        ),
+        counted(
+            "calls from return to gone",
+            python.removing(),
+            ours.removing(),
+        ),
         all_calls,
-        timed("request to the call for its server, mean", python.to_create, ours.to_create),
+        timed(
+            "request to the call for its server, mean",
+            python.to_create,
+            ours.to_create,
+        ),
         timed("active to ready, mean", python.to_ready, ours.to_ready),
         own_time.aim(time, reached),
-        timed("first request to last node ready", python.all_ready, ours.all_ready),
-        timed("return to the last node gone", python.all_gone, ours.all_gone),
+        timed(
+            "first request to last node ready",
+            python.all_ready,
+            ours.all_ready,
+        ),
+        timed(
+            "return to the last node gone",
+            python.all_gone,
+            ours.all_gone,
+        ),
     ]);
     Ok(())
 }

@@ -75,7 +75,12 @@ impl Session {
             }}},
             "scope": {"project": {"name": login.project, "domain": domain}},
         }});
-        let answer = send("POST", &format!("{identity}/auth/tokens"), None, Some(&auth))?;
+        let answer = send(
+            "POST",
+            &format!("{identity}/auth/tokens"),
+            None,
+            Some(&auth),
+        )?;
         answer.expect_success("logging in")?;
         let token = answer.head.header("x-subject-token");
         let project = answer.json.pointer("/token/project/id");

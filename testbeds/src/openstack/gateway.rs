@@ -205,7 +205,11 @@ impl Shared {
     }
 
     /// Notes a call and says what is to become of it. The number is its place in the list.
-    fn begin(&self, call: Call, token: Option<&str>) -> (usize, Option<Fault>, Option<Arc<dyn Toll>>) {
+    fn begin(
+        &self,
+        call: Call,
+        token: Option<&str>,
+    ) -> (usize, Option<Fault>, Option<Arc<dyn Toll>>) {
         let mut state = self.state();
         let number = state.calls.len();
         let mut fault = None;

@@ -49,10 +49,7 @@ impl Head {
 
     /// A word of the first line.
     pub(super) fn word(&self, index: usize) -> &str {
-        self.first
-            .split_whitespace()
-            .nth(index)
-            .unwrap_or_default()
+        self.first.split_whitespace().nth(index).unwrap_or_default()
     }
 
     /// Zero if it is the status of nothing.

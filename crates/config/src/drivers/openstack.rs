@@ -1,6 +1,7 @@
 //! `driver: openstack`, and `driver: fake`, which takes the same keys.
 
-use super::image::{Connection, ImageFilter, image_driver};
+use super::image::{Connection, image_driver};
+use super::image_filters::{ImageFilter, check_filters};
 use super::simulate::Simulate;
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{DriverSection, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
@@ -71,6 +72,8 @@ section! {
         "config-drive" config_drive: Option<bool> = optional;
         /// Image properties, over the image's own `metadata`.
         "meta" meta: Object = default(Object::new());
+        /// Image tags: words without a value.
+        "tags" [ours] tags: Vec<String> = default(Vec::<String>::new());
     }
 }
 
@@ -96,7 +99,9 @@ section! {
     }
 }
 
-fn check_cloud_image(_image: &OpenStackCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_cloud_image(image: &OpenStackCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+    let filters = image.image_filters.as_ref();
+    check_filters(filters, map, decoder, Judgement::Strict);
     decoder.at_most_one(
         map,
         &["image-id", "image-name", "image-filters"],
@@ -197,6 +202,10 @@ macro_rules! delegate_to_settings {
 
             fn cloud_images(&self) -> Vec<&Name> {
                 self.settings.cloud_images()
+            }
+
+            fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
+                self.settings.image_filters()
             }
         })+
     };

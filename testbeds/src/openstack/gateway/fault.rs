@@ -47,7 +47,8 @@ impl Answer {
             }
             Service::Network => {
                 let kind = title.replace(' ', "");
-                json!({"NeutronError": {"type": kind, "message": message, "detail": ""}}).to_string()
+                json!({"NeutronError": {"type": kind, "message": message, "detail": ""}})
+                    .to_string()
             }
             _ => json!({kind: {"code": status, "message": message}}).to_string(),
         };
@@ -111,7 +112,9 @@ impl Fault {
             409 => "There was a conflict with another request.",
             429 => "This request was rate-limited.",
             503 => "The server is currently unavailable. Please try again at a later time.",
-            _ => "The server has either erred or is incapable of performing the requested operation.",
+            _ => {
+                "The server has either erred or is incapable of performing the requested operation."
+            }
         };
         Self::Answer(Answer::of(service, status, message))
     }
@@ -138,7 +141,8 @@ impl Fault {
         };
         let mut answer = Answer::of(service, status, message);
         if service == Service::Network {
-            let body = json!({"NeutronError": {"type": "OverQuota", "message": message, "detail": ""}});
+            let body =
+                json!({"NeutronError": {"type": "OverQuota", "message": message, "detail": ""}});
             answer.body = body.to_string().into_bytes();
         }
         Self::Answer(answer)
@@ -201,8 +205,14 @@ impl Calls {
 
     pub(super) fn fit(&self, call: &Call) -> bool {
         self.service.is_none_or(|service| service == call.service)
-            && self.method.as_ref().is_none_or(|method| *method == call.method)
-            && self.path.as_ref().is_none_or(|end| call.path.ends_with(end.as_str()))
+            && self
+                .method
+                .as_ref()
+                .is_none_or(|method| *method == call.method)
+            && self
+                .path
+                .as_ref()
+                .is_none_or(|end| call.path.ends_with(end.as_str()))
     }
 }
 

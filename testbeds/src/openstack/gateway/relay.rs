@@ -11,7 +11,12 @@ use crate::openstack::api::Service;
 use crate::openstack::http::{Head, Length, copy_body, read_body};
 
 /// What concerns one connection and not the message.
-const HOP: [&str; 4] = ["connection", "keep-alive", "content-length", "transfer-encoding"];
+const HOP: [&str; 4] = [
+    "connection",
+    "keep-alive",
+    "content-length",
+    "transfer-encoding",
+];
 
 type Reader<'a> = BufReader<&'a TcpStream>;
 
@@ -118,12 +123,7 @@ fn describe(service: Service, head: &Head) -> Call {
     }
 }
 
-fn forward(
-    shared: &Shared,
-    door: Door,
-    head: &Head,
-    body: &mut Reader<'_>,
-) -> io::Result<Answer> {
+fn forward(shared: &Shared, door: Door, head: &Head, body: &mut Reader<'_>) -> io::Result<Answer> {
     let mut service = begin(door, head)?;
     // A service may answer before it has read everything, and hang up.
     let sent = copy_body(body, &mut service, head.length(Length::Bytes(0)));
@@ -202,7 +202,10 @@ fn with_our_ports(shared: &Shared, body: &[u8]) -> Vec<u8> {
         let ours = format!("//127.0.0.1:{}/", door.port);
         text = text.replace(&format!("//{}/", door.target), &ours);
         let end = |host: String| format!("//{host}\"");
-        text = text.replace(&end(door.target.to_string()), &end(format!("127.0.0.1:{}", door.port)));
+        text = text.replace(
+            &end(door.target.to_string()),
+            &end(format!("127.0.0.1:{}", door.port)),
+        );
     }
     text.into_bytes()
 }

@@ -59,7 +59,11 @@ impl Yard {
     /// For whoever starts from now on.
     pub(crate) fn set_image_format(&self, format: &str) {
         let clouds = fs::read_to_string(&self.clouds).unwrap();
-        fs::write(&self.clouds, format!("{clouds}    image_format: {format}\n")).unwrap();
+        fs::write(
+            &self.clouds,
+            format!("{clouds}    image_format: {format}\n"),
+        )
+        .unwrap();
     }
 
     pub(crate) fn launch(&mut self, configuration: &str) {

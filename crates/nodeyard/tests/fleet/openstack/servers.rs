@@ -154,7 +154,9 @@ fn leaks_are_removed_and_what_others_made_stays() {
 /// A server that no record knows.
 fn foreign_server(yard: &Yard, image: &Value, metadata: &Value) -> Value {
     let member = yard.project.member();
-    let flavors = member.list(Service::Compute, "/flavors", "flavors").unwrap();
+    let flavors = member
+        .list(Service::Compute, "/flavors", "flavors")
+        .unwrap();
     let tiny = flavors.iter().find(|flavor| flavor["name"] == "tiny");
     let body = json!({"server": {
         "name": "somebody", "imageRef": image, "flavorRef": tiny.unwrap()["id"],

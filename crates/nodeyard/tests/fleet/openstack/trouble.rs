@@ -51,10 +51,7 @@ fn requests_are_served_and_nothing_is_left_while_calls_fail() {
             compute("GET", "/servers/detail").nth(8),
             Fault::status(Service::Compute, 401),
         ),
-        (
-            compute("DELETE", "/servers/{id}").nth(0),
-            Fault::AnswerLost,
-        ),
+        (compute("DELETE", "/servers/{id}").nth(0), Fault::AnswerLost),
         (
             compute("DELETE", "/servers/{id}").nth(1),
             Fault::status(Service::Compute, 409),
@@ -94,7 +91,9 @@ fn a_server_that_fails_is_made_again_elsewhere_or_later() {
     let gateway = &yard.gateway;
     let broken = std::sync::Mutex::new(None);
     let fail_first = move |answer: &mut serde_json::Value| {
-        let servers = answer.get_mut("servers").and_then(|list| list.as_array_mut());
+        let servers = answer
+            .get_mut("servers")
+            .and_then(|list| list.as_array_mut());
         for server in servers.into_iter().flatten() {
             let mut broken = broken.lock().unwrap();
             let id = broken.get_or_insert_with(|| server["id"].clone());
