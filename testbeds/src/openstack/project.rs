@@ -45,12 +45,12 @@ impl Project {
             Service::Identity,
             "/projects",
             "project",
-            json!({"name": name}),
+            &json!({"name": name}),
         )?;
         let account = json!({
             "name": name, "password": login.password, "default_project_id": id,
         });
-        let user = made(&admin, Service::Identity, "/users", "user", account)?;
+        let user = made(&admin, Service::Identity, "/users", "user", &account)?;
         for role in ["member", "reader"] {
             let found = admin.get(Service::Identity, &format!("/roles?name={role}"))?;
             let role = text(found.pointer("/roles/0/id"))?;
@@ -163,7 +163,7 @@ impl Project {
     /// Ports of servers, and of nobody.
     pub fn ports(&self) -> Result<Vec<Value>> {
         let mut ports = self.owned("ports")?;
-        ports.retain(|port| port["device_owner"] != "network:router_interface");
+        ports.retain(|port| !is_of_router(port));
         Ok(ports)
     }
 
@@ -238,9 +238,9 @@ impl Project {
         let interfaces = format!("/v2.0/ports?device_id={}", self.router);
         let ports = self.admin.list(Service::Network, &interfaces, "ports")?;
         for port in ports {
-            let subnet = json!({"subnet_id": port["fixed_ips"][0]["subnet_id"]});
+            let subnet = json!({"subnet_id": port.pointer("/fixed_ips/0/subnet_id")});
             let path = format!("/v2.0/routers/{}/remove_router_interface", self.router);
-            if port["device_owner"] == "network:router_interface" {
+            if is_of_router(&port) {
                 self.admin.put(Service::Network, &path, &subnet)?;
             }
         }
@@ -276,17 +276,21 @@ fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
         network,
         "/v2.0/networks",
         "network",
-        json!({"name": "net"}),
+        &json!({"name": "net"}),
     )?;
     let subnet = json!({
         "network_id": net, "ip_version": 4, "cidr": "10.9.0.0/16", "enable_dhcp": false,
     });
-    let subnet = made(member, network, "/v2.0/subnets", "subnet", subnet)?;
+    let subnet = made(member, network, "/v2.0/subnets", "subnet", &subnet)?;
     let router = json!({"name": "router", "external_gateway_info": {"network_id": outside}});
-    let router = made(member, network, "/v2.0/routers", "router", router)?;
+    let router = made(member, network, "/v2.0/routers", "router", &router)?;
     let path = format!("/v2.0/routers/{router}/add_router_interface");
     member.put(network, &path, &json!({"subnet_id": subnet}))?;
     Ok((net, router))
+}
+
+fn is_of_router(port: &Value) -> bool {
+    port.get("device_owner") == Some(&Value::from("network:router_interface"))
 }
 
 /// Makes one thing and returns its id.
@@ -295,7 +299,7 @@ fn made(
     service: Service,
     path: &str,
     kind: &str,
-    body: Value,
+    body: &Value,
 ) -> Result<String> {
     let answer = session.post(service, path, &json!({kind: body}))?;
     let id = answer.get(kind).and_then(|thing| thing.get("id"));
