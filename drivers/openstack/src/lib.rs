@@ -15,6 +15,7 @@ mod options;
 mod shared;
 
 pub use driver::OpenStackDriver;
+pub use nodeyard_openstack::Surroundings;
 pub use options::{
     CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
     PoolOptions,

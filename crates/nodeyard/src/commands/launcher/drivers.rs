@@ -11,6 +11,7 @@ use nodeyard_driver_container::{self as container, ContainerDriver};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_kubernetes::{self as kubernetes, KubernetesDriver};
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
+use nodeyard_driver_openstack::{self as openstack, OpenStackDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
@@ -108,6 +109,11 @@ impl Drivers {
             config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
             config::Driver::Kubernetes(section) => {
                 Ok(self.cluster(kubernetes::Options::kubernetes(section, owner)?))
+            }
+            config::Driver::OpenStack(section) => {
+                let options = openstack::Options::of(section, owner)?;
+                let around = openstack::Surroundings::of_process();
+                Ok(Arc::new(OpenStackDriver::connect(options, &around)?))
             }
             config::Driver::OpenShift(section) => {
                 Ok(self.cluster(kubernetes::Options::openshift(section, owner)?))
