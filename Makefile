@@ -33,6 +33,7 @@ test: testbeds ## Everything, against the real counterparts; installs what is mi
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
+	testbeds/openstack/stop.sh
 	$(MAKE) --no-print-directory fuzz
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
 	testbeds/containerfile.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"

@@ -17,3 +17,4 @@ cd "$(dirname "$0")"
 ./qemu/debian.sh >/dev/null
 ./qemu/debian.sh cloud-init >/dev/null
 ./kubernetes/install.sh >/dev/null
+./openstack/install.sh >/dev/null

@@ -10,6 +10,7 @@ mod embedded;
 mod image;
 mod import;
 mod launcher;
+mod openstack;
 mod raw;
 mod report;
 mod view;
@@ -40,6 +41,8 @@ struct Args {
     sizes: launcher::Sizes,
     #[command(flatten)]
     load: api::Load,
+    #[command(flatten)]
+    servers: openstack::Servers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,6 +59,8 @@ enum What {
     Import,
     /// The launcher beside that of Python Nodepool, on the same ZooKeeper
     Launcher,
+    /// Servers of a real OpenStack, beside the driver of Python Nodepool
+    Openstack,
     /// The HTTP API under load, on the embedded store and on ZooKeeper
     Api,
 }
@@ -88,6 +93,10 @@ fn main() -> anyhow::Result<()> {
             ),
             What::Launcher => {
                 runtime.block_on(launcher::measure(&args.sizes))?;
+                continue;
+            }
+            What::Openstack => {
+                runtime.block_on(openstack::measure(&args.servers))?;
                 continue;
             }
             What::Api => {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a Python environment with the real counterpart of a test, and prints its path.
 #
-#   install.sh [--find] nodepool|zuul|kazoo|dib|schemathesis
+#   install.sh [--find] nodepool|zuul|kazoo|dib|schemathesis|openstack
 #
 # With --find it makes nothing, and fails if the environment is not there.
 #
@@ -21,8 +21,9 @@ case "${1-}" in
     zuul) packages=zuul ;;
     dib) packages=dib ;;
     schemathesis) packages=schemathesis ;;
+    openstack) packages=openstack ;;
     *)
-        echo "usage: $0 [--find] nodepool|zuul|kazoo|dib|schemathesis" >&2
+        echo "usage: $0 [--find] nodepool|zuul|kazoo|dib|schemathesis|openstack" >&2
         exit 2
         ;;
 esac

@@ -2,13 +2,14 @@
 //!
 //! Everything listens on loopback only, on ports of its own, with its files in a directory of its own, so any
 //! number of tests can run side by side. What was started ends with the value that stands for it, and at the
-//! latest with the process that started it. The programs come from Debian packages
+//! latest with the process that started it; only [`OpenStack`] stays a while, since it starts slowly. The programs come from Debian packages
 //! (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
 
 pub mod containers;
 pub mod dib;
 pub mod gearman;
 pub mod nodepool_suite;
+pub mod openstack;
 
 mod certificates;
 mod cluster;
@@ -31,8 +32,9 @@ pub use cluster::Cluster;
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions, connection};
+pub use openstack::OpenStack;
 pub use proxy::Proxy;
-pub use python::schemathesis;
+pub use python::{ansible_playbook, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
 pub use sshd::Sshd;
 pub use web_server::WebServer;

@@ -75,10 +75,17 @@ impl Arena {
 
     pub(crate) fn launch(&self, who: Who, configuration: &str) -> anyhow::Result<Launcher> {
         let options = match who {
-            Who::Python => LauncherOptions::python(configuration).with_roomy_cloud(),
-            Who::Ours => LauncherOptions::nodeyard(&self.binary, configuration),
+            Who::Python => self.options(who, configuration).with_roomy_cloud(),
+            Who::Ours => self.options(who, configuration),
         };
         Launcher::start(&self.server, &options)
+    }
+
+    pub(crate) fn options<'a>(&'a self, who: Who, configuration: &'a str) -> LauncherOptions<'a> {
+        match who {
+            Who::Python => LauncherOptions::python(configuration),
+            Who::Ours => LauncherOptions::nodeyard(&self.binary, configuration),
+        }
     }
 
     /// How many transactions the server has done so far.
@@ -120,12 +127,17 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
     Ok(kilobytes.context("no VmRSS")?.parse::<f64>()? * 1024.0 / 1e6)
 }
 
-/// The binary as it is now, never one that was left from before.
+/// The binary as it is now, never one that was left from before; built as the benchmark itself is.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let status = Command::new(cargo)
-        .args(["build", "--release", "--locked", "--quiet"])
+        .args(["build", "--locked", "--quiet"])
+        .args(if cfg!(debug_assertions) {
+            None
+        } else {
+            Some("--release")
+        })
         .args(["--bin", "nodeyard", "--manifest-path"])
         .arg(manifest)
         .status()
@@ -135,7 +147,7 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let binary = here.with_file_name("nodeyard");
     ensure!(
         binary.exists(),
-        "{} is missing: run the benchmark with `cargo run --release`",
+        "{} is missing: run the benchmark with `cargo run`",
         binary.display()
     );
     Ok(binary)

@@ -15,9 +15,8 @@ use std::time::Duration;
 use clap::Args;
 
 pub(crate) use self::configuration::cloud;
-pub(crate) use self::contestant::{build, memory};
+pub(crate) use self::contestant::{Arena, START_PATIENCE, Who, build, memory, processor_time};
 
-use self::contestant::Arena;
 use crate::report::{self, Figure, rate};
 use crate::zookeeper;
 

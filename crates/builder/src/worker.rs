@@ -25,7 +25,7 @@ mod functions;
 mod hook;
 mod import;
 mod info;
-mod machine;
+pub mod machine;
 mod problem;
 mod provider;
 mod upload;

@@ -204,7 +204,7 @@ impl<'s> Decoder<'s> {
         Some(S::fields(map, outer, self))
     }
 
-    fn judge(
+    pub(crate) fn judge(
         &mut self,
         judgement: Judgement,
         code: &'static str,
@@ -246,7 +246,7 @@ impl<'s> Decoder<'s> {
 }
 
 /// How a rule between keys is enforced.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// Nodepool refuses to load such a file, or the keys are ours.
     Strict,

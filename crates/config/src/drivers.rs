@@ -5,6 +5,7 @@ mod cluster;
 mod cluster_extras;
 mod container;
 mod image;
+mod image_filters;
 mod metastatic;
 mod openstack;
 mod qemu;
@@ -26,7 +27,8 @@ pub use cluster_extras::{
 pub use container::{
     Container, ContainerCloudImage, ContainerDiskImage, ContainerLabel, ContainerPool, Reach,
 };
-pub use image::{Connection, ImageFilter};
+pub use image::Connection;
+pub use image_filters::ImageFilter;
 pub use metastatic::{Metastatic, MetastaticLabel, MetastaticPool};
 pub use openstack::{
     Fake, OpenStack, OpenStackCloudImage, OpenStackDiskImage, OpenStackLabel, OpenStackPool,

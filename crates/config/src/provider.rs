@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::clouds::Clouds;
 use crate::decode::{Decode, Decoder, similar};
 use crate::drivers::{
-    Aws, Container, Fake, Kubernetes, Metastatic, OpenShift, OpenShiftPods, OpenStack, Qemu, Static,
+    Aws, Container, Fake, ImageFilter, Kubernetes, Metastatic, OpenShift, OpenShiftPods, OpenStack,
+    Qemu, Static,
 };
 use crate::section::{Describe, Section, Shape, section};
 use crate::values::{Concurrency, Limit, Name, Object, PathName, shape};
@@ -165,6 +166,11 @@ impl Provider {
         each_driver!(&self.driver, section => section.cloud_images())
     }
 
+    /// The images that exist in the cloud already and are chosen by conditions.
+    pub fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
+        each_driver!(&self.driver, section => section.image_filters())
+    }
+
     /// Whether images are uploaded to this provider.
     pub fn manages_images(&self) -> bool {
         matches!(
@@ -213,6 +219,10 @@ pub(crate) trait DriverSection {
     }
 
     fn cloud_images(&self) -> Vec<&Name> {
+        Vec::new()
+    }
+
+    fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
         Vec::new()
     }
 

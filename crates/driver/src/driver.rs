@@ -1,5 +1,6 @@
 //! The trait.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::pending;
 
@@ -107,10 +108,20 @@ pub trait Driver: fmt::Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// What `image-filters` choose from.
+    async fn choosable_images(&self) -> Result<Vec<CloudImage>, Error> {
+        self.list_images().await
+    }
+
     /// The newest usable image that meets all conditions.
     async fn find_image(&self, filters: &[ImageFilter]) -> Result<Option<CloudImage>, Error> {
-        let images = self.list_images().await?;
+        let images = self.choosable_images().await?;
         Ok(image_filters::newest(filters, &images).cloned())
+    }
+
+    /// The images that machines are made from, as far as this account sees.
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        Err(Error::unsupported("tell which images are in use"))
     }
 
     async fn delete_image(

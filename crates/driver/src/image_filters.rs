@@ -1,15 +1,22 @@
 //! `image-filters`: which of the images in a cloud a label boots from. One rule for all drivers.
+//!
+//! Of the images that are active and meet every condition the newest is taken. [`judge`] tells the same for each image,
+//! so that what is shown to an operator is what launches go by.
+
+use std::cmp::Reverse;
+use std::fmt;
 
 use nodeyard_model::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use crate::glob::glob;
+use crate::ids::ExternalId;
 use crate::image::{CloudImage, ImageStatus};
 
-/// A condition: what `name` refers to must match one of the `values`.
+/// A condition: what `name` refers to must match one of the `values`, which are [patterns](glob).
 ///
 /// `name` is `name`, `id`, `tag` (a mark without value), or the name of a property, which may be written
-/// `tag:<name>`. In values, `*` is any text, `?` any character, and a backslash takes the next character
-/// as it is.
+/// `tag:<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageFilter {
     pub name: String,
@@ -19,94 +26,163 @@ pub struct ImageFilter {
 impl ImageFilter {
     fn admits(&self, image: &CloudImage) -> bool {
         let matches = |text: &str| self.values.iter().any(|pattern| glob(pattern, text));
-        let property = |name: &str| image.properties.get(name).is_some_and(|text| matches(text));
         match self.name.as_str() {
             "name" => matches(&image.name),
             "id" => matches(&image.id.to_string()),
             "tag" => image.marks.iter().any(|mark| matches(mark)),
-            name => property(name) || name.strip_prefix("tag:").is_some_and(property),
+            name => property(image, name).is_some_and(matches),
+        }
+    }
+
+    /// What an image has where this condition looks, in words.
+    pub fn found_in(&self, image: &CloudImage) -> String {
+        let name = &self.name;
+        match name.as_str() {
+            "name" => format!("its name is {:?}", image.name),
+            "id" => format!("its id is {}", image.id),
+            "tag" if image.marks.is_empty() => "it has no tags".to_owned(),
+            "tag" => format!("its tags are {}", either(&image.marks, "and")),
+            _ => match property(image, name) {
+                Some(text) => format!("its {name} is {text:?}"),
+                None => format!("it has no {name}"),
+            },
         }
     }
 }
 
-/// The newest active image that meets all conditions. Without conditions there is no image: a mistake in
-/// the configuration must not boot the newest thing in the cloud.
+fn property<'a>(image: &'a CloudImage, name: &str) -> Option<&'a str> {
+    let get = |name: &str| image.properties.get(name).map(String::as_str);
+    get(name).or_else(|| get(name.strip_prefix("tag:")?))
+}
+
+impl fmt::Display for ImageFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, either(&self.values, "or"))
+    }
+}
+
+/// Several conditions, in words.
+#[derive(Debug, Clone, Copy)]
+pub struct Conditions<'a>(pub &'a [ImageFilter]);
+
+impl fmt::Display for Conditions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ImageFilter::to_string).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+/// `"a", "b" or "c"`.
+fn either(texts: &[impl AsRef<str>], word: &str) -> String {
+    let quoted: Vec<String> = texts
+        .iter()
+        .map(|text| format!("{:?}", text.as_ref()))
+        .collect();
+    match quoted.split_last() {
+        None => "(nothing)".to_owned(),
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} {word} {last}", others.join(", ")),
+    }
+}
+
+/// What the rule makes of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Machines boot from it.
+    Chosen,
+    /// It meets every condition, and a newer one does so too.
+    Older,
+    /// It meets every condition, but is not complete, or broken.
+    NotActive,
+    /// It does not meet these.
+    Fails(Vec<&'a ImageFilter>),
+}
+
+/// An image, and what the rule makes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate<'a> {
+    pub image: &'a CloudImage,
+    pub verdict: Verdict<'a>,
+}
+
+/// All images, best first: the chosen one, those that could take its place, and those that come closest to what is
+/// looked for. Without conditions there is no image: a mistake in the configuration must not boot the newest thing in
+/// the cloud.
+pub fn judge<'a>(
+    filters: &'a [ImageFilter],
+    images: impl IntoIterator<Item = &'a CloudImage>,
+) -> Vec<Candidate<'a>> {
+    let mut candidates: Vec<Candidate<'a>> = images
+        .into_iter()
+        .map(|image| {
+            let failed: Vec<_> = filters.iter().filter(|one| !one.admits(image)).collect();
+            let verdict = match image.status {
+                _ if filters.is_empty() || !failed.is_empty() => Verdict::Fails(failed),
+                ImageStatus::Active => Verdict::Older,
+                ImageStatus::Pending | ImageStatus::Failed => Verdict::NotActive,
+            };
+            Candidate { image, verdict }
+        })
+        .collect();
+    let rank = |verdict: &Verdict<'_>| match verdict {
+        Verdict::Chosen | Verdict::Older => 0,
+        Verdict::NotActive => 1,
+        Verdict::Fails(failed) => 2 + failed.len(),
+    };
+    candidates.sort_by_key(|one| (rank(&one.verdict), Reverse(age_key(one.image))));
+    if let Some(first) = candidates.first_mut()
+        && first.verdict == Verdict::Older
+    {
+        first.verdict = Verdict::Chosen;
+    }
+    candidates
+}
+
+/// The image to boot from.
 pub fn newest<'a>(
-    filters: &[ImageFilter],
+    filters: &'a [ImageFilter],
     images: impl IntoIterator<Item = &'a CloudImage>,
 ) -> Option<&'a CloudImage> {
+    let best = judge(filters, images).into_iter().next()?;
+    (best.verdict == Verdict::Chosen).then_some(best.image)
+}
+
+/// Why [`newest`] has found nothing: what was looked for, and what comes closest to it.
+pub fn nothing_found<'a>(
+    filters: &'a [ImageFilter],
+    images: impl IntoIterator<Item = &'a CloudImage>,
+) -> String {
     if filters.is_empty() {
-        return None;
+        return "`image-filters` is empty, and that chooses nothing".to_owned();
     }
-    images
-        .into_iter()
-        .filter(|image| image.status == ImageStatus::Active)
-        .filter(|image| filters.iter().all(|filter| filter.admits(image)))
-        .max_by(|a, b| age_key(a).cmp(&age_key(b)))
+    let wanted = format!("there is no active image with {}", Conditions(filters));
+    let candidates = judge(filters, images);
+    let Some(best) = candidates.first() else {
+        return format!("{wanted}; there are no images at all");
+    };
+    let CloudImage { name, id, .. } = best.image;
+    let lacking = match &best.verdict {
+        Verdict::Fails(failed) if failed.len() < filters.len() => {
+            let found: Vec<_> = failed.iter().map(|one| one.found_in(best.image)).collect();
+            found.join(", ")
+        }
+        Verdict::NotActive if best.image.status == ImageStatus::Pending => {
+            "it is not complete yet".to_owned()
+        }
+        Verdict::NotActive => "it is broken".to_owned(),
+        _ => return format!("{wanted}; none of {} meets any of this", candidates.len()),
+    };
+    format!("{wanted}; {name} ({id}) comes closest, but {lacking}")
 }
 
 /// Equally old images are told apart by id, so that all launchers choose the same one.
-fn age_key(image: &CloudImage) -> (Option<Timestamp>, &crate::ids::ExternalId) {
+fn age_key(image: &CloudImage) -> (Option<Timestamp>, &ExternalId) {
     (image.created, &image.id)
-}
-
-/// Takes time in proportion to the product of the lengths at worst.
-pub fn glob(pattern: &str, text: &str) -> bool {
-    enum Part {
-        Star,
-        Any,
-        Char(char),
-    }
-    let mut parts = Vec::with_capacity(pattern.len());
-    let mut chars = pattern.chars();
-    while let Some(char) = chars.next() {
-        parts.push(match char {
-            '*' => Part::Star,
-            '?' => Part::Any,
-            '\\' => Part::Char(chars.next().unwrap_or('\\')),
-            char => Part::Char(char),
-        });
-    }
-    // After a star, the place in the pattern and in the text to go on from when the rest does not fit.
-    let mut star = None;
-    let (mut at, mut rest) = (0, text.chars());
-    loop {
-        let mut ahead = rest.clone();
-        match (parts.get(at), ahead.next()) {
-            (Some(Part::Star), _) => {
-                at += 1;
-                star = Some((at, rest.clone()));
-                continue;
-            }
-            (Some(Part::Any), Some(_)) => {
-                at += 1;
-                rest = ahead;
-                continue;
-            }
-            (Some(Part::Char(wanted)), Some(found)) if *wanted == found => {
-                at += 1;
-                rest = ahead;
-                continue;
-            }
-            (None, None) => return true,
-            _ => {}
-        }
-        let Some((after, from)) = &mut star else {
-            return false;
-        };
-        if from.next().is_none() {
-            return false;
-        }
-        at = *after;
-        rest = from.clone();
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
 
     use super::*;
 
@@ -197,38 +273,56 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
-        for (pattern, text, expected) in [
-            ("", "", true),
-            ("", "a", false),
-            ("*", "", true),
-            ("a*b*c", "aXXbYYc", true),
-            ("a*b*c", "aXXbYY", false),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            (r"a\*c", "a*c", true),
-            (r"a\*c", "abc", false),
-            ("*ab", "aab", true),
-            ("ü*", "über", true),
-            ("\\", "\\", true),
-        ] {
-            assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
-        }
+    fn every_image_gets_its_verdict_and_the_chosen_one_comes_first() {
+        let mut images = [
+            image("a", 1.0, &[("os", "jammy"), ("arch", "x86_64")]),
+            image("b", 3.0, &[("os", "jammy"), ("arch", "x86_64")]),
+            image("c", 9.0, &[("os", "noble"), ("arch", "arm64")]),
+            image("d", 5.0, &[("os", "noble"), ("arch", "x86_64")]),
+            image("e", 4.0, &[("os", "jammy"), ("arch", "x86_64")]),
+        ];
+        images[4].status = ImageStatus::Pending;
+        let filters = [filter("os", &["jammy"]), filter("arch", &["x86*"])];
+        let judged = judge(&filters, &images);
+        let told: Vec<_> = judged
+            .iter()
+            .map(|one| (one.image.id.to_string(), one.verdict.clone()))
+            .collect();
+        let [os, arch] = &filters;
+        assert_eq!(
+            told,
+            [
+                ("b".to_owned(), Verdict::Chosen),
+                ("a".to_owned(), Verdict::Older),
+                ("e".to_owned(), Verdict::NotActive),
+                ("d".to_owned(), Verdict::Fails(vec![os])),
+                ("c".to_owned(), Verdict::Fails(vec![os, arch])),
+            ]
+        );
     }
 
-    proptest! {
-        #[test]
-        fn a_text_matches_itself_and_its_ends(text in "[a-c]{0,8}", cut in 0_usize..9) {
-            prop_assert!(glob(&text, &text));
-            let (head, tail) = text.split_at(cut.min(text.len()));
-            let (head, tail) = (format!("{head}*"), format!("*{tail}"));
-            prop_assert!(glob(&head, &text));
-            prop_assert!(glob(&tail, &text));
-        }
-
-        #[test]
-        fn stars_do_not_explode(text in "a{0,200}") {
-            prop_assert!(!glob("*a*a*a*a*a*a*a*a*a*b", &text));
-        }
+    #[test]
+    fn what_was_looked_for_is_told_with_the_nearest_miss() {
+        let mut near = image("a", 1.0, &[("os", "noble")]);
+        let filters = [filter("os", &["jammy", "focal"]), filter("tag", &["gold"])];
+        assert_eq!(
+            nothing_found(&filters, [&near]),
+            "there is no active image with os \"jammy\" or \"focal\", tag \"gold\"; ubuntu-a (a) comes closest, but \
+             its os is \"noble\""
+        );
+        near.properties.insert("os".to_owned(), "jammy".to_owned());
+        near.status = ImageStatus::Pending;
+        assert!(nothing_found(&filters, [&near]).ends_with("but it is not complete yet"));
+        near.status = ImageStatus::Failed;
+        assert!(nothing_found(&filters, [&near]).ends_with("but it is broken"));
+        assert!(nothing_found(&filters, []).ends_with("there are no images at all"));
+        let far = [filter("os", &["x"]), filter("tag", &["y"])];
+        assert!(nothing_found(&far, [&near]).ends_with("none of 1 meets any of this"));
+        assert!(nothing_found(&[], [&near]).contains("empty"));
+        assert_eq!(filter("kernel", &["6"]).found_in(&near), "it has no kernel");
+        assert_eq!(
+            filter("tag", &["6"]).found_in(&near),
+            "its tags are \"gold\""
+        );
     }
 }

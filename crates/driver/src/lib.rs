@@ -18,6 +18,7 @@ pub mod backing;
 mod clock;
 mod driver;
 mod error;
+mod glob;
 mod ids;
 mod image;
 pub mod image_filters;
@@ -37,7 +38,9 @@ pub use clock::Clock;
 pub use driver::{Capabilities, Driver, Readiness, Tidied};
 pub use error::{Error, ErrorClass};
 pub use ids::{ExternalId, SystemId};
-pub use image::{CloudImage, ImageSource, ImageStatus, ImageTarget, UploadOrder, UploadedImage};
+pub use image::{
+    Bytes, CloudImage, ImageSource, ImageStatus, ImageTarget, Progress, UploadOrder, UploadedImage,
+};
 pub use image_filters::ImageFilter;
 pub use instance::Instance;
 pub use order::{BootImage, CreateOrder, RequestAttributes, Target};
@@ -46,4 +49,4 @@ pub use ratelimit::RateLimiter;
 pub use resource::{Resource, ResourceKind};
 pub use roster::{Identity, Place, Roster, Sighting};
 pub use step::{EventKey, State, Step, Wait};
-pub use tags::{Owner, Tags};
+pub use tags::{Owner, Publication, Tags};

@@ -16,6 +16,8 @@ const POOL: &str = "nodepool_pool_name";
 const NODE: &str = "nodepool_node_id";
 const BUILD: &str = "nodepool_build_id";
 const UPLOAD: &str = "nodepool_upload_id";
+const PUBLISHED_IMAGE: &str = "nodeyard_published_image";
+const PUBLICATION: &str = "nodeyard_publication";
 
 /// What a thing in a cloud says about its record. A value that cannot be read counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,17 @@ pub struct Tags {
     pub node: Option<NodeId>,
     pub build: Option<BuildId>,
     pub upload: Option<UploadId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publication: Option<Publication>,
+}
+
+/// An image that a job has put into a cloud by itself. It has no record, and a name of its own instead: that of the
+/// job's build.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Publication {
+    /// Of which it is one state among several.
+    pub image: Box<str>,
+    pub id: Box<str>,
 }
 
 impl Tags {
@@ -34,6 +47,7 @@ impl Tags {
         fn text(value: Option<&impl ToString>) -> Option<String> {
             value.map(ToString::to_string)
         }
+        let published = self.publication.as_ref();
         [
             (SYSTEM, text(self.system.as_ref())),
             (PROVIDER, text(self.provider.as_ref())),
@@ -41,6 +55,8 @@ impl Tags {
             (NODE, text(self.node.as_ref())),
             (BUILD, text(self.build.as_ref())),
             (UPLOAD, text(self.upload.as_ref())),
+            (PUBLISHED_IMAGE, text(published.map(|it| &it.image))),
+            (PUBLICATION, text(published.map(|it| &it.id))),
         ]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))
@@ -49,6 +65,7 @@ impl Tags {
 
     pub fn from_metadata<'a>(metadata: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut tags = Self::default();
+        let (mut image, mut publication) = (None, None);
         for (key, value) in metadata {
             match key {
                 SYSTEM => tags.system = Some(SystemId::new(value)),
@@ -57,8 +74,13 @@ impl Tags {
                 NODE => tags.node = value.parse().ok(),
                 BUILD => tags.build = value.parse().ok(),
                 UPLOAD => tags.upload = value.parse().ok(),
+                PUBLISHED_IMAGE => image = Some(value.into()),
+                PUBLICATION => publication = Some(value.into()),
                 _ => {}
             }
+        }
+        if let (Some(image), Some(id)) = (image, publication) {
+            tags.publication = Some(Publication { image, id });
         }
         tags
     }
@@ -121,7 +143,15 @@ mod tests {
     fn tags_survive_the_cloud() {
         let node = owner().node_tags("0000000042".parse().unwrap(), "main".into());
         let upload = owner().upload_tags(BuildId::from_u128(7), "0000000001".parse().unwrap());
-        for tags in [node, upload, Tags::default()] {
+        let published = Tags {
+            system: Some(SystemId::new("jobs")),
+            publication: Some(Publication {
+                image: "jammy".into(),
+                id: "b1".into(),
+            }),
+            ..Tags::default()
+        };
+        for tags in [node, upload, published, Tags::default()] {
             let metadata = tags.to_metadata();
             let read =
                 Tags::from_metadata(metadata.iter().map(|(key, value)| (*key, value.as_str())));

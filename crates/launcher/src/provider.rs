@@ -233,8 +233,9 @@ pub(crate) async fn cloud_readiness(
     };
     Ok(match driver.readiness(pool, label, clock.now()).await? {
         driver::Readiness::Ready => Readiness::Ready,
-        driver::Readiness::NotReady(_) => Readiness::ImageMissing {
+        driver::Readiness::NotReady(reason) => Readiness::ImageMissing {
             image: (&**image).into(),
+            reason: Some(reason.into()),
         },
     })
 }
@@ -247,6 +248,7 @@ pub(crate) fn upload_readiness(
     if ready_uploads(images, image, provider).is_empty() {
         return Readiness::ImageMissing {
             image: image.as_str().into(),
+            reason: None,
         };
     }
     Readiness::Ready

@@ -94,7 +94,7 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         }
         NodeyardCommand::Image(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::image::run(args, &context))?;
+            return block_on(commands::image::run(args, &context));
         }
         NodeyardCommand::Request(args) => {
             logging::start(logging::Level::commands(context.verbose))?;

@@ -104,6 +104,8 @@ pub enum Readiness {
     /// No ready upload, or no such image in the cloud.
     ImageMissing {
         image: Box<str>,
+        /// What the cloud was asked for, where there is more to say than a name.
+        reason: Option<Box<str>>,
     },
     /// The configuration of the label cannot work, such as a flavor that does not exist.
     Broken {

@@ -147,6 +147,8 @@ pub enum Decline {
     ImageMissing {
         label: Label,
         image: Box<str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<Box<str>>,
     },
     /// More than the limit allows even when nothing else runs.
     TooLarge {
@@ -335,8 +337,16 @@ impl fmt::Display for Decline {
             Self::BrokenLabel { label, reason } => {
                 write!(f, "label {label} cannot work: {reason}")
             }
-            Self::ImageMissing { label, image } => {
-                write!(f, "image {image} of label {label} is not available")
+            Self::ImageMissing {
+                label,
+                image,
+                reason,
+            } => {
+                write!(f, "image {image} of label {label} is not available")?;
+                match reason {
+                    Some(reason) => write!(f, ": {reason}"),
+                    None => Ok(()),
+                }
             }
             Self::TooLarge {
                 ledger,

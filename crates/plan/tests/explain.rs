@@ -162,6 +162,13 @@ fn every_reason_to_decline_is_named() {
     let missing = |label: &mut LabelSetup| {
         label.readiness = Readiness::ImageMissing {
             image: "noble".into(),
+            reason: None,
+        };
+    };
+    let not_found = |label: &mut LabelSetup| {
+        label.readiness = Readiness::ImageMissing {
+            image: "noble".into(),
+            reason: Some("there is no active image with os \"noble\"".into()),
         };
     };
     let broken = |label: &mut LabelSetup| {
@@ -176,6 +183,10 @@ fn every_reason_to_decline_is_named() {
         (
             declined(&["large"], &missing, 5),
             "image noble of label large is not available",
+        ),
+        (
+            declined(&["large"], &not_found, 5),
+            "image noble of label large is not available: there is no active image with os \"noble\"",
         ),
         (
             declined(&["large"], &broken, 5),

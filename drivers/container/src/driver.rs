@@ -5,6 +5,7 @@ mod create;
 mod delete;
 mod images;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -205,6 +206,13 @@ impl Driver for ContainerDriver {
             .iter()
             .map(crate::engine::Image::to_cloud_image)
             .collect())
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let containers = self.engine.containers().await?;
+        let images = self.engine.images().await?.into_iter();
+        let used = images.filter(|image| containers.iter().any(|one| one.uses(&image.id)));
+        Ok(used.map(|image| image.id.as_str().into()).collect())
     }
 
     async fn delete_image(

@@ -31,6 +31,9 @@ pub(crate) struct Server {
     volumes: Option<Vec<Identified>>,
     #[serde(default)]
     flavor: Option<Identified>,
+    /// An empty text for servers that boot from a volume.
+    #[serde(default)]
+    image: Value,
     #[serde(default)]
     metadata: Option<Map<String, Value>>,
     #[serde(default)]
@@ -85,6 +88,10 @@ impl Server {
 
     pub(crate) fn flavor_id(&self) -> Option<&str> {
         self.flavor.as_ref().map(Identified::id)
+    }
+
+    pub(crate) fn image_id(&self) -> Option<&str> {
+        self.image.get("id")?.as_str()
     }
 
     pub(crate) fn volume_ids(&self) -> impl Iterator<Item = &str> {

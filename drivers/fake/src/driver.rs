@@ -3,10 +3,11 @@
 mod catalog;
 mod create;
 mod delete;
+mod image_list;
 mod images;
 mod tidy;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +21,8 @@ use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources, T
 use serde::Deserialize;
 use serde_json::json;
 
-use self::catalog::CatalogCache;
+use self::catalog::{CatalogCache, IMAGE_LIFETIME};
+use self::image_list::ImageList;
 use self::tidy::DownPorts;
 use crate::client::{Client, Flavor, Server, SharedList, Volume};
 use crate::options::{LabelOptions, Options, PoolOptions};
@@ -31,6 +33,7 @@ pub struct FakeDriver {
     options: Options,
     client: Client,
     catalog: Mutex<CatalogCache>,
+    images: ImageList,
     down_ports: Mutex<Option<DownPorts>>,
 }
 
@@ -53,6 +56,7 @@ impl FakeDriver {
             },
             options,
             catalog: Mutex::default(),
+            images: ImageList::new(IMAGE_LIFETIME),
             down_ports: Mutex::default(),
         }
     }
@@ -231,6 +235,12 @@ impl Driver for FakeDriver {
 
     async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
         self.client.list_images().await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let servers = self.client.list_servers().await?;
+        let images = servers.iter().filter_map(Server::image_id);
+        Ok(images.map(Into::into).collect())
     }
 
     async fn delete_image(

@@ -151,6 +151,10 @@ impl Driver for QemuDriver {
         self.images().await
     }
 
+    async fn choosable_images(&self) -> Result<Vec<CloudImage>, Error> {
+        self.files_as_images().await
+    }
+
     async fn delete_image(
         &self,
         target: &ImageTarget,

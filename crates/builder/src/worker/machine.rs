@@ -17,7 +17,7 @@ const PATIENCE: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The state stays with the caller, who may have to clean up after an error or a time-out.
-pub(super) async fn upload(
+pub async fn upload(
     driver: &dyn Driver,
     order: &UploadOrder,
     state: &mut State,
@@ -31,7 +31,7 @@ pub(super) async fn upload(
     }
 }
 
-pub(super) async fn delete(driver: &dyn Driver, target: &ImageTarget) -> Result<(), Error> {
+pub async fn delete(driver: &dyn Driver, target: &ImageTarget) -> Result<(), Error> {
     let mut state = State::default();
     let mut pace = Pace::of(driver);
     loop {

@@ -29,6 +29,7 @@ pub(super) struct UploadSettings {
     pub(super) timeout: Option<Duration>,
     /// The image's own metadata, with the provider's over it.
     pub(super) metadata: BTreeMap<String, String>,
+    pub(super) marks: Vec<Box<str>>,
 }
 
 impl UploadSettings {
@@ -45,6 +46,7 @@ impl UploadSettings {
             hook: None,
             timeout: None,
             metadata: BTreeMap::new(),
+            marks: Vec::new(),
         };
         if let Some(image) = config.images.get(image) {
             settings.add(&image.metadata);
@@ -80,6 +82,7 @@ impl UploadSettings {
         self.hook = section.post_upload_hook.as_deref().map(Into::into);
         self.timeout = Some(*section.image_upload_timeout);
         self.add(&entry.meta);
+        self.marks = entry.tags.iter().map(|tag| tag.as_str().into()).collect();
         Some(())
     }
 

@@ -27,7 +27,10 @@ use crate::jobs::{UploadJob, UploadResult, from_payload, to_payload};
 const MADE_UP: u64 = 5_000_000_000;
 
 /// What is done in one upload: convert, upload, ask the hook.
-const STEPS: u64 = 3;
+const STEPS: u64 = 3 * STEP;
+
+/// As fine as a single step is told.
+const STEP: u64 = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {

@@ -1,6 +1,7 @@
 //! `driver: aws`.
 
-use super::image::{Connection, ImageFilter, image_driver};
+use super::image::{Connection, image_driver};
+use super::image_filters::{ImageFilter, check_filters};
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
@@ -139,7 +140,9 @@ section! {
     }
 }
 
-fn check_cloud_image(_image: &AwsCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_cloud_image(image: &AwsCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+    let filters = image.image_filters.as_ref();
+    check_filters(filters, map, decoder, Judgement::Lenient);
     decoder.exactly_one(map, &["image-id", "image-filters"], Judgement::Lenient);
 }
 

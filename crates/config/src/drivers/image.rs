@@ -1,9 +1,7 @@
 //! What the image entries of several drivers share.
 
-use crate::decode::Decoder;
 use crate::section::section;
 use crate::values::Port;
-use crate::yaml::Map;
 
 const SSH_PORT: Port = Port(22);
 const WINRM_PORT: Port = Port(5986);
@@ -15,26 +13,6 @@ section! {
         "connection-type" connection_type: String = default("ssh".to_owned());
         /// Port of that connection.
         "connection-port" connection_port: Port = inherit("22, or 5986 for winrm", if connection_type == "winrm" { WINRM_PORT } else { SSH_PORT });
-    }
-}
-
-section! {
-    /// A condition on images; of those that meet all conditions the newest is used.
-    pub struct ImageFilter (_outer: ()) checked by check_filter {
-        /// Property to look at.
-        "name" | "Name" name: String = required;
-        /// Values of which one must match.
-        "values" | "Values" values: Vec<String> = required;
-    }
-}
-
-fn check_filter(filter: &ImageFilter, map: &Map, decoder: &mut Decoder<'_>) {
-    if filter.values.is_empty() && (map.set("values").or(map.set("Values"))).is_some() {
-        decoder.lenient(
-            "empty-list",
-            map.head(),
-            "a filter without values matches nothing",
-        );
     }
 }
 
@@ -69,6 +47,15 @@ macro_rules! image_driver {
 
             fn cloud_images(&self) -> Vec<&$crate::values::Name> {
                 self.cloud_images.iter().map(|image| &image.name).collect()
+            }
+
+            fn image_filters(
+                &self,
+            ) -> Vec<(&$crate::values::Name, &[$crate::drivers::ImageFilter])> {
+                let chosen = self.cloud_images.iter();
+                chosen
+                    .filter_map(|image| Some((&image.name, image.image_filters.as_deref()?)))
+                    .collect()
             }
         }
     };

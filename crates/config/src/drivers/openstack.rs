@@ -1,6 +1,7 @@
 //! `driver: openstack`, and `driver: fake`, which takes the same keys.
 
-use super::image::{Connection, ImageFilter, image_driver};
+use super::image::{Connection, image_driver};
+use super::image_filters::{ImageFilter, check_filters};
 use super::simulate::Simulate;
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{DriverSection, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
@@ -43,6 +44,8 @@ section! {
         "image-upload-timeout" image_upload_timeout: Seconds = default(Seconds::new(3600));
         /// Name of uploaded images; knows `{image_name}`, `{upload_id}` and `{timestamp}`.
         "image-name-format" image_name_format: String = default("{image_name}-{timestamp}".to_owned());
+        /// Whether images are staged and then imported by Glance, for clouds that convert or distribute them at that.
+        "image-import" [ours] image_import: bool = default(false);
         /// Program to run after an upload, with the provider, the cloud's image id and the file as arguments.
         "post-upload-hook" post_upload_hook: Option<String> = optional;
         /// Whether unattached floating IPs are removed.
@@ -71,6 +74,8 @@ section! {
         "config-drive" config_drive: Option<bool> = optional;
         /// Image properties, over the image's own `metadata`.
         "meta" meta: Object = default(Object::new());
+        /// Image tags: words without a value.
+        "tags" [ours] tags: Vec<String> = default(Vec::<String>::new());
     }
 }
 
@@ -96,7 +101,9 @@ section! {
     }
 }
 
-fn check_cloud_image(_image: &OpenStackCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_cloud_image(image: &OpenStackCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+    let filters = image.image_filters.as_ref();
+    check_filters(filters, map, decoder, Judgement::Strict);
     decoder.at_most_one(
         map,
         &["image-id", "image-name", "image-filters"],
@@ -197,6 +204,10 @@ macro_rules! delegate_to_settings {
 
             fn cloud_images(&self) -> Vec<&Name> {
                 self.settings.cloud_images()
+            }
+
+            fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
+                self.settings.image_filters()
             }
         })+
     };

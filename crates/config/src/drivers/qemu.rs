@@ -1,6 +1,7 @@
 //! `driver: qemu`: virtual machines on this host.
 
-use super::image::{Connection, ImageFilter, image_driver};
+use super::image::{Connection, image_driver};
+use super::image_filters::{ImageFilter, check_filters};
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
@@ -91,7 +92,9 @@ section! {
     }
 }
 
-fn check_cloud_image(_image: &QemuCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_cloud_image(image: &QemuCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
+    let filters = image.image_filters.as_ref();
+    check_filters(filters, map, decoder, Judgement::Strict);
     decoder.exactly_one(map, &["path", "image-filters"], Judgement::Strict);
 }
 

@@ -396,6 +396,8 @@ fn upload_order(setup: &Setup, upload: UploadId) -> Result<UploadOrder, Error> {
         md5: None,
         sha256: None,
         metadata: Default::default(),
+        marks: Vec::new(),
         tags: setup.owner.upload_tags(BUILD, upload),
+        progress: Default::default(),
     })
 }

@@ -2,8 +2,13 @@
 //!
 //! What `nodepool` can do with images is done by the same code; the rest is here.
 
+mod candidates;
+mod cloud;
 mod logs;
 mod provenance;
+mod publish;
+mod published;
+mod retire;
 mod trial;
 mod wait;
 mod why;
@@ -13,11 +18,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use nodeyard_model::{BuildKey, ImageName};
+use nodeyard_model::{BuildKey, ImageName, Timestamp};
 use nodeyard_store::registry::Registry;
 
 use crate::commands::nodepool::{UploadArgs, image_data, images, lists};
 use crate::context::Context;
+use crate::exit::Outcome;
 use crate::store_access::{self, TargetArgs};
 
 #[derive(Debug, Args)]
@@ -30,6 +36,26 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 enum ImageCommand {
+    #[command(flatten)]
+    OnStore(StoreCommand),
+    /// Show what `image-filters` find in the clouds now: which image wins, and why the others do not
+    Candidates {
+        /// A label, or a cloud image as `provider/image`; everything when absent
+        what: Option<String>,
+        /// Also show images that meet no condition at all
+        #[arg(long)]
+        all: bool,
+    },
+    /// Put an image into a cloud, for `image-filters` to find; for jobs, needs no store
+    Publish(publish::PublishArgs),
+    /// Remove all but the newest of an image that jobs have published; needs no store
+    Prune(retire::PruneArgs),
+    /// Find, and remove, what aborted jobs have left of images they published; needs no store
+    Leaks(retire::LeaksArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum StoreCommand {
     /// List images: which are paused, which are asked for or being built
     Status,
     /// List builds
@@ -91,25 +117,42 @@ enum ImageCommand {
     Import { path: PathBuf },
 }
 
-pub(crate) async fn run(args: ImageArgs, context: &Context) -> anyhow::Result<()> {
-    let access = store_access::open(&args.target, context).await?;
-    let registry = Registry::new(Arc::clone(&access.tree));
-    let result = on_store(args.command, &registry, context).await;
-    registry.locks().settled().await;
-    access.close().await;
-    result
+pub(crate) async fn run(args: ImageArgs, context: &Context) -> anyhow::Result<Outcome> {
+    match args.command {
+        ImageCommand::Candidates { what, all } => {
+            candidates::show(context, what.as_deref(), all).await?;
+        }
+        ImageCommand::Publish(args) => publish::publish(args, context).await?,
+        ImageCommand::Prune(args) => return retire::prune(args, context).await,
+        ImageCommand::Leaks(args) => return retire::leaks(args, context).await,
+        ImageCommand::OnStore(command) => {
+            let access = store_access::open(&args.target, context).await?;
+            let registry = Registry::new(Arc::clone(&access.tree));
+            let result = on_store(command, &registry, context).await;
+            registry.locks().settled().await;
+            access.close().await;
+            result?;
+        }
+    }
+    Ok(Outcome::Success)
+}
+
+/// For tables: to the second, in UTC.
+fn time(at: Timestamp) -> String {
+    let at = jiff::Timestamp::from_second(at.as_secs() as i64);
+    at.map_or_else(|_| String::new(), |at| at.to_string())
 }
 
 async fn on_store(
-    command: ImageCommand,
+    command: StoreCommand,
     registry: &Registry,
     context: &Context,
 ) -> anyhow::Result<()> {
     match command {
-        ImageCommand::Status => lists::image_status(registry, context.format).await,
-        ImageCommand::Builds => lists::builds(registry, context.format).await,
-        ImageCommand::Uploads => lists::uploads(registry, context.format).await,
-        ImageCommand::Build { image, wait } => {
+        StoreCommand::Status => lists::image_status(registry, context.format).await,
+        StoreCommand::Builds => lists::builds(registry, context.format).await,
+        StoreCommand::Uploads => lists::uploads(registry, context.format).await,
+        StoreCommand::Build { image, wait } => {
             let before = wait::builds(registry, &image).await?;
             images::request_build(registry, context, &image).await?;
             match wait {
@@ -117,22 +160,22 @@ async fn on_store(
                 false => Ok(()),
             }
         }
-        ImageCommand::Wait { image } => {
+        StoreCommand::Wait { image } => {
             wait::for_build(registry, context, &image, &BTreeSet::new()).await
         }
-        ImageCommand::Why { image } => why::explain(registry, context, image).await,
-        ImageCommand::Provenance { build } => provenance::show(registry, context, &build).await,
-        ImageCommand::Logs { build, follow } => {
+        StoreCommand::Why { image } => why::explain(registry, context, image).await,
+        StoreCommand::Provenance { build } => provenance::show(registry, context, &build).await,
+        StoreCommand::Logs { build, follow } => {
             logs::print(registry, context, &build, follow).await
         }
-        ImageCommand::Pause { image } => images::pause(registry, &image).await,
-        ImageCommand::Unpause { image } => images::unpause(registry, &image).await,
-        ImageCommand::Pin { build } => trial::pin(registry, &build).await,
-        ImageCommand::Unpin { image } => trial::unpin(registry, &image).await,
-        ImageCommand::Rollback { image } => trial::roll_back(registry, &image).await,
-        ImageCommand::Delete { build } => images::delete_build(registry, &build).await,
-        ImageCommand::DeleteUpload(args) => images::delete_upload(registry, args).await,
-        ImageCommand::Export { path } => image_data::export(registry, &path).await,
-        ImageCommand::Import { path } => image_data::import(registry, &path).await,
+        StoreCommand::Pause { image } => images::pause(registry, &image).await,
+        StoreCommand::Unpause { image } => images::unpause(registry, &image).await,
+        StoreCommand::Pin { build } => trial::pin(registry, &build).await,
+        StoreCommand::Unpin { image } => trial::unpin(registry, &image).await,
+        StoreCommand::Rollback { image } => trial::roll_back(registry, &image).await,
+        StoreCommand::Delete { build } => images::delete_build(registry, &build).await,
+        StoreCommand::DeleteUpload(args) => images::delete_upload(registry, args).await,
+        StoreCommand::Export { path } => image_data::export(registry, &path).await,
+        StoreCommand::Import { path } => image_data::import(registry, &path).await,
     }
 }

@@ -115,7 +115,7 @@ fn images_that_no_record_knows_are_listed() {
     cloud
         .nodepool(&["alien-image-list", "other"])
         .failed("no provider other");
-    // There is no driver for it yet: alone that is an error, among others it is left out.
+    // No clouds.yaml knows its cloud: alone that is an error, among others it is left out.
     cloud
         .nodepool(&["alien-image-list", "elsewhere"])
         .failed("the driver of elsewhere does not start");

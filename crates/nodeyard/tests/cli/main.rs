@@ -27,6 +27,7 @@ mod nodepool;
 mod packaging;
 mod pod;
 mod programs;
+mod published;
 mod qemu;
 mod request;
 mod store;

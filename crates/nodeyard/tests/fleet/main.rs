@@ -1,5 +1,5 @@
 //! The built `nodepool-launcher` in the company it is made for: ZooKeeper with TLS, Zuul's own classes, a complete
-//! Zuul, and the launcher of Python Nodepool.
+//! Zuul, OpenStack, and the launcher of Python Nodepool.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,5 +16,6 @@ mod killed;
 mod metastatic;
 mod mixed;
 mod nodepools_own_tests;
+mod openstack;
 mod zuul_client;
 mod zuul_images;

@@ -232,10 +232,11 @@ impl World {
             let of = setup.labels.get(label)?;
             match &of.readiness {
                 Readiness::Ready => {}
-                Readiness::ImageMissing { image } => {
+                Readiness::ImageMissing { image, reason } => {
                     return Some(Decline::ImageMissing {
                         label: label.clone(),
                         image: image.clone(),
+                        reason: reason.clone(),
                     });
                 }
                 Readiness::Broken { reason } => {

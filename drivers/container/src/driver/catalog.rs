@@ -68,20 +68,18 @@ impl ContainerDriver {
         let Some(choice) = self.choice(label)? else {
             return Ok(Readiness::Ready);
         };
-        if find(&choice, &self.recent_images(now).await?).is_some() {
+        let images = self.recent_images(now).await?;
+        if find(&choice, &images).is_some() {
             return Ok(Readiness::Ready);
         }
         Ok(match &choice {
-            ImageChoice::Reference(reference) if is_made_here(reference) => {
-                Readiness::NotReady(format!("image {reference} is not in the container runtime"))
+            ImageChoice::Reference(reference) if !is_made_here(reference) => {
+                match self.recent_failure(reference, now) {
+                    Some(why) => Readiness::NotReady(why),
+                    None => Readiness::Ready,
+                }
             }
-            ImageChoice::Reference(reference) => match self.recent_failure(reference, now) {
-                Some(why) => Readiness::NotReady(why),
-                None => Readiness::Ready,
-            },
-            choice => Readiness::NotReady(format!(
-                "the container runtime has no image with {choice:?}"
-            )),
+            choice => Readiness::NotReady(nothing_found(choice, &images)),
         })
     }
 
@@ -118,16 +116,15 @@ impl ContainerDriver {
                 label.name
             ))
         })?;
-        if let Some(image) = find(&choice, &self.engine.images().await?) {
+        let images = self.engine.images().await?;
+        if let Some(image) = find(&choice, &images) {
             return Ok(image.id.clone());
         }
         let reference = match &choice {
             ImageChoice::Reference(reference) if !is_made_here(reference) => reference,
             choice => {
-                return Err(Error::permanent(format!(
-                    "label {}: the container runtime has no image with {choice:?}",
-                    label.name
-                )));
+                let nothing = nothing_found(choice, &images);
+                return Err(Error::permanent(format!("label {}: {nothing}", label.name)));
             }
         };
         self.pull(reference, now).await
@@ -175,6 +172,18 @@ fn find<'a>(choice: &ImageChoice, images: &'a [Image]) -> Option<&'a Image> {
             let known: Vec<_> = images.iter().map(Image::to_cloud_image).collect();
             let newest = image_filters::newest(filters, &known)?.id.as_text()?;
             images.iter().find(|image| image.id == newest)
+        }
+    }
+}
+
+/// What was looked for in vain.
+fn nothing_found(choice: &ImageChoice, images: &[Image]) -> String {
+    match choice {
+        ImageChoice::Id(id) => format!("the container runtime has no image with id {id}"),
+        ImageChoice::Reference(name) => format!("image {name} is not in the container runtime"),
+        ImageChoice::Filters(filters) => {
+            let known: Vec<_> = images.iter().map(Image::to_cloud_image).collect();
+            image_filters::nothing_found(filters, &known)
         }
     }
 }

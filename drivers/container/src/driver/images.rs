@@ -1,6 +1,8 @@
 //! Uploads: root file system archives that become images of the runtime.
 
-use nodeyard_driver::{Error, ImageSource, ImageTarget, State, Step, UploadOrder, UploadedImage};
+use nodeyard_driver::{
+    Error, ImageSource, ImageTarget, State, Step, Tags, UploadOrder, UploadedImage,
+};
 use nodeyard_model::{Timestamp, UploadKey};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,11 @@ impl ContainerDriver {
         state: &mut State,
     ) -> Result<Step<UploadedImage>, Error> {
         check_format(&order.format)?;
+        if !order.marks.is_empty() {
+            return Err(Error::permanent(
+                "images of a container runtime have no tags without a value; use properties",
+            ));
+        }
         let ImageSource::File(file) = &order.source else {
             return Err(Error::unsupported("fetch images from elsewhere"));
         };
@@ -31,7 +38,7 @@ impl ContainerDriver {
         let earlier = if state.take_fresh() {
             None
         } else {
-            self.take_over(&order.upload).await?
+            self.take_over(&order.tags).await?
         };
         let id = match earlier {
             Some(image) => image.id,
@@ -45,8 +52,8 @@ impl ContainerDriver {
     }
 
     /// What an earlier run of this order left behind: one is taken over, the others go.
-    async fn take_over(&self, upload: &UploadKey) -> Result<Option<Image>, Error> {
-        let mut images = self.images_of(upload).await?.into_iter();
+    async fn take_over(&self, tags: &Tags) -> Result<Option<Image>, Error> {
+        let mut images = self.images_with(|of| of == tags).await?.into_iter();
         let good = images.next();
         for image in images {
             self.remove_image(&image).await?;
@@ -56,8 +63,13 @@ impl ContainerDriver {
 
     async fn images_of(&self, upload: &UploadKey) -> Result<Vec<Image>, Error> {
         let owner = &self.options.owner;
+        self.images_with(|tags| owner.owns_upload(tags, upload.build.build, upload.upload))
+            .await
+    }
+
+    async fn images_with(&self, ours: impl Fn(&Tags) -> bool + Send) -> Result<Vec<Image>, Error> {
         let mut images = self.engine.images().await?;
-        images.retain(|image| owner.owns_upload(&image.tags(), upload.build.build, upload.upload));
+        images.retain(|image| ours(&image.tags()));
         // The last of several imports has the name.
         images.sort_by_key(|image| image.references().next().is_none());
         Ok(images)

@@ -45,6 +45,8 @@ fn upload_order(system: &str, number: u32, file: &Path, format: &str) -> UploadO
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
         tags: owner(system).upload_tags(build, upload),
+        marks: Vec::new(),
+        progress: Default::default(),
     }
 }
 

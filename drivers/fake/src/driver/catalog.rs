@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_driver::{CloudImage, Error, ExternalId, ImageStatus, Readiness, image_filters};
+use nodeyard_driver::{Error, ExternalId, ImageFilter, ImageStatus, Readiness, image_filters};
 use nodeyard_model::{Resources, Timestamp};
 use serde_json::json;
 
@@ -13,20 +13,21 @@ use crate::client::{Flavor, Network};
 use crate::options::{CloudImageOptions, ImageChoice, LabelImage, LabelOptions};
 
 /// A newer image of the same name or that meets the same conditions is noticed after this time.
-const IMAGE_LIFETIME: Duration = Duration::from_secs(300);
+pub(super) const IMAGE_LIFETIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(super) struct CatalogCache {
     flavors: Option<Arc<[Flavor]>>,
     zones: Option<Vec<Box<str>>>,
     networks: HashMap<Box<str>, Network>,
-    /// By the entry of `cloud-images`: what was found, and when.
+    /// By the entry of `cloud-images`: what was found by name, and when.
     images: HashMap<Box<str>, (Option<ExternalId>, Timestamp)>,
 }
 
 impl FakeDriver {
     pub(super) fn forget_catalog(&self) {
         *lock(&self.catalog) = CatalogCache::default();
+        self.images.outdated();
     }
 
     /// The smallest first.
@@ -120,12 +121,8 @@ impl FakeDriver {
             return Ok(Readiness::Ready);
         };
         Ok(match self.find_cloud_image(name, now).await? {
-            Some(_) => Readiness::Ready,
-            None => {
-                let choice = &self.cloud_image(name)?.choice;
-                let text = format!("cloud-image {name:?} is not in the cloud: no {choice:?}");
-                Readiness::NotReady(text)
-            }
+            Ok(_) => Readiness::Ready,
+            Err(reason) => Readiness::NotReady(reason),
         })
     }
 
@@ -137,22 +134,53 @@ impl FakeDriver {
     ) -> Result<(ExternalId, Option<bool>), Error> {
         let config_drive = self.cloud_image(name)?.config_drive;
         match self.find_cloud_image(name, now).await? {
-            Some(id) => Ok((id, config_drive)),
-            None => Err(Error::permanent(format!(
-                "cloud-image {name:?} is not in the cloud"
-            ))),
+            Ok(id) => Ok((id, config_drive)),
+            Err(reason) => Err(Error::permanent(format!("cloud-image {name:?}: {reason}"))),
         }
     }
 
+    /// The inner error says what was looked for in vain.
     async fn find_cloud_image(
         &self,
         name: &str,
         now: Timestamp,
-    ) -> Result<Option<ExternalId>, Error> {
-        let choice = &self.cloud_image(name)?.choice;
-        if let ImageChoice::Id(id) = choice {
-            return Ok(Some((&**id).into()));
+    ) -> Result<Result<ExternalId, String>, Error> {
+        match &self.cloud_image(name)?.choice {
+            ImageChoice::Id(id) => Ok(Ok((&**id).into())),
+            ImageChoice::Name(wanted) => {
+                let found = self.find_by_name(name, wanted, now).await?;
+                Ok(found.ok_or_else(|| format!("there is no active image named {wanted:?}")))
+            }
+            ImageChoice::Filters(filters) => self.find_by_filters(filters, now).await,
         }
+    }
+
+    async fn find_by_filters(
+        &self,
+        filters: &[ImageFilter],
+        now: Timestamp,
+    ) -> Result<Result<ExternalId, String>, Error> {
+        let images = self.images.recent(now, self.client.list_images()).await?;
+        if let Some(image) = image_filters::newest(filters, &*images) {
+            return Ok(Ok(image.id.clone()));
+        }
+        // Whoever waits for an image looks more often than those who have one.
+        let interval = self.options.image_check_interval;
+        let images = self
+            .images
+            .not_older_than(interval, now, self.client.list_images())
+            .await?;
+        let found = image_filters::newest(filters, &*images);
+        let found = found.map(|image| image.id.clone());
+        Ok(found.ok_or_else(|| image_filters::nothing_found(filters, &*images)))
+    }
+
+    async fn find_by_name(
+        &self,
+        name: &str,
+        wanted: &str,
+        now: Timestamp,
+    ) -> Result<Option<ExternalId>, Error> {
         if let Some((found, at)) = lock(&self.catalog).images.get(name) {
             let lifetime = if found.is_some() {
                 IMAGE_LIFETIME
@@ -163,15 +191,8 @@ impl FakeDriver {
                 return Ok(found.clone());
             }
         }
-        let usable = |image: &CloudImage| image.status == ImageStatus::Active;
-        let image = match choice {
-            ImageChoice::Id(_) => None,
-            ImageChoice::Name(name) => self.client.get_image(name).await?.filter(usable),
-            ImageChoice::Filters(filters) => {
-                let images = self.client.list_images().await?;
-                image_filters::newest(filters, &images).cloned()
-            }
-        };
+        let image = self.client.get_image(wanted).await?;
+        let image = image.filter(|image| image.status == ImageStatus::Active);
         let found = image.map(|image| image.id);
         lock(&self.catalog)
             .images

@@ -1,7 +1,7 @@
 //! Uploads.
 
 use nodeyard_driver::{
-    CloudImage, Error, ImageSource, ImageStatus, ImageTarget, State, Step, UploadOrder,
+    CloudImage, Error, ImageSource, ImageStatus, ImageTarget, State, Step, Tags, UploadOrder,
     UploadedImage,
 };
 use nodeyard_model::{Timestamp, UploadKey};
@@ -45,7 +45,7 @@ impl FakeDriver {
                 let earlier = if state.take_fresh() {
                     None
                 } else {
-                    self.take_over(&order.upload).await?
+                    self.take_over(&order.tags).await?
                 };
                 let image = match earlier {
                     Some(image) => image,
@@ -64,10 +64,13 @@ impl FakeDriver {
             Upload::Saving { image, since } => {
                 let found = self.client.get_image(&image).await?;
                 match found.as_ref().map(|image| image.status) {
-                    Some(ImageStatus::Active) => Ok(Step::Done(UploadedImage {
-                        external_id: image.as_str().into(),
-                        external_name: order.name.clone(),
-                    })),
+                    Some(ImageStatus::Active) => {
+                        self.images.outdated();
+                        Ok(Step::Done(UploadedImage {
+                            external_id: image.as_str().into(),
+                            external_name: order.name.clone(),
+                        }))
+                    }
                     Some(ImageStatus::Pending) => {
                         Ok(Step::wait(self.options.poll.after(now.since(since))))
                     }
@@ -83,9 +86,11 @@ impl FakeDriver {
     }
 
     /// What an earlier run of this order left behind: one good image is taken over, everything else goes.
-    async fn take_over(&self, upload: &UploadKey) -> Result<Option<CloudImage>, Error> {
+    async fn take_over(&self, tags: &Tags) -> Result<Option<CloudImage>, Error> {
         let mut good = None;
-        for image in self.images_of(upload).await? {
+        let mut images = self.client.list_images().await?;
+        images.retain(|image| image.tags() == *tags);
+        for image in images {
             if good.is_none() && image.status != ImageStatus::Failed {
                 good = Some(image);
             } else {
@@ -124,6 +129,7 @@ impl FakeDriver {
                 if images.is_empty() {
                     return Ok(Step::Done(()));
                 }
+                self.images.outdated();
                 state.write(&Delete::Going { images, since: now })?;
                 Ok(Step::go_on())
             }
@@ -159,6 +165,8 @@ fn upload_arguments(order: &UploadOrder) -> Result<Value, Error> {
     arguments.insert("name".to_owned(), (&*order.name).into());
     arguments.insert("filename".to_owned(), filename.into());
     arguments.insert("disk_format".to_owned(), (&*order.format).into());
+    let marks: Vec<&str> = order.marks.iter().map(|mark| &**mark).collect();
+    arguments.insert("tags".to_owned(), marks.into());
     arguments.insert("wait".to_owned(), false.into());
     for (key, digest) in [("md5", &order.md5), ("sha256", &order.sha256)] {
         if let Some(digest) = digest {

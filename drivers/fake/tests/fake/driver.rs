@@ -310,7 +310,10 @@ async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
             .await
             .unwrap()
     };
-    assert!(matches!(ready().await, Readiness::NotReady(_)));
+    let Readiness::NotReady(reason) = ready().await else {
+        panic!("there is no such image")
+    };
+    assert!(reason.contains("os \"jam*\""), "{reason}");
     let upload = json!({"name": "i", "filename": "/i", "wait": false, "os": "jammy"});
     ask(&bench.world, "create_image", &upload).unwrap();
     bench.hand.advance(Duration::from_millis(99));
@@ -320,6 +323,46 @@ async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
     bench.launch(1).await.unwrap();
     let image = ask(&bench.world, "get_image", &json!({"name_or_id": "i"})).unwrap();
     assert_eq!(bench.ask("list_servers")[0]["image"]["id"], image["id"]);
+}
+
+#[tokio::test]
+async fn filters_follow_the_images() {
+    let mut with_filters = options(|_| {});
+    with_filters.cloud_images[0].choice = ImageChoice::Filters(vec![ImageFilter {
+        name: "tag".to_owned(),
+        values: vec!["ci".to_owned()],
+    }]);
+    let bench = Bench::new(simulate(), with_filters);
+    let create = |name: &str| {
+        let image = json!({"name": name, "filename": "/i", "tags": ["ci"], "wait": false});
+        let id = ask(&bench.world, "create_image", &image).unwrap()["id"].clone();
+        bench.hand.advance(Duration::from_secs(1));
+        id
+    };
+    let image_of = |number: usize| bench.ask("list_servers")[number]["image"]["id"].clone();
+    let first = create("first");
+    bench.launch(1).await.unwrap();
+    assert_eq!(image_of(0), first);
+
+    // A newer one is noticed after a while.
+    let second = create("second");
+    bench.hand.advance(Duration::from_secs(31));
+    bench.launch(2).await.unwrap();
+    assert_eq!(image_of(1), second);
+
+    // One that is gone is noticed when it is missed.
+    ask(&bench.world, "delete_image", &json!({"id": second})).unwrap();
+    let mut state = State::fresh();
+    let error = bench.create(&order(3), &mut state).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Failed);
+    bench.create(&order(3), &mut state).await.unwrap();
+    assert_eq!(image_of(2), first);
+
+    let used = bench.driver.images_in_use().await.unwrap();
+    let used: Vec<String> = used.iter().map(ToString::to_string).collect();
+    let mut expected = [first, second].map(|id| id.as_str().unwrap().to_owned());
+    expected.sort();
+    assert_eq!(used, expected);
 }
 
 #[tokio::test]

@@ -37,7 +37,9 @@ impl QemuDriver {
         let ImageSource::File(source) = &order.source else {
             return Err(Error::unsupported("fetch images from elsewhere"));
         };
-        let build = order.upload.build.build;
+        if !order.marks.is_empty() {
+            return Err(Error::unsupported("give tags to images"));
+        }
         let mut uploads = if state.take_fresh() {
             Vec::new()
         } else {
@@ -47,10 +49,8 @@ impl QemuDriver {
             Progress::Ordered => {
                 let format = DiskFormat::parse(&order.format)?;
                 check(source, format)?;
-                let owner = &self.options.owner;
                 uploads.retain(|upload| {
-                    owner.owns_upload(&upload.tags, build, order.upload.upload)
-                        && upload.status != UploadStatus::Going
+                    upload.tags == order.tags && upload.status != UploadStatus::Going
                 });
                 let upload = match uploads.pop() {
                     Some(upload) => upload,
@@ -117,6 +117,15 @@ impl QemuDriver {
             .collect())
     }
 
+    /// What filters choose from: files of the operator's only.
+    pub(super) async fn files_as_images(&self) -> Result<Vec<CloudImage>, Error> {
+        let files = self.host.files().await?;
+        Ok(files
+            .iter()
+            .filter_map(|path| file_as_image(path))
+            .collect())
+    }
+
     /// The file of a cloud image.
     pub(super) async fn cloud_image_file(&self, name: &str) -> Result<PathBuf, Error> {
         match &self.options.cloud_image(name)?.choice {
@@ -137,9 +146,9 @@ impl QemuDriver {
                 found.ok_or_else(|| {
                     let directory = self.options.directory.join("images");
                     let directory = directory.display();
-                    Error::permanent(format!(
-                        "no file in {directory} meets the filters of cloud image {name}"
-                    ))
+                    let images = images.iter().map(|(image, _)| image);
+                    let nothing = image_filters::nothing_found(filters, images);
+                    Error::permanent(format!("cloud image {name}, in {directory}: {nothing}"))
                 })
             }
         }

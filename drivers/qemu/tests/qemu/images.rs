@@ -36,6 +36,8 @@ fn upload(yard: &Yard, file: &str, format: &str) -> UploadOrder {
         sha256: None,
         metadata: [("role".to_owned(), "test".to_owned())].into(),
         tags: owner().upload_tags(BUILD, key(1).upload),
+        marks: Vec::new(),
+        progress: Default::default(),
     }
 }
 
@@ -207,9 +209,7 @@ async fn the_newest_file_that_meets_the_filters_is_used() {
     let driver = yard.driver();
     let error = launch(&driver, &order(1)).await.unwrap_err();
     assert!(
-        error
-            .to_string()
-            .contains("meets the filters of cloud image file"),
+        error.to_string().contains("there is no active image with"),
         "{error}"
     );
     let readiness = driver

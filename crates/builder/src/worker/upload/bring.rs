@@ -1,16 +1,20 @@
 //! One upload, from the file to the cloud.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_driver::{Driver, ImageSource, ImageTarget, Owner, State, UploadOrder, UploadedImage};
+use nodeyard_driver::{
+    Bytes, Driver, ImageSource, ImageTarget, Owner, Progress, State, UploadOrder, UploadedImage,
+};
 use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
 use nodeyard_model::{UploadKey, with_causes};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Key, find_driver, upload_key};
+use super::{Key, STEP, find_driver, upload_key};
 use crate::jobs::{UploadJob, UploadResult};
 use crate::worker::info::to_manifest;
 use crate::worker::problem::{Problem, blocking};
@@ -132,16 +136,17 @@ impl Upload {
             State::fresh()
         };
         let file = self.file().await?;
-        steps.send_replace(1);
+        steps.send_replace(STEP);
         let order = self.order(file.clone());
         let limit = self.settings.timeout.unwrap_or(USUAL_LIMIT);
         let uploaded = tokio::select! {
             uploaded = tokio::time::timeout(limit, machine::upload(&*self.driver, &order, &mut state)) => uploaded,
             () = self.context.stopping.cancelled() => return Err(stopped()),
+            never = follow(&order.progress, steps) => match never {},
         };
         let problem = match uploaded {
             Ok(Ok(image)) => {
-                steps.send_replace(2);
+                steps.send_replace(2 * STEP);
                 state.external_id = Some(image.external_id.clone());
                 match self.agreed(&image, &file, limit).await {
                     Ok(()) => return Ok(self.result(image).await),
@@ -200,6 +205,8 @@ impl Upload {
             md5: digests.md5,
             sha256: digests.sha256,
             metadata: self.settings.metadata.clone(),
+            marks: self.settings.marks.clone(),
+            progress: Progress::default(),
         }
     }
 
@@ -264,6 +271,19 @@ impl Upload {
             error = &*error, id = %self.key.id, provider = %self.key.provider, upload = %self.key.upload,
             "what a failed upload left in the cloud could not be removed"
         );
+    }
+}
+
+/// Tells how much of the file has arrived.
+async fn follow(progress: &Progress, steps: &watch::Sender<u64>) -> Infallible {
+    let mut progress = progress.watch();
+    loop {
+        if progress.changed().await.is_err() {
+            return pending().await;
+        }
+        let Bytes { sent, all } = *progress.borrow_and_update();
+        let part = u128::from(sent.min(all)) * u128::from(STEP) / u128::from(all.max(1));
+        steps.send_replace(STEP + u64::try_from(part).unwrap_or(STEP));
     }
 }
 

@@ -13,6 +13,7 @@ use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_container::{self as container, ContainerDriver};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
+use nodeyard_driver_openstack::{self as openstack, OpenStackDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
@@ -102,6 +103,11 @@ impl Drivers {
             #[cfg(feature = "kubernetes")]
             config::Driver::Kubernetes(section) => {
                 clusters::kubernetes(section, owner, Arc::clone(&self.scanner))
+            }
+            config::Driver::OpenStack(section) => {
+                let options = openstack::Options::of(section, owner)?;
+                let around = openstack::Surroundings::of_process();
+                Ok(Arc::new(OpenStackDriver::connect(options, &around)?))
             }
             #[cfg(feature = "kubernetes")]
             config::Driver::OpenShift(section) => {

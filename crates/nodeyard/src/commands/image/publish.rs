@@ -1,0 +1,266 @@
+//! `nodeyard image publish`: a job puts an image into a cloud by itself.
+//!
+//! What a job calls its publication, usually the id of its build, is part of the image's mark. A job that is repeated
+//! under the same id takes over what is complete and replaces what is not, so nothing is there twice.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs::File;
+use std::future::pending;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use clap::Args;
+use nodeyard_builder::worker::machine;
+use nodeyard_driver::{
+    Error, ImageSource, ImageStatus, ImageTarget, Progress, State, UploadOrder, UploadedImage,
+};
+use nodeyard_image::{Digests, Format, digest, inspect};
+use nodeyard_model::{BuildId, ProviderName};
+use serde::Serialize;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::cloud::{Cloud, CloudArgs};
+use super::published::{Publisher, no_record, word};
+use crate::commands::nodepool::now;
+use crate::commands::signals;
+use crate::context::Context;
+use crate::output::{self, Format as Output};
+
+/// How long a cloud gets to remove what has failed.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(120);
+
+/// Keys that clouds give a meaning of their own, or that make up the mark.
+const RESERVED: [&str; 2] = ["nodeyard_", "nodepool_"];
+
+#[derive(Debug, Args)]
+pub(crate) struct PublishArgs {
+    /// The image file
+    file: PathBuf,
+    /// The image of which this is a new state; `nodeyard_published_image` of the file in the cloud
+    #[arg(long, value_parser = word)]
+    image: String,
+    #[command(flatten)]
+    cloud: CloudArgs,
+    #[command(flatten)]
+    publisher: Publisher,
+    /// The publication, usually the id of the job's build; a new one when absent
+    #[arg(long, value_parser = word)]
+    id: Option<String>,
+    /// Format of the file; by its ending when absent
+    #[arg(long, value_name = "FORMAT")]
+    file_format: Option<String>,
+    /// Its name in the cloud; the image's with the time when absent
+    #[arg(long)]
+    name: Option<String>,
+    /// A property that filters can look for
+    #[arg(long = "property", value_name = "KEY=VALUE", value_parser = property)]
+    properties: Vec<(String, String)>,
+    /// A tag that filters can look for
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+    /// Seconds until it is given up
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    limit: u64,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn property(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    if key.is_empty() || RESERVED.iter().any(|reserved| key.starts_with(reserved)) {
+        return Err(format!(
+            "{key:?} is not free to use as the name of a property"
+        ));
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    cloud: &'a str,
+    image: &'a str,
+    publication: &'a str,
+    /// None of a dry run.
+    id: Option<String>,
+    name: &'a str,
+    format: &'a str,
+    sha256: Option<&'a str>,
+    properties: &'a BTreeMap<String, String>,
+    tags: &'a [String],
+    /// `published`, `taken-over` or `dry-run`.
+    outcome: &'static str,
+}
+
+pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Result<()> {
+    let format = format(&args)?;
+    let cloud = Cloud::of(&args.cloud, context, args.publisher.system())?;
+    ensure!(
+        cloud.driver.capabilities().manages_images,
+        "{} takes no images",
+        cloud.name
+    );
+    let id = match &args.id {
+        Some(id) => id.clone(),
+        None => Uuid::new_v4().simple().to_string(),
+    };
+    let file = args.file.clone();
+    let digests = tokio::task::spawn_blocking(move || digest(&file)).await??;
+    let order = order(&args, &cloud.provider, &id, &format, &digests)?;
+    let mut report = Report {
+        cloud: &cloud.name,
+        image: &args.image,
+        publication: &id,
+        id: None,
+        name: &order.name,
+        format: format.as_str(),
+        sha256: digests.sha256.as_deref(),
+        properties: &order.metadata,
+        tags: &args.tags,
+        outcome: "dry-run",
+    };
+    if !args.dry_run {
+        let complete = complete(&cloud, &order).await?;
+        report.outcome = if complete { "taken-over" } else { "published" };
+        let done = bring(&cloud, &order, Duration::from_secs(args.limit)).await?;
+        report.id = Some(done.external_id.to_string());
+    }
+    match context.format {
+        Output::Json => output::json(&report),
+        Output::Table => {
+            let id = report.id.as_deref().unwrap_or("(not done: dry run)");
+            writeln!(io::stdout(), "{}: {} is {id}", report.outcome, report.name)?;
+            Ok(())
+        }
+    }
+}
+
+fn order(
+    args: &PublishArgs,
+    provider: &ProviderName,
+    id: &str,
+    format: &Format,
+    digests: &Digests,
+) -> anyhow::Result<UploadOrder> {
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => format!("{}-{:.0}", args.image, now().as_secs().floor()),
+    };
+    let build = BuildId::from_u128(Uuid::new_v4().as_u128());
+    Ok(UploadOrder {
+        upload: no_record(&args.image, provider, build)?,
+        name: name.into(),
+        source: ImageSource::File(args.file.clone()),
+        format: format.as_str().into(),
+        md5: digests.md5.clone(),
+        sha256: digests.sha256.clone(),
+        metadata: args.properties.iter().cloned().collect(),
+        marks: args.tags.iter().map(|tag| tag.as_str().into()).collect(),
+        tags: args.publisher.tags(&args.image, id),
+        progress: Progress::default(),
+    })
+}
+
+/// What the file is, as it says itself: a cloud that is told otherwise may boot something else than was built.
+fn format(args: &PublishArgs) -> anyhow::Result<Format> {
+    let path = args.file.display();
+    let metadata = std::fs::metadata(&args.file).with_context(|| format!("cannot read {path}"))?;
+    ensure!(
+        metadata.is_file() && metadata.len() > 0,
+        "{path} is not a file with something in it"
+    );
+    let ending = args.file.extension().and_then(|ending| ending.to_str());
+    let said = args
+        .file_format
+        .as_deref()
+        .or(ending.filter(|ending| *ending != "img"));
+    let said = said.with_context(|| format!("name the format of {path} with --file-format"))?;
+    let format: Format = said.parse()?;
+    ensure!(
+        format.as_str() != "raw" || !begins_with(&args.file, b"QFI\xfb")?,
+        "{path} is qcow2, whatever it is called"
+    );
+    inspect(&args.file, &format)?;
+    Ok(format)
+}
+
+fn begins_with(path: &Path, magic: &[u8]) -> anyhow::Result<bool> {
+    let mut head = Vec::new();
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    file.take(magic.len() as u64).read_to_end(&mut head)?;
+    Ok(head == magic)
+}
+
+/// Whether an earlier run of this job has done everything.
+async fn complete(cloud: &Cloud, order: &UploadOrder) -> anyhow::Result<bool> {
+    let images = cloud.driver.list_images().await;
+    let images = images.with_context(|| format!("{} does not list its images", cloud.name))?;
+    Ok(images
+        .iter()
+        .any(|image| image.tags() == order.tags && image.status == ImageStatus::Active))
+}
+
+async fn bring(
+    cloud: &Cloud,
+    order: &UploadOrder,
+    limit: Duration,
+) -> anyhow::Result<UploadedImage> {
+    let stop = signals::stop()?;
+    // An earlier run may have begun it, so this one looks first.
+    let mut state = State::default();
+    let outcome = tokio::select! {
+        outcome = timeout(limit, machine::upload(&*cloud.driver, order, &mut state)) => outcome,
+        never = show(&order.progress) => match never {},
+        () = stop.cancelled() => Ok(Err(Error::permanent("somebody stopped it"))),
+    };
+    let error = match outcome {
+        Ok(Ok(done)) => return Ok(done),
+        Ok(Err(error)) => anyhow::Error::from(error),
+        Err(_) => anyhow!("it took longer than {} seconds", limit.as_secs()),
+    };
+    clean_up(cloud, order, state).await;
+    Err(error.context(format!(
+        "{} could not be published in {}",
+        order.name, cloud.name
+    )))
+}
+
+async fn clean_up(cloud: &Cloud, order: &UploadOrder, state: State) {
+    let Some(external_id) = state.external_id else {
+        return;
+    };
+    let target = ImageTarget {
+        upload: order.upload.clone(),
+        external_id: Some(external_id.clone()),
+    };
+    let removed = timeout(CLEANUP_LIMIT, machine::delete(&*cloud.driver, &target)).await;
+    if !matches!(removed, Ok(Ok(()))) {
+        tracing::warn!(
+            %external_id, cloud = %cloud.name,
+            "what has failed is still there; `nodeyard image leaks` finds it"
+        );
+    }
+}
+
+/// One line that is written over, for people.
+async fn show(progress: &Progress) -> Infallible {
+    let mut progress = progress.watch();
+    loop {
+        if progress.changed().await.is_err() {
+            return pending().await;
+        }
+        let bytes = *progress.borrow_and_update();
+        if io::stderr().is_terminal() {
+            let percent = u128::from(bytes.sent) * 100 / u128::from(bytes.all.max(1));
+            let _unimportant = write!(
+                io::stderr(),
+                "\r\x1b[K{percent} % of {} MB",
+                bytes.all >> 20
+            );
+        }
+    }
+}

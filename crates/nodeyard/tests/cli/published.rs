@@ -1,0 +1,341 @@
+//! Images that jobs publish by themselves, and the filters that find them. The cloud is a process of its own, and there is
+//! no store at all.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Daemon, Ran, http};
+
+const CONFIG: &str = "
+labels: [{name: small}, {name: named}]
+providers:
+  - name: cloud
+    driver: fake
+    cloud-images:
+      - name: newest
+        image-filters:
+          - {name: nodeyard_published_image, values: [jammy]}
+          - {name: tag, values: [ci]}
+      - {name: by-name, image-name: Fake Precise}
+    pools:
+      - name: main
+        labels:
+          - {name: small, cloud-image: newest, min-ram: 1}
+          - {name: named, cloud-image: by-name, min-ram: 1}
+";
+
+struct Cloud {
+    bed: Bed,
+    address: String,
+    _simulation: Daemon,
+}
+
+impl Cloud {
+    fn start() -> Self {
+        let mut bed = Bed::new();
+        bed.write("nodepool.yaml", CONFIG);
+        bed.write("disk.raw", "not really a disk");
+        let (simulation, address) = bed.simulate();
+        Self {
+            bed,
+            address,
+            _simulation: simulation,
+        }
+    }
+
+    /// A call of the cloud's own protocol.
+    fn call(&self, method: &str, arguments: &Value) -> Value {
+        let body = arguments.to_string();
+        let head = format!("POST /cloud/{method} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n");
+        let size = format!("Content-Length: {}\r\n\r\n", body.len());
+        let (_, answer) = http(&self.address, &format!("{head}{size}{body}"));
+        serde_json::from_str::<Value>(&answer).unwrap()["result"].take()
+    }
+
+    fn image(&self, args: &[&str]) -> Ran {
+        let head = ["-c", "nodepool.yaml", "--format", "json", "image"];
+        self.bed.run(head.iter().chain(args))
+    }
+
+    fn publish(&self, id: &str, more: &[&str]) -> Ran {
+        let head = [
+            "publish",
+            "disk.raw",
+            "--image",
+            "jammy",
+            "--provider",
+            "cloud",
+        ];
+        let tail = ["--id", id, "--tag", "ci"];
+        let args: Vec<&str> = head.iter().chain(&tail).chain(more).copied().collect();
+        self.image(&args)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let images = self.call("list_images", &json!({}));
+        let images = images.as_array().unwrap().iter();
+        let mut names: Vec<String> = images
+            .map(|image| image["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn outcomes(lines: &Value) -> Vec<(String, String)> {
+    let text = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
+    let lines = lines.as_array().unwrap().iter();
+    lines
+        .map(|line| (text(line, "publication"), text(line, "outcome")))
+        .collect()
+}
+
+fn pair(publication: &str, outcome: &str) -> (String, String) {
+    (publication.to_owned(), outcome.to_owned())
+}
+
+#[test]
+fn a_job_publishes_and_the_filter_finds_the_newest() {
+    let cloud = Cloud::start();
+    cloud
+        .image(&["candidates"])
+        .failed("no image is found for cloud/newest");
+    let dry = cloud.publish("b1", &["--dry-run"]).succeeded().json();
+    assert_eq!(dry["outcome"], "dry-run");
+    assert_eq!(cloud.names(), ["Fake Precise"]);
+
+    let args = ["--property", "os=jammy", "--name", "jammy-1"];
+    let first = cloud.publish("b1", &args).succeeded().json();
+    assert_eq!(first["outcome"], "published");
+    let again = cloud.publish("b1", &args).succeeded().json();
+    assert_eq!(again["outcome"], "taken-over");
+    assert_eq!(again["id"], first["id"]);
+    let second = cloud.publish("b2", &["--name", "jammy-2"]).succeeded();
+    let second = second.json()["id"].clone();
+    assert_eq!(cloud.names(), ["Fake Precise", "jammy-1", "jammy-2"]);
+
+    let found = cloud.image(&["candidates", "small"]).succeeded().json();
+    assert_eq!(found[0]["chosen"], second);
+    let verdicts: Vec<_> = found[0]["images"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|image| (&image["name"], &image["verdict"]))
+        .collect();
+    assert_eq!(
+        verdicts,
+        [
+            (&json!("jammy-2"), &json!("chosen")),
+            (&json!("jammy-1"), &json!("older")),
+            (&json!("Fake Precise"), &json!("fails")),
+        ]
+    );
+    let failed = &found[0]["images"][2]["failed"];
+    assert_eq!(failed[0]["found"], "it has no nodeyard_published_image");
+    assert_eq!(failed[1]["found"], "it has no tags");
+    let by_name = cloud.image(&["candidates", "cloud/newest"]).succeeded();
+    assert_eq!(by_name.json(), found);
+    cloud
+        .image(&["candidates", "named"])
+        .failed("by-name of label named is named, not chosen");
+    cloud
+        .image(&["candidates", "nothing"])
+        .failed("neither a label nor a cloud image");
+    let table = cloud
+        .bed
+        .run(["-c", "nodepool.yaml", "image", "candidates"]);
+    let table = table.succeeded().out;
+    assert!(table.contains("wins: the newest"), "{table}");
+    assert!(table.contains("1 image without any of this"), "{table}");
+}
+
+#[test]
+fn only_marked_images_that_nobody_uses_are_pruned() {
+    let cloud = Cloud::start();
+    let mut ids = Vec::new();
+    for number in 1..=4 {
+        let args = ["--name", &format!("jammy-{number}")];
+        let published = cloud.publish(&format!("b{number}"), &args).succeeded();
+        ids.push(published.json()["id"].clone());
+    }
+    let other = ["--publisher", "others", "--name", "of-others"];
+    cloud.publish("b1", &other).succeeded();
+    cloud.call(
+        "create_image",
+        &json!({"name": "by-hand", "filename": "x", "nodeyard_published_image": "jammy"}),
+    );
+    let flavor = cloud.call("list_flavors", &json!({}))[0].clone();
+    let server = json!({"name": "s", "image": ids[0], "flavor": flavor["id"]});
+    cloud.call("create_server", &server);
+
+    let prune = ["prune", "jammy", "--keep", "2", "--provider", "cloud"];
+    let dry = cloud.image(&[&prune[..], &["--dry-run"]].concat());
+    assert_eq!(dry.code, 3, "{dry:?}");
+    let expected = |fate| {
+        [
+            pair("b4", "stays"),
+            pair("b3", "stays"),
+            pair("b2", fate),
+            pair("b1", "stays"),
+        ]
+    };
+    assert_eq!(outcomes(&dry.json()), expected("goes"));
+    assert_eq!(dry.json()[3]["reason"], "in use");
+    assert_eq!(cloud.names().len(), 7);
+    let done = cloud.image(&prune).succeeded().json();
+    assert_eq!(outcomes(&done), expected("gone"));
+    let left = [
+        "Fake Precise",
+        "by-hand",
+        "jammy-1",
+        "jammy-3",
+        "jammy-4",
+        "of-others",
+    ];
+    assert_eq!(cloud.names(), left);
+    assert_eq!(
+        cloud
+            .image(&[&prune[..4], &["--keep=0", "--provider=cloud"]].concat())
+            .code,
+        2
+    );
+}
+
+#[test]
+fn what_an_aborted_job_left_is_found_and_removed() {
+    let cloud = Cloud::start();
+    cloud.publish("b1", &["--name", "whole"]).succeeded();
+    // Two that the answers were lost of, and one that is a stranger's.
+    let marked = |publication: &str, name: &str| {
+        json!({"name": name, "filename": "x", "nodeyard_system_id": "publisher:jobs",
+               "nodeyard_published_image": "jammy", "nodeyard_publication": publication})
+    };
+    cloud.call("create_image", &marked("b2", "once"));
+    cloud.call("create_image", &marked("b2", "twice"));
+    let foreign = json!({"name": "foreign", "filename": "x"});
+    cloud.call("create_image", &foreign);
+
+    let leaks = ["leaks", "--provider", "cloud"];
+    let found = cloud.image(&leaks);
+    assert_eq!(found.code, 3, "{found:?}");
+    let goes: Vec<_> = outcomes(&found.json())
+        .into_iter()
+        .filter(|(_, outcome)| outcome == "goes")
+        .collect();
+    assert_eq!(goes, [pair("b2", "goes")]);
+    let gone = cloud
+        .image(&[&leaks[..], &["--delete"]].concat())
+        .succeeded();
+    assert!(outcomes(&gone.json()).contains(&pair("b2", "gone")));
+    assert_eq!(cloud.names(), ["Fake Precise", "foreign", "twice", "whole"]);
+    let again = cloud.image(&leaks).succeeded();
+    assert!(
+        outcomes(&again.json())
+            .iter()
+            .all(|(_, outcome)| outcome == "stays")
+    );
+}
+
+#[test]
+fn what_cannot_be_published_is_refused_before_anything_is_sent() {
+    let cloud = Cloud::start();
+    cloud.bed.write("empty.raw", "");
+    cloud.bed.write("wrong.qcow2", "no header");
+    cloud.bed.write("disguised.raw", b"QFI\xfb and more");
+    cloud.bed.write("disk.img", "x");
+    let publish =
+        |file: &str| cloud.image(&["publish", file, "--image", "jammy", "--provider", "cloud"]);
+    publish("none.raw").failed("cannot read none.raw");
+    publish("empty.raw").failed("with something in it");
+    publish("wrong.qcow2").failed("wrong.qcow2");
+    publish("disguised.raw").failed("is qcow2, whatever it is called");
+    publish("disk.img").failed("--file-format");
+    for bad in [
+        &["--property", "nodepool_build_id=1"][..],
+        &["--property", "novalue"],
+        &["--id", "a/b"],
+    ] {
+        assert_eq!(cloud.publish("b1", bad).code, 2, "{bad:?}");
+    }
+    let nowhere = cloud.image(&["publish", "disk.raw", "--image", "jammy"]);
+    assert_eq!(nowhere.code, 2, "{nowhere:?}");
+    cloud
+        .image(&[
+            "publish",
+            "disk.raw",
+            "--image",
+            "jammy",
+            "--provider",
+            "other",
+        ])
+        .failed("there is no provider other");
+    assert_eq!(cloud.names(), ["Fake Precise"]);
+}
+
+const PLAYBOOK: &str = r#"
+- hosts: localhost
+  gather_facts: false
+  vars:
+    zuul: {build: BUILD}
+    cloud_image: jammy
+    cloud_image_provider: cloud
+    cloud_image_config: nodepool.yaml
+    cloud_image_program: PROGRAM
+    cloud_image_keep: 1
+  tasks:
+    - import_role: {name: nodeyard-cloud-image-publish}
+      vars:
+        cloud_image_file: disk.raw
+        cloud_image_tags: [ci, nightly]
+        cloud_image_properties: {os: jammy, version: 22.04}
+    - import_role: {name: nodeyard-cloud-image-prune}
+    - copy:
+        dest: result.json
+        content: "{{ {'id': cloud_image_id, 'removed': cloud_image_removed} | to_json }}"
+"#;
+
+#[test]
+fn the_roles_publish_and_prune() {
+    let cloud = Cloud::start();
+    let ansible = nodeyard_testbeds::ansible_playbook().unwrap();
+    let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/../../roles");
+    let play = |build: &str| {
+        let program = env!("CARGO_BIN_EXE_nodeyard");
+        let playbook = PLAYBOOK.replace("BUILD", build).replace("PROGRAM", program);
+        cloud.bed.write("play.yaml", playbook);
+        let mut command = Command::new(&ansible);
+        command
+            .args(["-i", "localhost,", "-c", "local", "play.yaml"])
+            .current_dir(cloud.bed.path(""))
+            .env("ANSIBLE_ROLES_PATH", roles)
+            .env("ANSIBLE_LOCALHOST_WARNING", "false")
+            .env("HOME", cloud.bed.path(""))
+            .env("LC_ALL", "C.UTF-8")
+            .env(
+                "NODEPOOL_FAKE_CLOUD_URL",
+                format!("http://{}", cloud.address),
+            );
+        let ran = Ran::from(command.output().unwrap()).succeeded();
+        let result = std::fs::read(cloud.bed.path("result.json")).unwrap();
+        (ran.out, serde_json::from_slice::<Value>(&result).unwrap())
+    };
+    let (_, first) = play("b1");
+    assert_eq!(first["removed"], json!([]));
+    let (_, second) = play("b2");
+    assert_eq!(second["removed"][0]["id"], first["id"]);
+    let found = cloud.image(&["candidates", "small"]).succeeded().json();
+    assert_eq!(found[0]["chosen"], second["id"]);
+    let images = cloud.call("list_images", &json!({}));
+    let image = images.as_array().unwrap().iter();
+    let mut image = image.filter(|image| image["id"] == second["id"]);
+    let image = image.next().unwrap();
+    assert_eq!(image["tags"], json!(["ci", "nightly"]));
+    assert_eq!(image["os"], "jammy");
+    let (out, third) = play("b2");
+    assert_eq!(third["id"], second["id"]);
+    assert!(
+        out.contains("changed=1"),
+        "only the result is written: {out}"
+    );
+}

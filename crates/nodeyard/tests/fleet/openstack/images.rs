@@ -1,0 +1,90 @@
+//! Images that our builder makes and uploads, and servers that boot from them.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::bed::{Configuration, Yard, gearmand};
+use crate::bed::wait_until;
+
+const MANAGED: Configuration = Configuration {
+    provider: "    diskimages: [{name: disk, meta: {os_distro: debian}}]",
+    pool: "        auto-floating-ip: false",
+    image: "diskimage: disk",
+};
+
+/// The same provider for the builder, with the image that it makes.
+pub(super) fn builder(program: &std::path::Path) -> String {
+    format!(
+        "diskimages: [{{name: disk, builder: command, command: {}, username: zuul}}]\n{}",
+        program.display(),
+        MANAGED.text()
+    )
+}
+
+pub(super) fn launcher() -> String {
+    format!(
+        "diskimages: [{{name: disk, builder: command, command: /nowhere, username: zuul}}]\n{}",
+        MANAGED.text()
+    )
+}
+
+#[test]
+fn a_managed_image_goes_through_gearman_and_becomes_a_server() {
+    let Some(mut yard) = Yard::new("managed") else {
+        return;
+    };
+    let jobs = gearmand();
+    let program = yard.image_program(r#"qemu-img create -q -f "$format" "$file" 1M"#);
+    yard.launch(&launcher());
+    let waiting = yard.zuul.submit(&["small"]).unwrap();
+    yard.build(&jobs, &builder(&program));
+
+    let nodes = crate::bed::take(&yard.zuul, &waiting);
+    let node = &nodes[0];
+    let image = yard.only_active_image();
+    assert_eq!(image["os_distro"], "debian");
+    assert_eq!(image["disk_format"], "qcow2");
+    let server = yard.server(node);
+    assert_eq!(server["image"]["id"], image["id"]);
+    assert_eq!(server["status"], "ACTIVE");
+    assert_eq!(node["username"], "zuul");
+    let address = &server["addresses"]["net"][0]["addr"];
+    assert_eq!(&node["interface_ip"], address);
+    // Glance has what the builder has.
+    let files = fs::read_dir(yard.path("images")).unwrap().flatten();
+    let file = files
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|end| end == "qcow2"));
+    let size = file.unwrap().metadata().unwrap().len();
+    assert_eq!(image["size"], size);
+
+    yard.give_back(&waiting, &node["id"]);
+    yard.wait_until_empty();
+}
+
+#[test]
+fn an_image_of_2_gib_is_uploaded_in_little_memory() {
+    const LIMIT_KB: u64 = 100_000;
+    let Some(mut yard) = Yard::new("large") else {
+        return;
+    };
+    let jobs = gearmand();
+    // Sparse, with something at its end and in the middle.
+    let program = yard.image_program(
+        r#"truncate -s 2G "$file"
+           printf middle | dd of="$file" bs=1M seek=1024 conv=notrunc status=none
+           printf end | dd of="$file" bs=1M seek=2047 conv=notrunc status=none"#,
+    );
+    yard.set_image_format("raw");
+    yard.build(&jobs, &builder(&program));
+    let mut image = Value::Null;
+    wait_until("the image is active", || {
+        image = yard.project.images().unwrap().pop().unwrap_or_default();
+        image["status"] == "active"
+    });
+    let most = yard.builder_memory("VmHWM");
+    eprintln!("the builder needed {most} kB at most");
+    assert_eq!(image["size"], 2_u64 << 30);
+    assert!(most < LIMIT_KB, "the builder needed {most} kB");
+}

@@ -1,0 +1,159 @@
+//! The same on a cloud that fails: the services are real, and a gateway in front of them injects the faults.
+
+use std::time::Duration;
+
+use nodeyard_testbeds::openstack::{Calls, Fault, Service};
+use serde_json::json;
+
+use super::bed::{Configuration, Yard, gearmand};
+use super::images;
+use crate::bed::{run_all, take, wait_until};
+
+const ADDRESSED: Configuration = Configuration {
+    provider: "    cloud-images: [{name: disk, username: zuul}]\n    clean-floating-ips: true",
+    pool: "        auto-floating-ip: true",
+    image: "cloud-image: disk",
+};
+
+fn compute(method: &str, path: &str) -> Calls {
+    Calls::of(Service::Compute).method(method).path(path)
+}
+
+#[test]
+fn requests_are_served_and_nothing_is_left_while_calls_fail() {
+    let Some(mut yard) = Yard::new("trouble") else {
+        return;
+    };
+    yard.project.create_image("disk", json!({})).unwrap();
+    let gateway = &yard.gateway;
+    let network = |method, path| Calls::of(Service::Network).method(method).path(path);
+    for (calls, fault) in [
+        (compute("POST", "/servers").nth(0), Fault::AnswerLost),
+        (compute("POST", "/servers").nth(2), Fault::CutBefore),
+        (
+            compute("POST", "/servers").nth(3),
+            Fault::status(Service::Compute, 500),
+        ),
+        (
+            compute("POST", "/servers").nth(5),
+            Fault::too_many(Service::Compute, 1),
+        ),
+        (
+            compute("POST", "/servers").nth(6),
+            Fault::over_quota(Service::Compute),
+        ),
+        (
+            compute("GET", "/servers/detail").from(2).times(2),
+            Fault::status(Service::Compute, 503),
+        ),
+        (compute("GET", "/servers/detail").nth(6), Fault::CutBefore),
+        (
+            compute("GET", "/servers/detail").nth(8),
+            Fault::status(Service::Compute, 401),
+        ),
+        (compute("DELETE", "/servers/{id}").nth(0), Fault::AnswerLost),
+        (
+            compute("DELETE", "/servers/{id}").nth(1),
+            Fault::status(Service::Compute, 409),
+        ),
+        (network("POST", "/floatingips").nth(0), Fault::AnswerLost),
+        (
+            network("POST", "/floatingips").nth(1),
+            Fault::over_quota(Service::Network),
+        ),
+        (
+            network("DELETE", "/floatingips/{id}").nth(0),
+            Fault::status(Service::Network, 500),
+        ),
+    ] {
+        gateway.fail(calls, fault);
+    }
+    yard.launch(&ADDRESSED.text());
+    let submit = |count: usize| {
+        let labels = vec!["small"; count];
+        (yard.zuul.submit(&labels).unwrap(), count)
+    };
+    run_all(&yard.zuul, [1, 2, 1, 2].map(submit).into());
+    // In the middle of it all every token becomes worthless.
+    yard.gateway.expire_tokens();
+    run_all(&yard.zuul, [1, 1].map(submit).into());
+    yard.wait_until_empty();
+    assert!(yard.gateway.failures() >= 8, "{}", yard.gateway.failures());
+}
+
+#[test]
+fn a_server_that_fails_is_made_again_elsewhere_or_later() {
+    let Some(mut yard) = Yard::new("broken") else {
+        return;
+    };
+    yard.project.create_image("disk", json!({})).unwrap();
+    // As if the first server had failed: it is ERROR in every list.
+    let gateway = &yard.gateway;
+    let broken = std::sync::Mutex::new(None);
+    let fail_first = move |answer: &mut serde_json::Value| {
+        let servers = answer
+            .get_mut("servers")
+            .and_then(|list| list.as_array_mut());
+        for server in servers.into_iter().flatten() {
+            let mut broken = broken.lock().unwrap();
+            let id = broken.get_or_insert_with(|| server["id"].clone());
+            if server["id"] == *id {
+                server["status"] = json!("ERROR");
+                server["fault"] = json!({"code": 500, "message": "the hypervisor is on fire"});
+            }
+        }
+    };
+    gateway.fail(
+        compute("GET", "/servers/detail"),
+        Fault::Altered(std::sync::Arc::new(fail_first)),
+    );
+    yard.launch(&ADDRESSED.text());
+    let (taken, node) = yard.take_one("small");
+    let log = yard.launcher_log();
+    assert!(log.contains("the hypervisor is on fire"), "{log}");
+    yard.give_back(&taken, &node["id"]);
+    yard.wait_until_empty();
+}
+
+#[test]
+fn an_upload_that_is_cut_is_made_again_and_leaves_nothing() {
+    let Some(mut yard) = Yard::new("cut") else {
+        return;
+    };
+    let jobs = gearmand();
+    let image = |method, path| Calls::of(Service::Image).method(method).path(path);
+    for (calls, fault) in [
+        (image("PUT", "/file").nth(0), Fault::CutUpload(100_000)),
+        (image("PUT", "/file").nth(1), Fault::AnswerLost),
+        (
+            image("POST", "/images").nth(0),
+            Fault::status(Service::Image, 503),
+        ),
+        (image("POST", "/images").nth(1), Fault::AnswerLost),
+        (
+            image("DELETE", "/images/{id}").nth(0),
+            Fault::status(Service::Image, 500),
+        ),
+        (
+            Calls::of(Service::Image).from(3).times(1),
+            Fault::Delay(Duration::from_millis(500)),
+        ),
+    ] {
+        yard.gateway.fail(calls, fault);
+    }
+    let program = yard.image_program(
+        r#"qemu-img create -q -f "$format" "$file" 4M; qemu-io -c 'write -P 7 0 1M' "$file" > /dev/null"#,
+    );
+    yard.launch(&images::launcher());
+    yard.build(&jobs, &images::builder(&program));
+    let waiting = yard.zuul.submit(&["small"]).unwrap();
+    let node = take(&yard.zuul, &waiting).remove(0);
+    // The failed attempts are gone, or go.
+    let image = yard.only_active_image();
+    wait_until("the server has the image", || {
+        yard.server(&node)["image"]["id"] == image["id"]
+    });
+    assert!(yard.gateway.failures() >= 2);
+    yard.give_back(&waiting, &node["id"]);
+    yard.wait_until_empty();
+}

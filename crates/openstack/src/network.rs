@@ -1,0 +1,199 @@
+//! Neutron: networks, ports and floating IPs.
+
+use reqwest::Method;
+use reqwest::header::IF_MATCH;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::call::Call;
+use crate::error::Error;
+use crate::service::Service;
+use crate::session::Session;
+
+#[derive(Debug, Clone)]
+pub struct Network(Session);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Net {
+    pub id: Box<str>,
+    #[serde(default)]
+    pub name: Box<str>,
+    /// Leads out of the cloud.
+    #[serde(rename = "router:external", default)]
+    pub external: bool,
+    #[serde(rename = "provider:physical_network", default)]
+    pub physical: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Subnet {
+    pub id: Box<str>,
+    pub network_id: Box<str>,
+    #[serde(default)]
+    pub ip_version: u8,
+    #[serde(default)]
+    pub gateway_ip: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Port {
+    pub id: Box<str>,
+    #[serde(default)]
+    pub network_id: Box<str>,
+    #[serde(default)]
+    pub status: Box<str>,
+    #[serde(default)]
+    pub device_id: Box<str>,
+    #[serde(default)]
+    pub device_owner: Box<str>,
+    #[serde(default)]
+    pub mac_address: Box<str>,
+    #[serde(default)]
+    pub fixed_ips: Vec<FixedIp>,
+    #[serde(default)]
+    pub created_at: Option<Box<str>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct FixedIp {
+    pub ip_address: Box<str>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct FloatingIp {
+    pub id: Box<str>,
+    #[serde(rename = "floating_ip_address", default)]
+    pub address: Box<str>,
+    #[serde(rename = "fixed_ip_address", default)]
+    pub fixed_address: Option<Box<str>>,
+    #[serde(rename = "floating_network_id", default)]
+    pub network_id: Box<str>,
+    #[serde(default)]
+    pub port_id: Option<Box<str>>,
+    #[serde(default)]
+    pub status: Box<str>,
+    #[serde(default)]
+    pub description: Box<str>,
+    /// Grows with each change.
+    #[serde(default)]
+    pub revision_number: Option<i64>,
+}
+
+/// A floating IP to make, for a port.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewFloatingIp<'a> {
+    #[serde(rename = "floating_network_id")]
+    pub network: &'a str,
+    #[serde(rename = "port_id")]
+    pub port: &'a str,
+    #[serde(rename = "fixed_ip_address")]
+    pub fixed_address: &'a str,
+    /// The only place that it has for marks of ours when it is made.
+    pub description: &'a str,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct SecurityGroup {
+    pub id: Box<str>,
+    #[serde(default)]
+    pub name: Box<str>,
+}
+
+#[derive(Deserialize)]
+struct Wrapped {
+    floatingip: FloatingIp,
+}
+
+impl Network {
+    pub fn new(session: Session) -> Self {
+        Self(session)
+    }
+
+    fn call(&self, method: Method, what: impl Into<Box<str>>) -> Call<'_> {
+        self.0.call(Service::Network, method, what)
+    }
+
+    /// Those that the project may use, shared ones included.
+    pub async fn networks(&self) -> Result<Vec<Net>, Error> {
+        self.call(Method::GET, "list networks")
+            .path(["networks"])
+            .list("networks")
+            .await
+    }
+
+    pub async fn subnets(&self) -> Result<Vec<Subnet>, Error> {
+        self.call(Method::GET, "list subnets")
+            .path(["subnets"])
+            .list("subnets")
+            .await
+    }
+
+    pub async fn security_groups(&self) -> Result<Vec<SecurityGroup>, Error> {
+        let call = self.call(Method::GET, "list security groups");
+        call.path(["security-groups"]).list("security_groups").await
+    }
+
+    pub async fn ports(&self) -> Result<Vec<Port>, Error> {
+        self.call(Method::GET, "list ports")
+            .path(["ports"])
+            .list("ports")
+            .await
+    }
+
+    pub async fn ports_that_are(&self, status: &str) -> Result<Vec<Port>, Error> {
+        let call = self.call(Method::GET, format!("list ports that are {status}"));
+        call.path(["ports"])
+            .query("status", status)
+            .list("ports")
+            .await
+    }
+
+    pub async fn delete_port(&self, id: &str) -> Result<(), Error> {
+        let call = self.call(Method::DELETE, format!("delete port {id}"));
+        call.path(["ports", id]).gone().await
+    }
+
+    pub async fn floating_ips(&self) -> Result<Vec<FloatingIp>, Error> {
+        let call = self.call(Method::GET, "list floating IPs");
+        call.path(["floatingips"]).list("floatingips").await
+    }
+
+    pub async fn create_floating_ip(&self, ip: &NewFloatingIp<'_>) -> Result<FloatingIp, Error> {
+        let call = self.call(
+            Method::POST,
+            format!("make a floating IP for port {}", ip.port),
+        );
+        let body = json!({"floatingip": ip});
+        let made: Wrapped = call.path(["floatingips"]).body(&body).json().await?;
+        Ok(made.floatingip)
+    }
+
+    /// Gives a floating IP to a port; a conflict if somebody has changed it since it was looked at.
+    pub async fn attach_floating_ip(
+        &self,
+        ip: &FloatingIp,
+        to: &NewFloatingIp<'_>,
+    ) -> Result<FloatingIp, Error> {
+        let mut call = self
+            .call(
+                Method::PUT,
+                format!("give floating IP {} to port {}", ip.address, to.port),
+            )
+            .path(["floatingips", &ip.id]);
+        if let Some(revision) = ip.revision_number {
+            call = call.header(IF_MATCH, &format!("revision_number={revision}"));
+        }
+        let body = json!({"floatingip": {
+            "port_id": to.port,
+            "fixed_ip_address": to.fixed_address,
+            "description": to.description,
+        }});
+        let changed: Wrapped = call.body(&body).json().await?;
+        Ok(changed.floatingip)
+    }
+
+    pub async fn delete_floating_ip(&self, id: &str) -> Result<(), Error> {
+        let call = self.call(Method::DELETE, format!("delete floating IP {id}"));
+        call.path(["floatingips", id]).gone().await
+    }
+}

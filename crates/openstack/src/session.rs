@@ -1,0 +1,137 @@
+//! Somebody logged in to a cloud.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_driver::RateLimiter;
+use nodeyard_fetch::Backoff;
+use reqwest::{Method, Url};
+
+use crate::auth::{Token, Tokens};
+use crate::call::Call;
+use crate::clouds::{CloudSettings, SettingsError};
+use crate::error::Error;
+use crate::service::Service;
+use crate::transport::{Http, Transport};
+
+/// How to behave towards a cloud.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Time between two calls of one service; zero is without limit. Logging in is not counted.
+    pub interval: Duration,
+    /// How often a call that may be repeated is tried.
+    pub tries: u32,
+    pub backoff: Backoff,
+    /// How long one call may take, if clouds.yaml does not say (`api_timeout`).
+    pub limit: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            interval: Duration::ZERO,
+            tries: 4,
+            backoff: Backoff {
+                first: Duration::from_secs(1),
+                longest: Duration::from_secs(30),
+            },
+            limit: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Logs in with the first call. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Session(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    settings: CloudSettings,
+    options: Options,
+    transport: Arc<dyn Transport>,
+    tokens: Tokens,
+    pace: BTreeMap<Service, RateLimiter>,
+}
+
+impl Session {
+    pub fn new(
+        settings: CloudSettings,
+        transport: Arc<dyn Transport>,
+        mut options: Options,
+    ) -> Self {
+        options.limit = settings.api_timeout.unwrap_or(options.limit);
+        let pace = Service::ALL
+            .iter()
+            .map(|service| (*service, RateLimiter::every(options.interval)));
+        Self(Arc::new(Shared {
+            pace: pace.collect(),
+            settings,
+            options,
+            transport,
+            tokens: Tokens::default(),
+        }))
+    }
+
+    /// Over HTTP. Reads the files of certificates, and so blocks for a moment.
+    pub fn connect(settings: CloudSettings, options: Options) -> Result<Self, SettingsError> {
+        let http = Http::new(&settings.tls)?;
+        Ok(Self::new(settings, Arc::new(http), options))
+    }
+
+    pub fn settings(&self) -> &CloudSettings {
+        &self.0.settings
+    }
+
+    /// A call of a service; `what` is what it is to do, in the infinitive, for the texts of errors.
+    pub fn call(&self, service: Service, method: Method, what: impl Into<Box<str>>) -> Call<'_> {
+        Call::new(self, service, method, what.into())
+    }
+
+    /// The project that we are logged in to.
+    pub async fn project_id(&self) -> Result<Option<Box<str>>, Error> {
+        Ok(self.token().await?.project_id.clone())
+    }
+
+    /// Whether the cloud has a service at all.
+    pub async fn has(&self, service: Service) -> Result<bool, Error> {
+        let token = self.token().await?;
+        Ok(self.endpoint(&token, service, "").is_ok())
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        &*self.0.transport
+    }
+
+    pub(crate) async fn token(&self) -> Result<Arc<Token>, Error> {
+        let shared = &*self.0;
+        let limit = shared.options.limit;
+        shared
+            .tokens
+            .get(&shared.settings, &*shared.transport, limit)
+            .await
+    }
+
+    pub(crate) async fn refuse(&self, token: &Arc<Token>) {
+        self.0.tokens.refuse(token).await;
+    }
+
+    pub(crate) fn endpoint(
+        &self,
+        token: &Token,
+        service: Service,
+        call: &str,
+    ) -> Result<Url, Error> {
+        token.catalog.endpoint(service, &self.0.settings, call)
+    }
+
+    pub(crate) async fn turn(&self, service: Service) {
+        if let Some(pace) = self.0.pace.get(&service) {
+            pace.turn().await;
+        }
+    }
+}

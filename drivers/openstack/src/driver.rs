@@ -1,0 +1,237 @@
+//! The driver.
+
+mod create;
+mod delete;
+mod floating;
+mod listing;
+mod tidy;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nodeyard_driver::{
+    Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
+    Readiness, Resource, State, Step, Target, Tidied, UploadOrder, UploadedImage,
+};
+use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
+use nodeyard_openstack::{
+    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, Server, Session, Surroundings, Volumes,
+};
+
+use self::tidy::DownPorts;
+use crate::addresses;
+use crate::catalog::Catalog;
+use crate::failure::failed;
+use crate::images;
+use crate::options::{LabelOptions, Options, PoolOptions};
+use crate::shared::Shared;
+
+/// A driver for one provider in a cloud.
+pub struct OpenStackDriver {
+    pub(crate) options: Options,
+    pub(crate) session: Session,
+    pub(crate) compute: Compute,
+    pub(crate) network: Network,
+    pub(crate) volumes: Volumes,
+    pub(crate) catalog: Catalog,
+    servers: Shared<Vec<Server>>,
+    ports: Shared<Vec<Port>>,
+    floating_ips: Shared<Vec<FloatingIp>>,
+    down_ports: Mutex<Option<DownPorts>>,
+    /// Whether this host can reach IPv6 addresses.
+    local_ipv6: bool,
+}
+
+impl fmt::Debug for OpenStackDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OpenStackDriver")
+            .field(&self.options.owner.provider)
+            .finish()
+    }
+}
+
+impl OpenStackDriver {
+    pub fn new(options: Options, session: Session) -> Self {
+        Self {
+            options,
+            compute: Compute::new(session.clone()),
+            network: Network::new(session.clone()),
+            volumes: Volumes::new(session.clone()),
+            session,
+            catalog: Catalog::default(),
+            servers: Shared::default(),
+            ports: Shared::default(),
+            floating_ips: Shared::default(),
+            down_ports: Mutex::default(),
+            local_ipv6: addresses::host_has_ipv6(),
+        }
+    }
+
+    /// Reads what clouds.yaml and the environment say of the cloud. Logs in with the first call.
+    pub fn connect(options: Options, around: &Surroundings) -> Result<Self, Error> {
+        let settings = Clouds::find(around)
+            .and_then(|clouds| clouds.cloud(Some(&options.cloud), options.region.as_deref()));
+        let session = settings.and_then(|settings| {
+            let session = nodeyard_openstack::Options {
+                interval: options.rate,
+                ..nodeyard_openstack::Options::default()
+            };
+            Session::connect(settings, session)
+        });
+        let provider = &options.owner.provider;
+        let session = session.map_err(|cause| {
+            Error::permanent(format!("provider {provider}: its cloud cannot be used"))
+                .because(cause)
+        })?;
+        Ok(Self::new(options, session))
+    }
+
+    fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
+        let mut pools = self.options.pools.iter();
+        pools.find(|pool| pool.name == *name).ok_or_else(|| {
+            let provider = &self.options.owner.provider;
+            Error::permanent(format!("provider {provider} has no pool {name}"))
+        })
+    }
+
+    fn label<'a>(&self, pool: &'a PoolOptions, name: &Label) -> Result<&'a LabelOptions, Error> {
+        let mut labels = pool.labels.iter();
+        labels
+            .find(|label| label.name == *name)
+            .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
+    }
+}
+
+#[async_trait]
+impl Driver for OpenStackDriver {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            launches: true,
+            manages_images: true,
+            imports_images: false,
+            pauses_at_quota: true,
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Resource>, Error> {
+        self.list_everything().await
+    }
+
+    async fn create(
+        &self,
+        order: &CreateOrder,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<Instance>, Error> {
+        self.step_create(order, state, now).await
+    }
+
+    async fn delete(
+        &self,
+        target: &Target,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        self.step_delete(target, state, now).await
+    }
+
+    async fn limits(&self) -> Result<Limits, Error> {
+        let compute = self.compute.limits().await.map_err(failed)?;
+        let mut limits = vec![
+            (ResourceName::CORES, compute.cores),
+            (ResourceName::INSTANCES, compute.instances),
+            (ResourceName::RAM, compute.ram),
+        ];
+        match self.volumes.limits().await {
+            Ok(volumes) => limits.extend([
+                ("volumes".into(), volumes.volumes),
+                ("volume-gb".into(), volumes.gigabytes),
+            ]),
+            Err(error) if error.kind() == ErrorKind::NoService => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let limited = limits.into_iter().filter(|(_, limit)| *limit >= 0);
+        Ok(limited.collect())
+    }
+
+    async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
+        let pool = self.pool(pool)?;
+        let label = self.label(pool, label)?;
+        let flavor = self.flavor_of(label).await?;
+        self.check(pool, label).await?;
+        Ok(Self::label_takes(label, &flavor))
+    }
+
+    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
+        self.zones_of(self.pool(pool)?).await
+    }
+
+    async fn readiness(
+        &self,
+        pool: &PoolName,
+        label: &Label,
+        _now: Timestamp,
+    ) -> Result<Readiness, Error> {
+        let label = self.label(self.pool(pool)?, label)?;
+        self.image_readiness(label).await
+    }
+
+    async fn upload(
+        &self,
+        order: &UploadOrder,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<UploadedImage>, Error> {
+        self.step_upload(order, state, now).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        images::list(&self.session).await.map_err(failed)
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let servers = self.servers(Duration::ZERO).await?;
+        let images = servers.iter().filter_map(|server| server.image_id());
+        Ok(images.map(Into::into).collect())
+    }
+
+    async fn delete_image(
+        &self,
+        target: &ImageTarget,
+        _state: &mut State,
+        _now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        self.step_delete_image(target).await
+    }
+
+    async fn evidence(
+        &self,
+        pool: &PoolName,
+        label: &Label,
+        id: &ExternalId,
+    ) -> Result<Option<String>, Error> {
+        if !self.label(self.pool(pool)?, label)?.console_log {
+            return Ok(None);
+        }
+        self.compute.console(&text_id(id)?).await.map_err(failed)
+    }
+
+    async fn tidy(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
+        self.remove_untagged(now).await
+    }
+}
+
+/// In this kind of cloud every id is a text.
+pub(crate) fn text_id(id: &ExternalId) -> Result<String, Error> {
+    id.as_text()
+        .ok_or_else(|| Error::permanent(format!("{id} is not an id of this cloud")))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type List<T> = Result<Arc<Vec<T>>, Error>;

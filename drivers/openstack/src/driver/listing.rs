@@ -1,0 +1,130 @@
+//! What there is.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use nodeyard_driver::{Error, Resource, ResourceKind, Tags};
+use nodeyard_model::{NodeId, Resources};
+use nodeyard_openstack::{ErrorKind, FloatingIp, Port, Server, Volume};
+
+use super::{List, OpenStackDriver};
+use crate::failure::failed;
+use crate::{images, mark};
+
+impl OpenStackDriver {
+    /// All servers, as they were `age` ago or later.
+    pub(super) async fn servers(&self, age: Duration) -> List<Server> {
+        let ask = async { self.compute.servers().await.map_err(failed) };
+        self.servers.within(age, ask).await
+    }
+
+    pub(super) async fn ports(&self, age: Duration) -> List<Port> {
+        let ask = async { self.network.ports().await.map_err(failed) };
+        self.ports.within(age, ask).await
+    }
+
+    pub(super) async fn floating_ips(&self, age: Duration) -> List<FloatingIp> {
+        let ask = async { self.network.floating_ips().await.map_err(failed) };
+        self.floating_ips.within(age, ask).await
+    }
+
+    /// What carries the id of a node of ours.
+    pub(super) fn is_of_node(&self, server: &Server, node: NodeId) -> bool {
+        self.options.owner.owns_node(&tags(server), node)
+    }
+
+    pub(super) async fn list_everything(&self) -> Result<Vec<Resource>, Error> {
+        let servers = self.servers(Duration::ZERO).await?;
+        let flavors = self.flavors().await?;
+        let flavors: HashMap<_, _> = flavors.iter().map(|f| (&*f.id, f)).collect();
+        let volumes = self.volumes_of(&servers).await?;
+        let sizes: HashMap<_, _> = volumes.iter().map(|v| (&*v.id, v.size)).collect();
+        let mut all: Vec<_> = servers
+            .iter()
+            .map(|server| {
+                let attached = server.volumes.iter().map(|volume| &*volume.id);
+                let sizes = attached.filter_map(|id| sizes.get(id).copied());
+                let flavor = server
+                    .flavor
+                    .as_ref()
+                    .and_then(|flavor| flavor.id.as_deref());
+                let flavor = flavor.and_then(|id| flavors.get(id));
+                // A flavor that is not offered any more still counts as one machine.
+                let takes =
+                    flavor.map_or_else(|| Resources::new(0, 1, 0), |f| Self::takes(f, sizes));
+                resource(
+                    ResourceKind::INSTANCES,
+                    &server.id,
+                    &server.name,
+                    tags(server),
+                    takes,
+                )
+            })
+            .collect();
+        let nothing = Resources::default;
+        all.extend(volumes.iter().map(|volume| {
+            let texts = volume
+                .metadata
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_str()));
+            let name = volume.name.as_deref().unwrap_or_default();
+            resource(
+                ResourceKind::VOLUMES,
+                &volume.id,
+                name,
+                Tags::from_metadata(texts),
+                nothing(),
+            )
+        }));
+        if self.has_floating_ips().await? {
+            let ips = self.floating_ips(Duration::ZERO).await?;
+            all.extend(ips.iter().map(|ip| {
+                let tags = mark::tags(&ip.description);
+                resource(
+                    ResourceKind::FLOATING_IPS,
+                    &ip.id,
+                    &ip.address,
+                    tags,
+                    nothing(),
+                )
+            }));
+        }
+        let images = images::list(&self.session).await.map_err(failed)?;
+        all.extend(images.into_iter().map(|image| Resource {
+            kind: ResourceKind::IMAGES,
+            tags: image.tags(),
+            id: image.id,
+            name: Some(image.name),
+            takes: nothing(),
+        }));
+        Ok(all)
+    }
+
+    /// Volumes, if anybody has any to do with them.
+    async fn volumes_of(&self, servers: &[Server]) -> Result<Vec<Volume>, Error> {
+        let labels = self.options.pools.iter().flat_map(|pool| &pool.labels);
+        let boots = labels.into_iter().any(|label| label.boot_volume.is_some());
+        if !boots && servers.iter().all(|server| server.volumes.is_empty()) {
+            return Ok(Vec::new());
+        }
+        match self.volumes.volumes().await {
+            Ok(volumes) => Ok(volumes),
+            Err(error) if error.kind() == ErrorKind::NoService => Ok(Vec::new()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+pub(super) fn tags(server: &Server) -> Tags {
+    Tags::from_metadata(server.texts())
+}
+
+fn resource(kind: ResourceKind, id: &str, name: &str, tags: Tags, takes: Resources) -> Resource {
+    Resource {
+        kind,
+        id: id.into(),
+        name: (!name.is_empty()).then(|| name.into()),
+        tags,
+        takes,
+    }
+}

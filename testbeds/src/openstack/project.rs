@@ -1,0 +1,330 @@
+//! A project for one test, which sees nothing of the others and leaves nothing behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::OpenStack;
+use super::api::{Login, Service, Session, text};
+use super::gateway::Gateway;
+use crate::process::temporary_directory;
+
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(180);
+
+/// Dropping it removes everything that is in it.
+#[derive(Debug)]
+pub struct Project {
+    login: Login,
+    identity: String,
+    id: String,
+    user: String,
+    admin: Session,
+    member: Session,
+    network: String,
+    router: String,
+    directory: TempDir,
+}
+
+impl Project {
+    pub(super) fn create(cloud: &OpenStack, purpose: &str) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::SeqCst);
+        let name = format!("{purpose}-{}-{number}", std::process::id());
+        let directory = temporary_directory()?;
+        let admin = cloud.admin()?;
+        let login = cloud.login(&name, &name);
+
+        let id = made(
+            &admin,
+            Service::Identity,
+            "/projects",
+            "project",
+            &json!({"name": name}),
+        )?;
+        let account = json!({
+            "name": name, "password": login.password, "default_project_id": id,
+        });
+        let user = made(&admin, Service::Identity, "/users", "user", &account)?;
+        for role in ["member", "reader"] {
+            let found = admin.get(Service::Identity, &format!("/roles?name={role}"))?;
+            let role = text(found.pointer("/roles/0/id"))?;
+            let path = format!("/projects/{id}/users/{user}/roles/{role}");
+            admin.call("PUT", Service::Identity, &path, None)?;
+        }
+        let identity = cloud.url(Service::Identity).to_owned();
+        let member = Session::begin(&identity, &login)?;
+        let (network, router) = connect(&admin, &member)?;
+        let project = Self {
+            login,
+            identity,
+            id,
+            user,
+            admin,
+            member,
+            network,
+            router,
+            directory,
+        };
+        fs::write(project.clouds_yaml(), project.clouds(&project.identity))?;
+        Ok(project)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.login.project
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The id of its network, which is called `net`.
+    pub fn network(&self) -> &str {
+        &self.network
+    }
+
+    /// A file with the cloud `nodepool`: the way straight to the services.
+    pub fn clouds_yaml(&self) -> PathBuf {
+        self.directory.path().join("clouds.yaml")
+    }
+
+    /// A file with the cloud `nodepool`, on a way on which things happen.
+    pub fn clouds_yaml_through(&self, gateway: &Gateway) -> Result<PathBuf> {
+        let name = format!("clouds-{}.yaml", gateway.port());
+        let path = self.directory.path().join(name);
+        fs::write(&path, self.clouds(gateway.url()))?;
+        Ok(path)
+    }
+
+    fn clouds(&self, identity: &str) -> String {
+        let Login {
+            user,
+            password,
+            project,
+            region,
+        } = &self.login;
+        format!(
+            "clouds:\n  \
+               nodepool:\n    \
+                 region_name: {region}\n    \
+                 auth:\n      \
+                   auth_url: {identity}\n      \
+                   username: {user}\n      \
+                   password: {password}\n      \
+                   project_name: {project}\n      \
+                   user_domain_id: default\n      \
+                   project_domain_id: default\n"
+        )
+    }
+
+    pub fn login(&self) -> &Login {
+        &self.login
+    }
+
+    /// For what belongs to the project; it goes with it.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The user of the project, on the straight way.
+    pub fn member(&self) -> &Session {
+        &self.member
+    }
+
+    /// Somebody who may do everything, everywhere.
+    pub fn admin(&self) -> &Session {
+        &self.admin
+    }
+
+    /// Limits of Nova, such as `instances`, `cores` and `ram`; -1 is none.
+    pub fn set_quota(&self, limits: &[(&str, i64)]) -> Result<()> {
+        let path = format!("/os-quota-sets/{}", self.id);
+        let body = json!({"quota_set": object(limits)});
+        self.admin.put(Service::Compute, &path, &body).map(drop)
+    }
+
+    /// Limits of Neutron, such as `port` and `floatingip`; -1 is none.
+    pub fn set_network_quota(&self, limits: &[(&str, i64)]) -> Result<()> {
+        let path = format!("/v2.0/quotas/{}", self.id);
+        let body = json!({"quota": object(limits)});
+        self.admin.put(Service::Network, &path, &body).map(drop)
+    }
+
+    /// Limits of Cinder, such as `volumes` and `gigabytes`; -1 is none.
+    pub fn set_volume_quota(&self, limits: &[(&str, i64)]) -> Result<()> {
+        let path = format!("/os-quota-sets/{}", self.id);
+        let body = json!({"quota_set": object(limits)});
+        let volumes = Service::BlockStorage;
+        self.admin.put(volumes, &path, &body).map(drop)
+    }
+
+    pub fn servers(&self) -> Result<Vec<Value>> {
+        self.member
+            .list(Service::Compute, "/servers/detail", "servers")
+    }
+
+    /// Ports of servers, and of nobody.
+    pub fn ports(&self) -> Result<Vec<Value>> {
+        let mut ports = self.owned("ports")?;
+        ports.retain(|port| !is_of_router(port));
+        Ok(ports)
+    }
+
+    pub fn floating_ips(&self) -> Result<Vec<Value>> {
+        self.owned("floatingips")
+    }
+
+    fn owned(&self, kind: &str) -> Result<Vec<Value>> {
+        let path = format!("/v2.0/{kind}?project_id={}", self.id);
+        self.member.list(Service::Network, &path, kind)
+    }
+
+    pub fn volumes(&self) -> Result<Vec<Value>> {
+        self.member
+            .list(Service::BlockStorage, "/volumes/detail", "volumes")
+    }
+
+    /// The images that it owns.
+    pub fn images(&self) -> Result<Vec<Value>> {
+        let path = format!("/v2/images?owner={}&limit=1000", self.id);
+        self.member.list(Service::Image, &path, "images")
+    }
+
+    /// A small image. What is in `properties` goes into its record as it is.
+    pub fn create_image(&self, name: &str, properties: Value) -> Result<String> {
+        let mut body = json!({"name": name, "disk_format": "raw", "container_format": "bare"});
+        if let (Some(body), Value::Object(properties)) = (body.as_object_mut(), properties) {
+            body.extend(properties);
+        }
+        let made = self.member.post(Service::Image, "/v2/images", &body)?;
+        let id = text(made.get("id"))?;
+        self.member.upload(&id, &[0; 64 * 1024])?;
+        Ok(id)
+    }
+
+    /// Waits until nothing is left of what was in it; its network and its user stay.
+    pub fn empty(&self) -> Result<()> {
+        self.remove_all(Service::Compute, "/servers", || self.servers())?;
+        self.remove_all(Service::BlockStorage, "/volumes", || self.volumes())?;
+        self.remove_all(Service::Network, "/v2.0/floatingips", || {
+            self.floating_ips()
+        })?;
+        self.remove_all(Service::Network, "/v2.0/ports", || self.ports())?;
+        self.remove_all(Service::Image, "/v2/images", || self.images())?;
+        for pair in self
+            .member
+            .list(Service::Compute, "/os-keypairs", "keypairs")?
+        {
+            let path = format!("/os-keypairs/{}", text(pair.pointer("/keypair/name"))?);
+            self.member.delete(Service::Compute, &path)?;
+        }
+        Ok(())
+    }
+
+    fn remove_all(
+        &self,
+        service: Service,
+        path: &str,
+        list: impl Fn() -> Result<Vec<Value>>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        loop {
+            let things = list()?;
+            if things.is_empty() {
+                return Ok(());
+            }
+            for thing in &things {
+                // What is being made or removed at this moment may not want it yet, or again.
+                let path = format!("{path}/{}", text(thing.get("id"))?);
+                let _ = self.member.delete(service, &path);
+            }
+            ensure!(Instant::now() < deadline, "these stay: {things:?}");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn remove(&self) -> Result<()> {
+        self.empty()?;
+        let interfaces = format!("/v2.0/ports?device_id={}", self.router);
+        let ports = self.admin.list(Service::Network, &interfaces, "ports")?;
+        for port in ports {
+            let subnet = json!({"subnet_id": port.pointer("/fixed_ips/0/subnet_id")});
+            let path = format!("/v2.0/routers/{}/remove_router_interface", self.router);
+            if is_of_router(&port) {
+                self.admin.put(Service::Network, &path, &subnet)?;
+            }
+        }
+        for path in [
+            format!("/v2.0/routers/{}", self.router),
+            format!("/v2.0/networks/{}", self.network),
+        ] {
+            self.admin.delete(Service::Network, &path)?;
+        }
+        let user = format!("/users/{}", self.user);
+        self.admin.delete(Service::Identity, &user)?;
+        let project = format!("/projects/{}", self.id);
+        self.admin.delete(Service::Identity, &project)
+    }
+}
+
+impl Drop for Project {
+    #[expect(clippy::print_stderr, reason = "somebody should know of it")]
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("project {} could not be removed: {error:#}", self.name());
+        }
+    }
+}
+
+/// A network with a way to the outside. Returns the ids of network and router.
+fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
+    let outside = admin.get(Service::Network, "/v2.0/networks?name=public")?;
+    let outside = text(outside.pointer("/networks/0/id"))?;
+    let network = Service::Network;
+    let net = made(
+        member,
+        network,
+        "/v2.0/networks",
+        "network",
+        &json!({"name": "net"}),
+    )?;
+    let subnet = json!({
+        "network_id": net, "ip_version": 4, "cidr": "10.9.0.0/16", "enable_dhcp": false,
+    });
+    let subnet = made(member, network, "/v2.0/subnets", "subnet", &subnet)?;
+    let router = json!({"name": "router", "external_gateway_info": {"network_id": outside}});
+    let router = made(member, network, "/v2.0/routers", "router", &router)?;
+    let path = format!("/v2.0/routers/{router}/add_router_interface");
+    member.put(network, &path, &json!({"subnet_id": subnet}))?;
+    Ok((net, router))
+}
+
+fn is_of_router(port: &Value) -> bool {
+    port.get("device_owner") == Some(&Value::from("network:router_interface"))
+}
+
+/// Makes one thing and returns its id.
+fn made(
+    session: &Session,
+    service: Service,
+    path: &str,
+    kind: &str,
+    body: &Value,
+) -> Result<String> {
+    let answer = session.post(service, path, &json!({kind: body}))?;
+    let id = answer.get(kind).and_then(|thing| thing.get("id"));
+    text(id).with_context(|| format!("{service} made a {kind} without an id"))
+}
+
+fn object(entries: &[(&str, i64)]) -> Value {
+    let entries = entries.iter();
+    entries
+        .map(|(name, value)| ((*name).to_owned(), Value::from(*value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
