@@ -10,6 +10,12 @@ pub fn schemathesis() -> Result<PathBuf> {
     environment("schemathesis")
 }
 
+/// The directory with the programs of the Ansible that Zuul runs its jobs with.
+pub fn ansible() -> Result<PathBuf> {
+    let root = find("zuul/install.sh", &["--find"])?;
+    Ok(root.join("11/bin"))
+}
+
 /// The root of the environment with `program` (`nodepool` or `zuul`).
 pub(crate) fn environment(program: &str) -> Result<PathBuf> {
     find("python/install.sh", &["--find", program])

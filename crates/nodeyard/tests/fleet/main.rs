@@ -16,5 +16,6 @@ mod killed;
 mod metastatic;
 mod mixed;
 mod nodepools_own_tests;
+mod yard;
 mod zuul_client;
 mod zuul_images;
