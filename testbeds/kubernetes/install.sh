@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")"
 
 # Change it when the images change: old ones are not used any more then.
-images=1
+images=2
 kubernetes="$(sed -n 's|^	k8s.io/kubernetes v||p' cluster/go.mod)"
 cache="${NODEYARD_CACHE:-$HOME/.cache/nodeyard}"
 place="$cache/kubernetes-$kubernetes"
@@ -44,6 +44,11 @@ if [ ! -x "$place/cluster" ]; then
     (cd cluster && CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-buildvcs=false ${GOFLAGS:-}" \
         "$go" build -trimpath -ldflags="-s -w $version" -o "$place/cluster.new" .) >&2
     mv "$place/cluster.new" "$place/cluster"
+fi
+if [ ! -x "$place/kubectl" ]; then
+    printf '#!/bin/sh\nexec "%s" kubectl "$@"\n' "$place/cluster" > "$place/kubectl.new"
+    chmod +x "$place/kubectl.new"
+    mv "$place/kubectl.new" "$place/kubectl"
 fi
 if [ ! -d "$place/images-$images" ]; then
     rm -rf "$place/images.new"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the images of the test cluster in the directory that is named: `node.tar` is Debian with git, Python and an
-# SSH server, `pause.tar` holds the namespaces of a pod.
+# Makes the images of the test cluster in the directory that is named: `node.tar` is Debian with git, Python, an
+# SSH server and a registry for images, `pause.tar` holds the namespaces of a pod.
 set -eu
 to="$1"
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -13,7 +13,7 @@ tar --numeric-owner --owner=0 --group=0 -C "$to/pause" -cf "$to/pause.rootfs" .
 python3 "$here/image.py" "$to/pause.rootfs" "$to/pause.tar" localhost/pause:1 \
     /bin/sh -c 'trap "exit 0" TERM; while :; do busybox sleep 3600 & wait $!; done'
 
-mmdebstrap --quiet --variant=essential --include=git,python3,openssh-server \
+mmdebstrap --quiet --variant=essential --include=git,python3,openssh-server,docker-registry \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
     --customize-hook='chroot "$1" useradd --uid 1000 --create-home --shell /bin/bash zuul' \

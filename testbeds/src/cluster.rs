@@ -24,7 +24,7 @@ use crate::process::{Process, enclosed, is_root, retried, show, tail, temporary_
 
 const START_PATIENCE: Duration = Duration::from_secs(180);
 const CONTROL_GROUP: &str = "nodeyard-testbed-";
-const IMAGES: &str = "images-1";
+const IMAGES: &str = "images-2";
 const LOGS: [&str; 4] = ["kube-apiserver", "kubelet", "containerd", "start"];
 
 #[derive(Debug)]
@@ -112,7 +112,13 @@ impl Cluster {
         &self.kubeconfig
     }
 
-    /// An image of the cluster with git, Python and an SSH server. It starts the latter, on port 22.
+    /// The directory with `kubectl`, and all that it needs.
+    pub fn programs(&self) -> PathBuf {
+        self.program.with_file_name("")
+    }
+
+    /// An image of the cluster with git, Python, an SSH server and a registry for images. It starts the SSH
+    /// server, on port 22.
     pub fn image(&self) -> String {
         std::env::var("NODEYARD_NODE_IMAGE").unwrap_or_else(|_| "localhost/node:1".to_owned())
     }

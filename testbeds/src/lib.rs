@@ -34,7 +34,7 @@ pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions, connection};
 pub use openstack::OpenStack;
 pub use proxy::Proxy;
-pub use python::{ansible_playbook, schemathesis};
+pub use python::{ansible, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
 pub use sshd::Sshd;
 pub use web_server::WebServer;

@@ -11,18 +11,18 @@ pub fn schemathesis() -> Result<PathBuf> {
     environment("schemathesis")
 }
 
+/// The directory with the programs of the Ansible that Zuul runs its jobs with.
+pub fn ansible() -> Result<PathBuf> {
+    let root = find("zuul/install.sh", &["--find"])?;
+    let versions = fs::read_dir(&root)?.filter_map(Result::ok);
+    let mut directories = versions.map(|version| version.path().join("bin"));
+    let directory = directories.find(|directory| directory.join("ansible-playbook").is_file());
+    directory.with_context(|| format!("there is no ansible-playbook in {}", root.display()))
+}
+
 /// The root of the environment with `program` (`nodepool` or `zuul`).
 pub(crate) fn environment(program: &str) -> Result<PathBuf> {
     find("python/install.sh", &["--find", program])
-}
-
-/// Ansible's program, as a complete Zuul uses it.
-pub fn ansible_playbook() -> Result<PathBuf> {
-    let root = find("zuul/install.sh", &["--find"])?;
-    let versions = fs::read_dir(&root)?.filter_map(Result::ok);
-    let mut programs = versions.map(|version| version.path().join("bin/ansible-playbook"));
-    let program = programs.find(|program| program.is_file());
-    program.with_context(|| format!("there is no ansible-playbook in {}", root.display()))
 }
 
 /// What an installation script prints as the place of its result.

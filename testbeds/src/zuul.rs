@@ -1,8 +1,9 @@
 //! A complete, unmodified Zuul: scheduler, merger, executor and web, with PostgreSQL and repositories of its own,
 //! on the ZooKeeper of a test.
 //!
-//! A commit that is pushed to the repository of a [`Job`] runs that job, by Ansible over SSH, on nodes that whoever
-//! serves `/nodepool` hands out. Zuul sees the push by polling; the result is read from zuul-web.
+//! A commit that is pushed to the repository of a [`Job`], or to a [`Project`] of the test's own, runs its jobs, by
+//! Ansible, on nodes that whoever serves `/nodepool` hands out. Zuul sees the push by polling; the result is read from
+//! zuul-web.
 //!
 //! Needs root, for PostgreSQL's user and for the namespaces that hold the daemons: an executor starts agents and
 //! sandboxes that would survive it otherwise. `testbeds/zuul/install.sh` installs what it needs.
@@ -15,6 +16,8 @@ mod web;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -40,10 +43,13 @@ const PROGRAMS: &str = "bin";
 const START_PATIENCE: Duration = Duration::from_secs(300);
 const BUILD_PATIENCE: Duration = Duration::from_secs(300);
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ZuulOptions {
-    /// At least one. Their names must differ, and `config` is taken.
+    /// Each has a repository of its own. Their names and those of the projects must differ, and `config` is taken.
     pub jobs: Vec<Job>,
+    pub projects: Vec<Project>,
+    /// Directories with programs that playbooks find on the executor, in their sandboxes too.
+    pub programs: Vec<PathBuf>,
     /// The private key that opens the nodes.
     pub ssh_key: PathBuf,
     /// Whether the API is for those only who have a token.
@@ -62,6 +68,17 @@ pub struct Job {
     pub image: Option<ImageJob>,
 }
 
+/// A repository with jobs of the test's own making. Their parent is `base`, which does nothing but reach the nodes, or
+/// `base-workspace`, which is what a site would have: it uses the roles of this project.
+#[derive(Debug, Clone)]
+pub struct Project {
+    pub name: String,
+    /// A directory with all but the definition.
+    pub template: PathBuf,
+    /// What zuul.yaml says.
+    pub definition: String,
+}
+
 /// A job that makes a small disk on its first node and publishes it, packed, as an artifact of type `disk`.
 #[derive(Debug, Clone)]
 pub struct ImageJob {
@@ -73,7 +90,8 @@ pub struct ImageJob {
 
 #[derive(Debug, Clone)]
 pub struct Push {
-    pub job: String,
+    /// That of a [`Job`] has its name.
+    pub project: String,
     pub revision: String,
 }
 
@@ -84,16 +102,23 @@ pub struct Build {
     /// `SUCCESS`, `FAILURE`, `NODE_FAILURE`…
     pub result: String,
     pub held: bool,
-    /// None of a job that makes an image.
-    #[serde(rename = "artifacts", deserialize_with = "nodes_among")]
-    pub nodes: Vec<BuildNode>,
+    pub artifacts: Vec<Value>,
 }
 
-fn nodes_among<'de, D: Deserializer<'de>>(artifacts: D) -> Result<Vec<BuildNode>, D::Error> {
-    let artifacts = Vec::<Value>::deserialize(artifacts)?.into_iter();
-    Ok(artifacts
-        .filter_map(|artifact| serde_json::from_value(artifact).ok())
-        .collect())
+impl Build {
+    /// What a [`Job`] reports; none if it makes an image.
+    pub fn nodes(&self) -> Vec<BuildNode> {
+        let artifacts = self.artifacts.iter();
+        artifacts
+            .filter_map(|artifact| BuildNode::deserialize(artifact).ok())
+            .collect()
+    }
+
+    /// The metadata of the artifact with this name.
+    pub fn metadata(&self, name: &str) -> Option<&Value> {
+        let mut artifacts = self.artifacts.iter();
+        Some(&artifacts.find(|artifact| artifact["name"] == name)?["metadata"])
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -146,8 +171,18 @@ pub struct Zuul {
     daemons: Vec<(&'static str, Process)>,
     _database: Database,
     web: Web,
+    finger_port: u16,
+    programs: Vec<PathBuf>,
     environment: PathBuf,
     directory: TempDir,
+}
+
+impl ZuulOptions {
+    /// Their names, without that of the configuration.
+    fn repositories(&self) -> impl Iterator<Item = &str> {
+        let jobs = self.jobs.iter().map(|job| &*job.name);
+        jobs.chain(self.projects.iter().map(|project| &*project.name))
+    }
 }
 
 impl Zuul {
@@ -168,11 +203,12 @@ impl Zuul {
             web_port,
             finger_port,
             ssh_key: &options.ssh_key,
+            programs: &options.programs,
             ansible: &ansible,
             python_base: python_base(&environment)?,
         };
         configuration::write(bed, &settings, options)?;
-        repositories::create(bed, &options.jobs)?;
+        repositories::create(bed, options)?;
         copy_ssh_agent(bed)?;
 
         let mut zuul = Self {
@@ -183,15 +219,17 @@ impl Zuul {
                 protected: options.protected,
                 token: OnceLock::new(),
             },
+            finger_port,
+            programs: options.programs.clone(),
             environment,
             directory,
         };
-        zuul.start_daemons(&options.jobs)
+        zuul.start_daemons(options)
             .inspect_err(|_| zuul.show_logs())?;
         Ok(zuul)
     }
 
-    fn start_daemons(&mut self, jobs: &[Job]) -> Result<()> {
+    fn start_daemons(&mut self, options: &ZuulOptions) -> Result<()> {
         if self.web.protected {
             self.token()?;
         }
@@ -200,7 +238,7 @@ impl Zuul {
             self.daemons.push((name, process));
         }
         let deadline = Instant::now() + START_PATIENCE;
-        while !self.is_serving(jobs) {
+        while !self.is_serving(options) {
             for (name, process) in &mut self.daemons {
                 ensure!(!process.has_ended(), "zuul-{name} ended while starting");
             }
@@ -231,50 +269,75 @@ impl Zuul {
             .args([name, "-f", "-c"])
             .arg(bed.join("zuul.conf"))
             .env("TMPDIR", bed.join(TEMPORARY))
-            .env("PATH", path_with(&bed.join(PROGRAMS)))
+            .env("PATH", self.path())
             .current_dir(bed);
         Process::start(command, &self.log(name))
     }
 
     /// A push counts only from the second time that the scheduler looks at a repository, and zuul-web may be later
     /// than the scheduler.
-    fn is_serving(&self, jobs: &[Job]) -> bool {
+    fn is_serving(&self, options: &ZuulOptions) -> bool {
         let path = format!("/api/tenant/{TENANT}/builds");
         if self.web.get(&path).is_err() {
             return false;
         }
         let log = fs::read_to_string(self.log("scheduler")).unwrap_or_default();
-        jobs.iter()
-            .all(|job| log.contains(&format!("refs for project {}\n", job.name)))
+        options
+            .repositories()
+            .all(|name| log.contains(&format!("refs for project {name}\n")))
     }
 
-    /// Pushes a commit to the repository of a job, which runs it.
-    pub fn push(&self, job: &str) -> Result<Push> {
-        let revision = repositories::push(self.directory.path(), job)?;
+    /// Pushes a commit to the repository of a job or project, which runs it.
+    pub fn push(&self, project: &str) -> Result<Push> {
+        let revision = repositories::push(self.directory.path(), project)?;
         Ok(Push {
-            job: job.to_owned(),
+            project: project.to_owned(),
             revision,
         })
     }
 
-    /// Waits until the job of a push has a result.
+    /// Waits until the job that has the name of the project has a result.
     pub fn wait_for_build(&self, push: &Push) -> Result<Build> {
-        let Push { job, revision } = push;
+        self.wait_for_build_of(push, &push.project)
+    }
+
+    /// Waits until this job of a push has a result.
+    pub fn wait_for_build_of(&self, push: &Push, job: &str) -> Result<Build> {
+        let build = self.wait_for(push, job, "&complete=true")?;
+        serde_json::from_value(build).context("zuul-web shows builds in a way that we do not know")
+    }
+
+    /// Waits until this job of a push has begun, and returns the id of its build.
+    pub fn wait_for_start_of(&self, push: &Push, job: &str) -> Result<String> {
+        let build = self.wait_for(push, job, "")?;
+        let id = build["uuid"].as_str().context("a build without an id")?;
+        Ok(id.to_owned())
+    }
+
+    fn wait_for(&self, push: &Push, job: &str, condition: &str) -> Result<Value> {
+        let revision = &push.revision;
         let path =
-            format!("/api/tenant/{TENANT}/builds?job_name={job}&newrev={revision}&complete=true");
+            format!("/api/tenant/{TENANT}/builds?job_name={job}&newrev={revision}{condition}");
         let deadline = Instant::now() + BUILD_PATIENCE;
         loop {
-            let builds: Vec<Build> = serde_json::from_value(self.web.get(&path)?)
-                .context("zuul-web shows builds in a way that we do not know")?;
-            if let Some(build) = builds.into_iter().next() {
-                return Ok(build);
+            let builds = self.web.get(&path)?;
+            if let Some(build) = builds.get(0) {
+                return Ok(build.clone());
             }
             ensure!(
                 Instant::now() < deadline,
-                "the build of {job} has no result after {BUILD_PATIENCE:?}"
+                "there is no such build of {job} after {BUILD_PATIENCE:?}"
             );
             thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    /// What the console of a running build shows, from its beginning, as the executor serves it.
+    pub fn console(&self, build: &str) -> Result<impl Read> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.finger_port))?;
+        stream.set_read_timeout(Some(BUILD_PATIENCE))?;
+        stream.write_all(format!("{build}\r\n").as_bytes())?;
+        Ok(stream)
     }
 
     /// Keeps the nodes of the next build of this job that fails.
@@ -343,6 +406,16 @@ impl Zuul {
         Ok(self.web.token.get_or_init(|| token.to_owned()))
     }
 
+    fn path(&self) -> OsString {
+        let mut path = self.directory.path().join(PROGRAMS).into_os_string();
+        let rest = env::var_os("PATH").map(PathBuf::from);
+        for place in self.programs.iter().chain(&rest) {
+            path.push(":");
+            path.push(place);
+        }
+        path
+    }
+
     /// Of `scheduler`, `merger`, `executor`, `web` or `postgresql`.
     pub fn log(&self, daemon: &str) -> PathBuf {
         log(self.directory.path(), daemon)
@@ -375,13 +448,6 @@ fn copy_ssh_agent(bed: &Path) -> Result<()> {
     fs::copy("/usr/bin/ssh-agent", &copy).context("cannot copy ssh-agent")?;
     fs::set_permissions(copy, fs::Permissions::from_mode(0o755))?;
     Ok(())
-}
-
-fn path_with(first: &Path) -> OsString {
-    let mut path = OsString::from(first);
-    path.push(":");
-    path.push(env::var_os("PATH").unwrap_or_default());
-    path
 }
 
 fn python_base(environment: &Path) -> Result<String> {

@@ -11,9 +11,12 @@ from zuul.lib import log_streamer
 name = sys.argv.pop(1)
 sys.argv[0] = f"zuul-{name}"
 
-Server = log_streamer.LogStreamerServer
-log_streamer.LogStreamerServer = lambda address, *rest, **options: Server(
-    ("127.0.0.1", address[1]), *rest, **options
-)
+
+class LogStreamer(log_streamer.LogStreamer):
+    def __init__(self, host, port, jobdir_root):
+        super().__init__("127.0.0.1", port, jobdir_root)
+
+
+log_streamer.LogStreamer = LogStreamer
 
 sys.exit(importlib.import_module(f"zuul.cmd.{name}").main())

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -23,6 +23,7 @@ pub(super) struct Settings<'a> {
     pub(super) web_port: u16,
     pub(super) finger_port: u16,
     pub(super) ssh_key: &'a Path,
+    pub(super) programs: &'a [PathBuf],
     pub(super) ansible: &'a Path,
     /// The Python that Ansible's environment is made of, which is not in it.
     pub(super) python_base: String,
@@ -39,9 +40,8 @@ pub(super) fn write(
     fs::write(directory.join("zuul.conf"), zuul_conf(directory, settings)?)?;
     fs::write(directory.join("logging.yaml"), LOGGING)?;
     let projects: String = options
-        .jobs
-        .iter()
-        .map(|job| format!("          - {}\n", job.name))
+        .repositories()
+        .map(|name| format!("          - {name}\n"))
         .collect();
     let (rule, access) = match options.protected {
         true => (RULE, "    access-rules: [tested]\n"),
@@ -63,6 +63,10 @@ fn zuul_conf(directory: &Path, settings: &Settings<'_>) -> Result<String> {
     let bed = directory.display();
     let certificates = settings.zookeeper.certificates();
     let web_port = settings.web_port;
+    let mut seen = settings.python_base.clone();
+    for place in settings.programs {
+        write!(seen, ":{}", place.display())?;
+    }
     let mut text = format!(
         "[zookeeper]\n\
          hosts=127.0.0.1:{zookeeper}\n\
@@ -110,8 +114,8 @@ fn zuul_conf(directory: &Path, settings: &Settings<'_>) -> Result<String> {
                  private_key_file={key}\n\
                  ansible_root={ansible}\n\
                  manage_ansible=false\n\
-                 trusted_ro_paths={python}\n\
-                 untrusted_ro_paths={python}\n\
+                 trusted_ro_paths={seen}\n\
+                 untrusted_ro_paths={seen}\n\
                  git_dir={bed}/{STATE}/executor-git\n\
                  job_dir={JOBS_SEEN_BY_EXECUTOR}\n\
                  finger_port={finger}\n\
@@ -121,7 +125,6 @@ fn zuul_conf(directory: &Path, settings: &Settings<'_>) -> Result<String> {
                  min_avail_hdd=1\n",
                 key = settings.ssh_key.display(),
                 ansible = settings.ansible.display(),
-                python = settings.python_base,
                 finger = settings.finger_port,
             ),
         ),

@@ -6,16 +6,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Job;
 use super::configuration::REPOSITORIES;
+use super::{Job, ZuulOptions};
 use crate::python::testbeds;
 
 const WORKING_COPIES: &str = "work";
 
-pub(super) fn create(bed: &Path, jobs: &[Job]) -> Result<()> {
+pub(super) fn create(bed: &Path, options: &ZuulOptions) -> Result<()> {
     let templates = testbeds().join("zuul");
     create_one(bed, "config", &templates.join("config-repository"), None)?;
-    for job in jobs {
+    for project in &options.projects {
+        let definition = Some(&*project.definition);
+        create_one(bed, &project.name, &project.template, definition)?;
+    }
+    for job in &options.jobs {
         let definition = definition(job);
         let template = match job.image {
             Some(_) => templates.join("image-job-repository"),
@@ -26,9 +30,9 @@ pub(super) fn create(bed: &Path, jobs: &[Job]) -> Result<()> {
     Ok(())
 }
 
-/// Adds a commit to the repository of a job and returns its id.
-pub(super) fn push(bed: &Path, job: &str) -> Result<String> {
-    let work = working_copy(bed, job);
+/// Adds a commit to a repository and returns its id.
+pub(super) fn push(bed: &Path, project: &str) -> Result<String> {
+    let work = working_copy(bed, project);
     git(&work, &["commit", "--allow-empty", "-m", "another commit"])?;
     git(&work, &["push", "origin", "master"])?;
     Ok(git(&work, &["rev-parse", "HEAD"])?.trim().to_owned())
@@ -40,8 +44,8 @@ fn create_one(bed: &Path, name: &str, template: &Path, definition: Option<&str>)
     copy_directory(template, &work)?;
     if let Some(definition) = definition {
         fs::write(work.join("zuul.yaml"), definition)?;
-        copy_directory(&testbeds().join("../roles"), &work.join("roles"))?;
     }
+    copy_directory(&testbeds().join("../roles"), &work.join("roles"))?;
     git(bed, &["init", "--bare", "-b", "master", &repository])?;
     git(&work, &["init", "-b", "master"])?;
     git(&work, &["remote", "add", "origin", &repository])?;

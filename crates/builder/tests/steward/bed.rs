@@ -15,8 +15,8 @@ use nodeyard_model::{
     UploadState,
 };
 use nodeyard_plan::images::Pace;
-use nodeyard_store::registry::Registry;
 use nodeyard_store::Tree;
+use nodeyard_store::registry::Registry;
 use nodeyard_testbeds::gearman;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -14,8 +14,8 @@ use nodeyard_launcher::{
 use nodeyard_model::{Node, NodeId};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
-use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::Tree;
+use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -14,8 +14,8 @@ use nodeyard_lease::{
 };
 use nodeyard_model::{Label, Timestamp};
 use nodeyard_nodescan::NetworkScanner;
-use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::Tree;
+use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -298,7 +298,9 @@ const PLAYBOOK: &str = r#"
 #[test]
 fn the_roles_publish_and_prune() {
     let cloud = Cloud::start();
-    let ansible = nodeyard_testbeds::ansible_playbook().unwrap();
+    let ansible = nodeyard_testbeds::ansible()
+        .unwrap()
+        .join("ansible-playbook");
     let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/../../roles");
     let play = |build: &str| {
         let program = env!("CARGO_BIN_EXE_nodeyard");

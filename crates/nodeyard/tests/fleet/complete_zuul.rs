@@ -46,7 +46,7 @@ fn from_push_to_success_and_a_failure_is_held() {
     let options = ZuulOptions {
         jobs: vec![job("fine", false), job("broken", true)],
         ssh_key: sshd.client_key(),
-        protected: false,
+        ..ZuulOptions::default()
     };
     let zuul = Zuul::start(&zookeeper, &options).unwrap();
     eprintln!("Zuul serves after {:?}", started.elapsed());
@@ -57,8 +57,9 @@ fn from_push_to_success_and_a_failure_is_held() {
     eprintln!("from push to result: {:?}", pushed.elapsed());
     assert_eq!(build.result, "SUCCESS");
     assert!(!build.held);
-    let [node] = build.nodes.as_slice() else {
-        panic!("one node, not {:?}", build.nodes);
+    let nodes = build.nodes();
+    let [node] = nodes.as_slice() else {
+        panic!("one node, not {nodes:?}");
     };
     assert_eq!(node.seen.hostname, sshd.hostname());
     assert_eq!(node.seen.user, sshd.username());
@@ -72,7 +73,7 @@ fn from_push_to_success_and_a_failure_is_held() {
     let build = zuul.wait_for_build(&push).unwrap();
     assert_eq!(build.result, "FAILURE");
     assert_eq!(
-        build.nodes.len(),
+        build.nodes().len(),
         1,
         "it failed after it had done its work on the node"
     );

@@ -17,5 +17,6 @@ mod metastatic;
 mod mixed;
 mod nodepools_own_tests;
 mod openstack;
+mod yard;
 mod zuul_client;
 mod zuul_images;

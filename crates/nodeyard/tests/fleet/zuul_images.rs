@@ -2,50 +2,26 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::path::Path;
 
 use nodeyard_testbeds::web_server::{Asked, Reply};
 use nodeyard_testbeds::zuul::{ImageJob, Job};
-use nodeyard_testbeds::{Sshd, WebServer, ZooKeeperServer, Zuul, ZuulOptions, connection};
+use nodeyard_testbeds::{Sshd, WebServer, ZooKeeperServer, Zuul, ZuulOptions};
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::bed::{LONG_SESSION, wait_until};
+use crate::bed::wait_until;
+use crate::yard::Yard;
 
-/// `nodeyard up` on the ZooKeeper of a Zuul.
-struct Yard {
-    directory: TempDir,
-    zookeeper: String,
-    web_port: u16,
-    process: Option<Child>,
-}
-
-impl Yard {
-    fn new(zookeeper: &ZooKeeperServer) -> Self {
-        Self {
-            directory: tempfile::tempdir().unwrap(),
-            zookeeper: connection(zookeeper, LONG_SESSION),
-            web_port: free_port(),
-            process: None,
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// As editors do it: a new file takes the name of the old one.
-    fn configure(&self, sshd: &Sshd, image: &str) {
-        let dir = self.directory.path().display();
-        let text = format!(
-            "{zookeeper}\
-images-dir: {dir}/images
-build-log-dir: {dir}/logs
+/// Uploads the image to a simulated cloud. `image` says where Zuul is.
+fn configure(yard: &Yard, sshd: &Sshd, image: &str) {
+    let dir = yard.path("").display().to_string();
+    yard.configure(&format!(
+        "\
+images-dir: {dir}images
+build-log-dir: {dir}logs
 images-dir-reserve: 10M
 image-size-estimate: 16M
-webapp: {{port: {web}, listen_address: 127.0.0.1}}
 labels: [{{name: machine}}, {{name: tiny, min-ready: 1}}]
 zuul-images:
   - name: tiny
@@ -57,7 +33,7 @@ zuul-images:
     allow-insecure: true
     allow-private-addresses: true
     checksum: required
-    auth: {{type: bearer, token-file: {dir}/token}}
+    auth: {{type: bearer, token-file: {dir}token}}
     artifacts: [{{format: raw, type: disk}}, {{format: qcow2, type: disk-qcow2}}]
 {image}providers:
   - name: here
@@ -75,90 +51,21 @@ zuul-images:
         host-key-checking: false
         labels: [{{name: tiny, diskimage: tiny, min-ram: 1}}]
 ",
-            zookeeper = self.zookeeper,
-            web = self.web_port,
-            port = sshd.port(),
-            user = sshd.username(),
-        );
-        fs::write(self.path("next"), text).unwrap();
-        fs::rename(self.path("next"), self.path("nodepool.yaml")).unwrap();
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nodeyard"));
-        command
-            .current_dir(self.directory.path())
-            .env("XDG_STATE_HOME", self.directory.path())
-            .args(["-c", "nodepool.yaml"])
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn up(&mut self) {
-        let log = fs::File::create(self.path("up.log")).unwrap();
-        let process = self
-            .command()
-            .arg("up")
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn();
-        self.process = Some(process.unwrap());
-        let log = self.path("up.log");
-        wait_until("it serves", || {
-            let ended = self
-                .process
-                .as_mut()
-                .is_some_and(|p| p.try_wait().unwrap().is_some());
-            assert!(!ended, "nodeyard up has ended");
-            fs::read_to_string(&log)
-                .unwrap_or_default()
-                .contains("web pages")
-        });
-    }
-
-    fn image(&self, args: &[&str]) -> Value {
-        let mut command = self.command();
-        command.args(["--format", "json", "image"]).args(args);
-        let output = command.output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
-    }
-
-    /// The build of ours that is this build of Zuul, once it is uploaded.
-    fn uploaded(&self, uuid: &str) -> Option<Value> {
-        let origins = self.image(&["provenance", "tiny"]);
-        let mut origins = origins.as_array()?.iter();
-        let origin = origins.find(|origin| origin["zuul"]["build"]["uuid"] == uuid)?;
-        let uploads = self.image(&["uploads"]);
-        let mut uploads = uploads.as_array()?.iter();
-        uploads
-            .any(|upload| upload["id"] == origin["build"] && upload["state"] == "ready")
-            .then(|| origin.clone())
-    }
+        port = sshd.port(),
+        user = sshd.username(),
+    ));
 }
 
-impl Drop for Yard {
-    fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            let _ended = process.kill();
-            let _ended = process.wait();
-        }
-        if std::thread::panicking() {
-            eprintln!(
-                "{}",
-                fs::read_to_string(self.path("up.log")).unwrap_or_default()
-            );
-            let why = self.command().args(["image", "why"]).output();
-            if let Ok(why) = why {
-                eprintln!("{}", String::from_utf8_lossy(&why.stdout));
-            }
-        }
-    }
-}
-
-/// A port that nobody listens on.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+/// The build of ours that is this build of Zuul, once it is uploaded.
+fn uploaded(yard: &Yard, uuid: &str) -> Option<Value> {
+    let origins = yard.lists(&["nodeyard", "image", "provenance", "tiny"]);
+    let mut origins = origins.as_array()?.iter();
+    let origin = origins.find(|origin| origin["zuul"]["build"]["uuid"] == uuid)?;
+    let uploads = yard.lists(&["nodeyard", "image", "uploads"]);
+    let mut uploads = uploads.as_array()?.iter();
+    uploads
+        .any(|upload| upload["id"] == origin["build"] && upload["state"] == "ready")
+        .then(|| origin.clone())
 }
 
 /// Serves what jobs have stored.
@@ -206,7 +113,7 @@ fn pass_on(asked: &Asked, port: u16, target: &str) -> Reply {
 fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
     let zookeeper = ZooKeeperServer::start().unwrap();
     let sshd = Sshd::start().unwrap();
-    let mut yard = Yard::new(&zookeeper);
+    let mut yard = Yard::new(&zookeeper, &["nodeyard", "image", "why"]);
     let stored = yard.path("stored");
     fs::create_dir(&stored).unwrap();
     let server = store(&stored);
@@ -223,6 +130,7 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
         jobs: vec![job],
         ssh_key: sshd.client_key(),
         protected: true,
+        ..ZuulOptions::default()
     };
     let zuul = Zuul::start(&zookeeper, &options).unwrap();
     let token = zuul.token().unwrap().trim_start_matches("Bearer ");
@@ -231,7 +139,7 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
         "    api-url: http://127.0.0.1:{}\n    tenant: bed\n",
         zuul.web_port()
     );
-    yard.configure(&sshd, &direct);
+    configure(&yard, &sshd, &direct);
     yard.up();
 
     let make = || {
@@ -243,7 +151,7 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
     let first = make();
     let mut origin = Value::Null;
     wait_until("a node boots from the image", || {
-        origin = yard.uploaded(&first).unwrap_or_default();
+        origin = uploaded(&yard, &first).unwrap_or_default();
         origin["nodes"][0]["state"] == "ready"
     });
     assert_eq!(origin["zuul"]["build"]["project"], "image");
@@ -255,10 +163,10 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
 
     // From another root, which shows one tenant only.
     let label = white_label(&zuul);
-    yard.configure(&sshd, &format!("    api-url: {}\n", label.url("")));
+    configure(&yard, &sshd, &format!("    api-url: {}\n", label.url("")));
     let second = make();
     wait_until("the second build is uploaded", || {
-        yard.uploaded(&second).is_some()
+        uploaded(&yard, &second).is_some()
     });
     assert!(
         label
@@ -268,7 +176,7 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
     );
     let third = make();
     wait_until("the third build is uploaded, and the first is gone", || {
-        let origins = yard.image(&["provenance", "tiny"]);
+        let origins = yard.lists(&["nodeyard", "image", "provenance", "tiny"]);
         let builds: Vec<&Value> = origins
             .as_array()
             .map(|origins| {
@@ -278,7 +186,7 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
                     .collect()
             })
             .unwrap_or_default();
-        yard.uploaded(&third).is_some()
+        uploaded(&yard, &third).is_some()
             && builds.len() == 2
             && !builds.iter().any(|uuid| **uuid == *first)
     });
