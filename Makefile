@@ -19,7 +19,7 @@ help: ## Show this list
 demo: ## Build an image on this machine, boot a container and a virtual machine from it, log in
 	testbeds/packages.sh gcc libc6-dev
 	testbeds/demo/install.sh
-	$(CARGO) build --locked --bin nodeyard
+	$(CARGO) build --locked --no-default-features --bin nodeyard
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
 .PHONY: check
