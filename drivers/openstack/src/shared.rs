@@ -36,7 +36,7 @@ impl<T> Shared<T> {
         let earliest = now.checked_sub(age).unwrap_or(now);
         let mut last = self.0.lock().await;
         if let Some(answer) = &*last
-            && answer.asked >= earliest
+            && answer.asked > earliest
         {
             return Ok(Arc::clone(&answer.said));
         }

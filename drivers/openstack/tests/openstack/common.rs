@@ -1,0 +1,187 @@
+//! Drivers, orders, and walking through their steps.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use nodeyard_driver::{
+    BootImage, CreateOrder, Driver, Error, ErrorClass, Instance, Owner, Poll, RequestAttributes,
+    State, Step, SystemId, Target,
+};
+use nodeyard_driver_openstack::{
+    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, OpenStackDriver, Options, PoolOptions,
+};
+use nodeyard_fetch::Backoff;
+use nodeyard_model::{NodeId, ProviderName, Timestamp};
+use nodeyard_openstack::{CloudSettings, Clouds, Http, Session, Surroundings, Transport};
+use nodeyard_testbeds::OpenStack;
+
+/// The machine may have a lot to do at the same time.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// None where there can be none, which is said.
+pub(crate) fn cloud() -> Option<&'static OpenStack> {
+    static CLOUD: LazyLock<Option<OpenStack>> =
+        LazyLock::new(|| OpenStack::start_if_possible().unwrap());
+    CLOUD.as_ref()
+}
+
+pub(crate) fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+pub(crate) fn owner(system: &str) -> Owner {
+    Owner {
+        system: SystemId::new(system),
+        provider: ProviderName::new("cloud").unwrap(),
+    }
+}
+
+/// A pool `main` with a label `small` that boots the image `disk`.
+pub(crate) fn options(owner: Owner) -> Options {
+    Options {
+        owner,
+        cloud: "nodepool".into(),
+        region: None,
+        pools: vec![PoolOptions {
+            name: "main".into(),
+            availability_zones: Vec::new(),
+            security_groups: Vec::new(),
+            auto_floating_ip: true,
+            labels: vec![label()],
+        }],
+        cloud_images: vec![CloudImageOptions {
+            name: "disk".into(),
+            choice: ImageChoice::Name("disk".into()),
+            config_drive: None,
+        }],
+        disk_images: Vec::new(),
+        clean_floating_ips: false,
+        port_cleanup_interval: Duration::ZERO,
+        image_upload_timeout: Duration::from_secs(600),
+        rate: Duration::ZERO,
+        list_age: Duration::from_millis(100),
+        catalog_age: Duration::from_secs(300),
+        poll: Poll {
+            least: Duration::from_millis(50),
+            most: Duration::from_secs(1),
+        },
+    }
+}
+
+fn label() -> LabelOptions {
+    LabelOptions {
+        name: "small".into(),
+        image: LabelImage::Cloud("disk".into()),
+        min_ram: None,
+        flavor_name: Some("small".into()),
+        key_name: None,
+        console_log: true,
+        boot_volume: None,
+        instance_properties: BTreeMap::from([("purpose".to_owned(), "test".to_owned())]),
+        dynamic_instance_properties: BTreeMap::new(),
+        userdata: Some("#cloud-config".into()),
+        networks: vec!["net".into()],
+    }
+}
+
+/// The pool and the label of [`options`].
+pub(crate) fn change(options: &mut Options, with: impl FnOnce(&mut PoolOptions)) {
+    with(options.pools.first_mut().unwrap());
+}
+
+pub(crate) fn settings(clouds_yaml: &Path) -> CloudSettings {
+    let named = clouds_yaml.to_str().unwrap().to_owned();
+    let around = Surroundings {
+        variables: BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]),
+        directory: "/".into(),
+    };
+    Clouds::find(&around)
+        .unwrap()
+        .cloud(Some("nodepool"), None)
+        .unwrap()
+}
+
+pub(crate) fn session(settings: CloudSettings, transport: Arc<dyn Transport>) -> Session {
+    let options = nodeyard_openstack::Options {
+        backoff: Backoff {
+            first: Duration::from_millis(20),
+            longest: Duration::from_secs(5),
+        },
+        limit: Duration::from_secs(120),
+        ..nodeyard_openstack::Options::default()
+    };
+    Session::new(settings, transport, options)
+}
+
+pub(crate) fn driver(options: Options, clouds_yaml: &Path) -> OpenStackDriver {
+    let settings = settings(clouds_yaml);
+    let http = Http::new(&settings.tls).unwrap();
+    OpenStackDriver::new(options, session(settings, Arc::new(http)))
+}
+
+pub(crate) fn node(number: u32) -> NodeId {
+    format!("{number:010}").parse().unwrap()
+}
+
+pub(crate) fn order(owner: &Owner, node: NodeId) -> CreateOrder {
+    CreateOrder {
+        node,
+        pool: "main".into(),
+        label: "small".into(),
+        image: BootImage::Cloud,
+        tags: owner.node_tags(node, "main".into()),
+        az: None,
+        request: RequestAttributes::default(),
+    }
+}
+
+/// Takes steps until the machine is there. An error that may go away by itself is met a few times.
+pub(crate) async fn create(
+    driver: &OpenStackDriver,
+    order: &CreateOrder,
+) -> Result<Instance, Error> {
+    let mut state = State::fresh();
+    create_from(driver, order, &mut state).await
+}
+
+pub(crate) async fn create_from(
+    driver: &OpenStackDriver,
+    order: &CreateOrder,
+    state: &mut State,
+) -> Result<Instance, Error> {
+    let begun = Instant::now();
+    let mut failures = 0;
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "no machine after {PATIENCE:?}");
+        match driver.create(order, state, now()).await {
+            Ok(Step::Done(instance)) => return Ok(instance),
+            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
+            Err(error) if error.class() == ErrorClass::Retry && failures < 5 => failures += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(crate) async fn delete(driver: &OpenStackDriver, target: &Target) -> Result<(), Error> {
+    let begun = Instant::now();
+    let (mut state, mut failures) = (State::default(), 0);
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "not deleted after {PATIENCE:?}");
+        match driver.delete(target, &mut state, now()).await {
+            Ok(Step::Done(())) => return Ok(()),
+            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
+            Err(error) if error.class() == ErrorClass::Retry && failures < 5 => failures += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(crate) async fn delete_node(driver: &OpenStackDriver, node: NodeId) {
+    let target = Target::Node {
+        node,
+        external_id: None,
+    };
+    delete(driver, &target).await.unwrap();
+}

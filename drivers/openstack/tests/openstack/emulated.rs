@@ -1,0 +1,202 @@
+//! The driver kit with every fault, and volumes, on the emulated cloud.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
+use nodeyard_driver::{BootImage, Driver, ResourceKind, Tags, Target};
+use nodeyard_driver_openstack::{OpenStackDriver, Options};
+use nodeyard_model::{Resources, Timestamp};
+use nodeyard_openstack::{CloudSettings, Transport};
+
+use crate::common::{
+    change, create, delete, delete_node, node, now, options, order, owner, session, settings,
+};
+use crate::emulation::Emulation;
+use crate::faults::Faulty;
+
+const CLOUDS: &str = "clouds:\n  nodepool: {auth: {auth_url: 'http://cloud/v3', username: u, password: p, project_id: p, user_domain_id: d}}\n";
+
+fn emulated_settings() -> CloudSettings {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("clouds.yaml");
+    std::fs::write(&file, CLOUDS).unwrap();
+    settings(&file)
+}
+
+fn emulated(options: Options, cloud: &Arc<Emulation>) -> OpenStackDriver {
+    let transport = Arc::clone(cloud) as Arc<dyn Transport>;
+    OpenStackDriver::new(options, session(emulated_settings(), transport))
+}
+
+fn quick(from_volume: bool) -> Options {
+    let mut options = options(owner("kit"));
+    options.list_age = Duration::ZERO;
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.boot_volume = from_volume.then_some(50);
+        }
+    });
+    options
+}
+
+struct EmulatedBed {
+    cloud: Arc<Emulation>,
+    options: Options,
+}
+
+impl EmulatedBed {
+    fn new(from_volume: bool) -> Self {
+        let cloud = Arc::new(Emulation::default());
+        cloud.add_stranger("np0000000001");
+        cloud.add_floating_ip("somebody's own");
+        Self {
+            cloud,
+            options: quick(from_volume),
+        }
+    }
+}
+
+#[async_trait]
+impl Bed for EmulatedBed {
+    async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
+        let faulty = Faulty {
+            faults: faults.clone(),
+            cloud: Arc::clone(&self.cloud) as Arc<dyn Transport>,
+        };
+        let session = session(emulated_settings(), Arc::new(faulty));
+        Box::new(OpenStackDriver::new(self.options.clone(), session))
+    }
+
+    fn setup(&self) -> Setup {
+        Setup {
+            owner: self.options.owner.clone(),
+            pool: "main".into(),
+            label: "small".into(),
+            image: BootImage::Cloud,
+            upload: None,
+        }
+    }
+
+    async fn exists(&self) -> BTreeSet<String> {
+        self.cloud.exists()
+    }
+
+    async fn used(&self) -> Resources {
+        self.cloud.used()
+    }
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+async fn survives(suite: Suite, from_volume: bool) {
+    match explore(suite, || async move { EmulatedBed::new(from_volume) }).await {
+        Ok(report) => eprintln!("{} runs, {} points", report.runs, report.points),
+        Err(failure) => panic!("{failure}: {}", failure.violation),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_servers_survive_faults_of_every_kind() {
+    let suite = Suite {
+        pairs: Some(97),
+        step_limit: Duration::from_secs(60),
+        ..Suite::default()
+    };
+    survives(suite, false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_servers_on_volumes_survive_faults_of_every_kind() {
+    let suite = Suite {
+        nodes: 1,
+        ..Suite::default()
+    };
+    survives(suite, true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_volumes_are_counted_marked_and_removed() {
+    let cloud = Arc::new(Emulation::default());
+    let driver = emulated(quick(true), &cloud);
+    let cost = driver.cost(&"main".into(), &"small".into()).await.unwrap();
+    assert_eq!(cost.get(&"volume-gb".into()), 50.into());
+    create(&driver, &order(&owner("kit"), node(1)))
+        .await
+        .unwrap();
+    let listed = driver.list().await.unwrap();
+    let volume = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::VOLUMES)
+        .unwrap();
+    assert!(owner("kit").owns_node(&volume.tags, node(1)));
+    let server = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::INSTANCES)
+        .unwrap();
+    assert_eq!(server.takes, cost);
+
+    // One that should have gone with its server is removed with the node.
+    cloud.keep_volumes();
+    delete_node(&driver, node(1)).await;
+    assert!(cloud.volumes().is_empty());
+
+    // One that a process did not live to remove is seen as a leak.
+    create(&driver, &order(&owner("kit"), node(2)))
+        .await
+        .unwrap();
+    let listed = driver.list().await.unwrap();
+    let volume = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::VOLUMES)
+        .unwrap();
+    let target = Target::Resource {
+        kind: volume.kind.clone(),
+        id: volume.id.clone(),
+    };
+    delete(&driver, &target).await.unwrap();
+    assert!(cloud.volumes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_floating_ips_of_ours_are_used_again_and_others_are_not() {
+    let cloud = Arc::new(Emulation::default());
+    let metadata = Tags {
+        system: Some(owner("kit").system),
+        provider: Some(owner("kit").provider),
+        node: Some(node(7)),
+        ..Tags::default()
+    };
+    cloud.add_floating_ip("somebody's own");
+    cloud.add_floating_ip(&serde_json::to_string(&metadata.to_metadata()).unwrap());
+    let driver = emulated(quick(false), &cloud);
+    let ips = |cloud: &Emulation| {
+        cloud
+            .exists()
+            .iter()
+            .filter(|line| line.starts_with("ip "))
+            .count()
+    };
+    let first = create(&driver, &order(&owner("kit"), node(1)))
+        .await
+        .unwrap();
+    assert_eq!(ips(&cloud), 2);
+    assert_eq!(first.public_ipv4.as_deref(), Some("198.18.0.3"));
+    assert_eq!(first.interface_ip, first.public_ipv4);
+    let second = create(&driver, &order(&owner("kit"), node(2)))
+        .await
+        .unwrap();
+    assert_eq!(ips(&cloud), 3);
+    assert_ne!(first.public_ipv4, second.public_ipv4);
+    delete_node(&driver, node(1)).await;
+    delete_node(&driver, node(2)).await;
+    assert_eq!(cloud.exists(), BTreeSet::from(["ip i-1".to_owned()]));
+}

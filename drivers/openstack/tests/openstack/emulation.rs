@@ -1,0 +1,330 @@
+//! A cloud in small, as far as the driver sees it. Servers take two looks to boot and two to go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use nodeyard_model::Resources;
+use nodeyard_openstack::{Body, Method, Request, Response, StatusCode, Transport, TransportError};
+use serde_json::{Value, json};
+
+const LOOKS: u32 = 2;
+
+#[derive(Debug, Default)]
+pub(crate) struct Emulation(Mutex<World>);
+
+#[derive(Debug, Default)]
+struct World {
+    last_id: u32,
+    servers: BTreeMap<String, Server>,
+    ports: BTreeMap<String, Value>,
+    ips: BTreeMap<String, Value>,
+    volumes: BTreeMap<String, Value>,
+    /// Volumes do not go with their servers, as it happens.
+    sticky_volumes: bool,
+}
+
+#[derive(Debug)]
+struct Server {
+    record: Value,
+    looks: u32,
+    going: bool,
+}
+
+type Said = (u16, Value);
+
+impl Emulation {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    /// Everything that exists, a line each.
+    pub(crate) fn exists(&self) -> BTreeSet<String> {
+        let world = self.world();
+        let kinds = [
+            ("server", world.servers.keys().collect::<Vec<_>>()),
+            ("port", world.ports.keys().collect()),
+            ("ip", world.ips.keys().collect()),
+            ("volume", world.volumes.keys().collect()),
+        ];
+        let lines = kinds
+            .into_iter()
+            .flat_map(|(kind, ids)| ids.into_iter().map(move |id| format!("{kind} {id}")));
+        lines.collect()
+    }
+
+    pub(crate) fn used(&self) -> Resources {
+        let world = self.world();
+        let servers = i64::try_from(world.servers.len()).unwrap();
+        let volumes = i64::try_from(world.volumes.len()).unwrap();
+        let mut used = Resources::new(servers, servers, servers * 2048);
+        used.set("volumes".into(), volumes);
+        used.set("volume-gb".into(), volumes * 50);
+        used
+    }
+
+    pub(crate) fn keep_volumes(&self) {
+        self.world().sticky_volumes = true;
+    }
+
+    pub(crate) fn volumes(&self) -> Vec<Value> {
+        self.world().volumes.values().cloned().collect()
+    }
+
+    /// Somebody else's server, with the name of one of ours.
+    pub(crate) fn add_stranger(&self, name: &str) {
+        let body = json!({"server": {"name": name, "flavorRef": "f-small", "metadata": {"nodepool_provider_name": "cloud", "nodepool_node_id": "0000000001"}}});
+        self.world().create_server(&body);
+    }
+
+    /// An address of ours that nobody uses.
+    pub(crate) fn add_floating_ip(&self, description: &str) {
+        let body =
+            json!({"floatingip": {"floating_network_id": "n-public", "description": description}});
+        self.world().create_ip(&body);
+    }
+}
+
+impl World {
+    fn id(&mut self, kind: &str) -> String {
+        self.last_id += 1;
+        format!("{kind}-{}", self.last_id)
+    }
+
+    fn create_server(&mut self, body: &Value) -> Said {
+        let id = self.id("s");
+        let wanted = &body["server"];
+        let address = format!("10.9.0.{}", self.last_id % 250 + 1);
+        let port = self.id("p");
+        self.ports.insert(port.clone(), json!({
+            "id": port, "network_id": "n-net", "status": "ACTIVE", "device_id": id,
+            "device_owner": "compute:nova", "mac_address": port, "fixed_ips": [{"ip_address": address}],
+        }));
+        let mut volumes = Vec::new();
+        if wanted["block_device_mapping_v2"].is_array() {
+            let volume = self.id("v");
+            let size = &wanted["block_device_mapping_v2"][0]["volume_size"];
+            self.volumes.insert(
+                volume.clone(),
+                json!({"id": volume, "size": size, "status": "in-use", "metadata": {}}),
+            );
+            volumes.push(json!({"id": volume, "delete_on_termination": true}));
+        }
+        let record = json!({
+            "id": id, "name": wanted["name"], "status": "BUILD", "metadata": wanted["metadata"],
+            "flavor": {"id": wanted["flavorRef"]}, "hostId": "h", "OS-EXT-AZ:availability_zone": "nova",
+            "addresses": {"net": [{"addr": address, "version": 4, "OS-EXT-IPS:type": "fixed", "OS-EXT-IPS-MAC:mac_addr": port}]},
+            "os-extended-volumes:volumes_attached": volumes,
+        });
+        let server = Server {
+            record,
+            looks: 0,
+            going: false,
+        };
+        self.servers.insert(id.clone(), server);
+        (202, json!({"server": {"id": id}}))
+    }
+
+    /// Time passes with each look.
+    fn look(&mut self) {
+        for server in self.servers.values_mut() {
+            server.looks += 1;
+            if !server.going && server.looks >= LOOKS {
+                server.record["status"] = json!("ACTIVE");
+            }
+        }
+        let gone = |server: &Server| server.going && server.looks >= LOOKS;
+        let ended: Vec<_> = self
+            .servers
+            .iter()
+            .filter(|(_, s)| gone(s))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ended {
+            let server = self.servers.remove(&id).unwrap();
+            self.ports.retain(|_, port| port["device_id"] != *id);
+            for ip in self.ips.values_mut() {
+                if ip["port_id"]
+                    .as_str()
+                    .is_some_and(|port| !self.ports.contains_key(port))
+                {
+                    ip["port_id"] = Value::Null;
+                }
+            }
+            let volumes = server.record["os-extended-volumes:volumes_attached"]
+                .as_array()
+                .unwrap();
+            for volume in volumes {
+                let volume = volume["id"].as_str().unwrap();
+                if self.sticky_volumes {
+                    self.volumes.get_mut(volume).unwrap()["status"] = json!("available");
+                } else {
+                    self.volumes.remove(volume);
+                }
+            }
+        }
+    }
+
+    fn servers(&mut self) -> Said {
+        self.look();
+        let servers: Vec<_> = self.servers.values().map(|server| &server.record).collect();
+        (200, json!({"servers": servers}))
+    }
+
+    fn create_ip(&mut self, body: &Value) -> Said {
+        let port = &body["floatingip"]["port_id"];
+        if !port.is_null() && self.ips.values().any(|ip| ip["port_id"] == *port) {
+            return (
+                409,
+                json!({"NeutronError": {"type": "FloatingIPPortAlreadyAssociated", "message": "it has one"}}),
+            );
+        }
+        let id = self.id("i");
+        let mut ip = body["floatingip"].clone();
+        ip["id"] = json!(id);
+        ip["floating_ip_address"] = json!(format!("198.18.0.{}", self.last_id % 250 + 1));
+        ip["revision_number"] = json!(1);
+        self.ips.insert(id, ip.clone());
+        (201, json!({"floatingip": ip}))
+    }
+
+    fn change_ip(&mut self, id: &str, condition: Option<&str>, body: &Value) -> Said {
+        let Some(ip) = self.ips.get_mut(id) else {
+            return missing();
+        };
+        let revision = ip["revision_number"].as_i64().unwrap();
+        if condition.is_some_and(|condition| condition != format!("revision_number={revision}")) {
+            return (
+                412,
+                json!({"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "changed"}}),
+            );
+        }
+        for (key, value) in body["floatingip"].as_object().unwrap() {
+            ip[key] = value.clone();
+        }
+        ip["revision_number"] = json!(revision + 1);
+        (200, json!({"floatingip": ip}))
+    }
+
+    fn answer(
+        &mut self,
+        method: &Method,
+        path: &[&str],
+        condition: Option<&str>,
+        body: &Value,
+    ) -> Said {
+        let list = |key: &str, values: Vec<&Value>| (200, json!({key: values}));
+        match (method.as_str(), path) {
+            ("GET", ["v2.1", "servers", "detail"]) => self.servers(),
+            ("GET", ["v2.1", "servers", id]) => match self.servers.get(*id) {
+                Some(server) => (200, json!({"server": server.record})),
+                None => missing(),
+            },
+            ("POST", ["v2.1", "servers"]) => self.create_server(body),
+            ("DELETE", ["v2.1", "servers", id]) => match self.servers.get_mut(*id) {
+                Some(server) => {
+                    server.record["OS-EXT-STS:task_state"] = json!("deleting");
+                    (server.going, server.looks) = (true, 0);
+                    (204, Value::Null)
+                }
+                None => missing(),
+            },
+            ("GET", ["v2.1", "flavors", "detail"]) => (
+                200,
+                json!({"flavors": [
+                    {"id": "f-small", "name": "small", "ram": 2048, "vcpus": 1},
+                    {"id": "f-large", "name": "large", "ram": 16384, "vcpus": 8},
+                ]}),
+            ),
+            ("GET", ["v2.1", "os-availability-zone"]) => (
+                200,
+                json!({"availabilityZoneInfo": [{"zoneName": "nova", "zoneState": {"available": true}}]}),
+            ),
+            ("GET", ["v2.1", "limits"]) => (
+                200,
+                json!({"limits": {"absolute": {
+                "maxTotalCores": 20, "maxTotalInstances": -1, "maxTotalRAMSize": 51200}}}),
+            ),
+            ("GET", ["v2.0", "networks"]) => (
+                200,
+                json!({"networks": [
+                    {"id": "n-net", "name": "net", "router:external": false},
+                    {"id": "n-public", "name": "public", "router:external": true},
+                ]}),
+            ),
+            ("GET", ["v2.0", "ports"]) => list("ports", self.ports.values().collect()),
+            ("GET", ["v2.0", "floatingips"]) => list("floatingips", self.ips.values().collect()),
+            ("POST", ["v2.0", "floatingips"]) => self.create_ip(body),
+            ("PUT", ["v2.0", "floatingips", id]) => self.change_ip(id, condition, body),
+            ("DELETE", ["v2.0", "floatingips", id]) => removed(&mut self.ips, id),
+            ("GET", ["v2", "images"]) => (
+                200,
+                json!({"images": [{"id": "disk-id", "name": "disk", "status": "active"}]}),
+            ),
+            ("GET", ["v3", "volumes", "detail"]) => {
+                list("volumes", self.volumes.values().collect())
+            }
+            ("DELETE", ["v3", "volumes", id]) => removed(&mut self.volumes, id),
+            ("POST", ["v3", "volumes", id, "metadata"]) => match self.volumes.get_mut(*id) {
+                Some(volume) => {
+                    volume["metadata"] = body["metadata"].clone();
+                    (200, json!({"metadata": volume["metadata"]}))
+                }
+                None => missing(),
+            },
+            ("GET", ["v3", "limits"]) => (
+                200,
+                json!({"limits": {"absolute": {
+                "maxTotalVolumes": 10, "maxTotalVolumeGigabytes": 1000}}}),
+            ),
+            _ => panic!("{method} {path:?} is not emulated"),
+        }
+    }
+}
+
+fn missing() -> Said {
+    (
+        404,
+        json!({"itemNotFound": {"code": 404, "message": "there is no such thing"}}),
+    )
+}
+
+fn removed(things: &mut BTreeMap<String, Value>, id: &str) -> Said {
+    match things.remove(id) {
+        Some(_) => (204, Value::Null),
+        None => missing(),
+    }
+}
+
+#[async_trait]
+impl Transport for Emulation {
+    async fn send(&self, request: Request) -> Result<Response, TransportError> {
+        let bytes = match &request.body {
+            Body::Bytes(bytes) => bytes.to_vec(),
+            _ => Vec::new(),
+        };
+        let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let path: Vec<_> = request.url.path_segments().unwrap().collect();
+        let condition = request
+            .headers
+            .get("if-match")
+            .map(|value| value.to_str().unwrap());
+        let (status, said) = if path == ["v3", "auth", "tokens"] {
+            let service = |kind: &str| json!({"type": kind, "endpoints": [{"interface": "public", "region": "r", "url": "http://cloud"}]});
+            let catalog = ["compute", "network", "image", "block-storage"].map(service);
+            (201, json!({"token": {"catalog": catalog}}))
+        } else {
+            self.world()
+                .answer(&request.method, &path, condition, &body)
+        };
+        let mut response = Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: Default::default(),
+            body: said.to_string().into(),
+        };
+        response
+            .headers
+            .insert("x-subject-token", "t".parse().unwrap());
+        Ok(response)
+    }
+}
