@@ -50,7 +50,9 @@ impl Bed {
         );
         std::fs::write(&path, text).unwrap();
         let loaded = nodeyard_config::load(&Source::new(&path, None), Mode::Check);
-        let config: Config = loaded.config.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+        let config: Config = loaded
+            .config
+            .unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
         let Section::OpenStack(section) = &config.providers["cloud"].driver else {
             panic!("another driver");
         };
@@ -59,7 +61,10 @@ impl Bed {
         options.poll.most = Duration::from_millis(200);
         options.image_age = Duration::ZERO;
         let clouds = self.project.clouds_yaml_through(&self.gateway).unwrap();
-        let variable = ("OS_CLIENT_CONFIG_FILE".to_owned(), clouds.to_str().unwrap().to_owned());
+        let variable = (
+            "OS_CLIENT_CONFIG_FILE".to_owned(),
+            clouds.to_str().unwrap().to_owned(),
+        );
         let around = Surroundings {
             variables: [variable].into(),
             directory: self.project.directory().to_owned(),

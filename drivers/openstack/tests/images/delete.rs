@@ -8,14 +8,18 @@ use crate::bed::{Bed, delete, now, owner, upload};
 
 #[tokio::test]
 async fn what_is_in_use_stays_and_says_so_and_goes_later() {
-    let Some(bed) = Bed::new("in-use") else { return };
+    let Some(bed) = Bed::new("in-use") else {
+        return;
+    };
     let driver = bed.driver();
     let order = bed.order(1, bed.file("disk.raw", 1));
     let image = upload(&driver, &order, State::fresh()).await.unwrap();
     let image = image.external_id.to_string();
 
     let member = bed.project.member();
-    let flavors = member.list(Service::Compute, "/flavors", "flavors").unwrap();
+    let flavors = member
+        .list(Service::Compute, "/flavors", "flavors")
+        .unwrap();
     let server = json!({"server": {
         "name": "user", "imageRef": image, "flavorRef": flavors[0]["id"],
         "networks": [{"uuid": bed.project.network()}],
@@ -27,7 +31,8 @@ async fn what_is_in_use_stays_and_says_so_and_goes_later() {
     // Glance itself knows of users only with some of its stores; this is what it says then.
     let text = format!("Image {image} could not be deleted because it is in use: volume-1");
     let busy = Fault::Answer(Answer::of(Service::Image, 409, &text));
-    bed.gateway.fail(Calls::of(Service::Image).method("DELETE").times(1), busy);
+    bed.gateway
+        .fail(Calls::of(Service::Image).method("DELETE").times(1), busy);
     let error = delete(&driver, 1, Some(&image)).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry);
     assert!(error.to_string().contains("still in use"), "{error}");
@@ -41,18 +46,22 @@ async fn what_is_in_use_stays_and_says_so_and_goes_later() {
 
 #[tokio::test]
 async fn a_protected_image_is_told_from_missing_rights() {
-    let Some(bed) = Bed::new("protected") else { return };
+    let Some(bed) = Bed::new("protected") else {
+        return;
+    };
     let driver = bed.driver();
     let image = bed.project.create_image("mine", json!({})).unwrap();
     let text = format!("Image {image} is protected and cannot be deleted.");
     let refused = Fault::Answer(Answer::of(Service::Image, 403, &text));
-    bed.gateway.fail(Calls::of(Service::Image).method("DELETE"), refused);
+    bed.gateway
+        .fail(Calls::of(Service::Image).method("DELETE"), refused);
     let error = delete(&driver, 1, Some(&image)).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Credentials, "{error}");
 
     let protected = |answer: &mut serde_json::Value| answer["protected"] = json!(true);
     let look = Calls::of(Service::Image).method("GET").path("/images/{id}");
-    bed.gateway.fail(look, Fault::Altered(std::sync::Arc::new(protected)));
+    bed.gateway
+        .fail(look, Fault::Altered(std::sync::Arc::new(protected)));
     let error = delete(&driver, 1, Some(&image)).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
     assert!(error.to_string().contains("unprotect it first"), "{error}");

@@ -24,23 +24,61 @@ fn assert_one(bed: &Bed, id: &str) {
 
 #[tokio::test]
 async fn whatever_happens_to_a_call_there_is_one_image_in_the_end() {
-    let Some(bed) = Bed::new("faults") else { return };
+    let Some(bed) = Bed::new("faults") else {
+        return;
+    };
     let image = Service::Image;
     let create = Calls::of(image).method("POST").path("/images");
     let change = Calls::of(image).method("PATCH");
     let look = Calls::of(image).method("GET").path("/images/{id}");
     let faults = [
-        ("the upload is cut", data().nth(0), Fault::CutUpload(1 << 20)),
-        ("the upload is cut at once", data().nth(0), Fault::CutUpload(0)),
-        ("the answer to the upload is lost", data().nth(0), Fault::AnswerLost),
-        ("nobody knows us in the middle", data().nth(0), Fault::status(image, 401)),
-        ("the upload meets a broken service", data().nth(0), Fault::status(image, 500)),
-        ("the upload comes too often", data().nth(0), Fault::too_many(image, 1)),
-        ("the service is away", data().times(2), Fault::status(image, 503)),
+        (
+            "the upload is cut",
+            data().nth(0),
+            Fault::CutUpload(1 << 20),
+        ),
+        (
+            "the upload is cut at once",
+            data().nth(0),
+            Fault::CutUpload(0),
+        ),
+        (
+            "the answer to the upload is lost",
+            data().nth(0),
+            Fault::AnswerLost,
+        ),
+        (
+            "nobody knows us in the middle",
+            data().nth(0),
+            Fault::status(image, 401),
+        ),
+        (
+            "the upload meets a broken service",
+            data().nth(0),
+            Fault::status(image, 500),
+        ),
+        (
+            "the upload comes too often",
+            data().nth(0),
+            Fault::too_many(image, 1),
+        ),
+        (
+            "the service is away",
+            data().times(2),
+            Fault::status(image, 503),
+        ),
         ("creation is cut", create.clone().nth(0), Fault::CutBefore),
-        ("the answer to creation is lost", create.clone().nth(0), Fault::AnswerLost),
+        (
+            "the answer to creation is lost",
+            create.clone().nth(0),
+            Fault::AnswerLost,
+        ),
         ("the change is cut", change.clone().nth(0), Fault::CutBefore),
-        ("the answer to the change is lost", change.nth(0), Fault::AnswerLost),
+        (
+            "the answer to the change is lost",
+            change.nth(0),
+            Fault::AnswerLost,
+        ),
         ("looking fails", look.times(2), Fault::status(image, 502)),
     ];
     for (number, (what, calls, fault)) in (1..).zip(faults) {
@@ -50,7 +88,10 @@ async fn whatever_happens_to_a_call_there_is_one_image_in_the_end() {
         let order = bed.order(number, bed.file("disk.raw", 2));
         let done = upload(&driver, &order, State::fresh()).await;
         let done = done.unwrap_or_else(|error| panic!("{what}: {error:?}"));
-        assert!(bed.gateway.failures() > before, "{what}: nothing has happened");
+        assert!(
+            bed.gateway.failures() > before,
+            "{what}: nothing has happened"
+        );
         bed.gateway.heal();
         assert_one(&bed, &done.external_id.to_string());
         bed.project.empty().unwrap();
@@ -59,7 +100,9 @@ async fn whatever_happens_to_a_call_there_is_one_image_in_the_end() {
 
 #[tokio::test]
 async fn tokens_that_end_during_an_upload_are_replaced() {
-    let Some(bed) = Bed::new("tokens") else { return };
+    let Some(bed) = Bed::new("tokens") else {
+        return;
+    };
     let driver = bed.driver();
     let order = bed.order(1, bed.file("disk.raw", 1));
     let mut state = State::fresh();
@@ -77,7 +120,9 @@ async fn tokens_that_end_during_an_upload_are_replaced() {
 
 #[tokio::test]
 async fn what_arrives_otherwise_than_it_was_sent_is_sent_again() {
-    let Some(bed) = Bed::new("corrupt") else { return };
+    let Some(bed) = Bed::new("corrupt") else {
+        return;
+    };
     let driver = bed.driver();
     for key in ["os_hash_value", "checksum"] {
         let lie = move |answer: &mut Value| {
@@ -87,7 +132,8 @@ async fn what_arrives_otherwise_than_it_was_sent_is_sent_again() {
         };
         let look = Calls::of(Service::Image).method("GET").path("/images/{id}");
         // The first look is before the data is sent, the second one after it.
-        bed.gateway.fail(look.times(2), Fault::Altered(Arc::new(lie)));
+        bed.gateway
+            .fail(look.times(2), Fault::Altered(Arc::new(lie)));
         let order = bed.order(1, bed.file("disk.raw", 1));
         let done = upload(&driver, &order, State::fresh()).await.unwrap();
         bed.gateway.heal();
@@ -110,7 +156,11 @@ async fn a_quota_that_is_used_up_is_told() {
     bed.gateway.heal();
     bed.gateway.fail(
         Calls::of(Service::Image).method("POST"),
-        Fault::Answer(Answer::of(Service::Image, 403, "You are not authorized to complete this action.")),
+        Fault::Answer(Answer::of(
+            Service::Image,
+            403,
+            "You are not authorized to complete this action.",
+        )),
     );
     let error = upload(&driver, &order, State::default()).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Credentials, "{error}");
@@ -119,7 +169,9 @@ async fn a_quota_that_is_used_up_is_told() {
 /// A worker is killed after each step; another one begins with nothing but the order.
 #[tokio::test]
 async fn a_worker_that_takes_over_finds_what_was_begun() {
-    let Some(bed) = Bed::new("killed") else { return };
+    let Some(bed) = Bed::new("killed") else {
+        return;
+    };
     for steps in 0..5 {
         let order = bed.order(1, bed.file("disk.raw", 1));
         let first = bed.driver();
@@ -134,7 +186,10 @@ async fn a_worker_that_takes_over_finds_what_was_begun() {
         let before = bed.gateway.counts()["image PUT /v2/images/{id}/file"];
         let again = upload(&bed.driver(), &order, State::default()).await;
         assert_one(&bed, &again.unwrap().external_id.to_string());
-        assert_eq!(bed.gateway.counts()["image PUT /v2/images/{id}/file"], before);
+        assert_eq!(
+            bed.gateway.counts()["image PUT /v2/images/{id}/file"],
+            before
+        );
         bed.project.empty().unwrap();
     }
 }

@@ -21,7 +21,9 @@ const PROVIDER: &str = "    cloud-images:
 
 #[tokio::test]
 async fn the_newest_active_one_that_meets_everything_is_chosen() {
-    let Some(bed) = Bed::new("filters") else { return };
+    let Some(bed) = Bed::new("filters") else {
+        return;
+    };
     let keys = PROVIDER.replace("PROJECT", bed.project.id());
     let driver = bed.driver_with(&keys);
     let filter = |name: &str, value: &str| ImageFilter {
@@ -65,6 +67,14 @@ async fn the_newest_active_one_that_meets_everything_is_chosen() {
     assert_eq!(chosen().await.as_deref(), Some("jammy-2"));
 
     let service = nodeyard_testbeds::openstack::Service::Image;
-    bed.project.admin().call("POST", service, &format!("/v2/images/{second}/actions/deactivate"), None).unwrap();
+    bed.project
+        .admin()
+        .call(
+            "POST",
+            service,
+            &format!("/v2/images/{second}/actions/deactivate"),
+            None,
+        )
+        .unwrap();
     assert_eq!(chosen().await.as_deref(), Some("jammy-1"));
 }

@@ -11,7 +11,9 @@ use crate::bed::{Bed, delete, key, now, owner, upload};
 
 #[tokio::test]
 async fn an_image_arrives_with_everything_that_belongs_to_it() {
-    let Some(bed) = Bed::new("arrives") else { return };
+    let Some(bed) = Bed::new("arrives") else {
+        return;
+    };
     let driver = bed.driver();
     for (number, name) in [(1, "disk.raw"), (2, "disk.qcow2")] {
         let file = bed.file(name, 3);
@@ -26,7 +28,10 @@ async fn an_image_arrives_with_everything_that_belongs_to_it() {
         assert_eq!((bytes.sent, bytes.all), (3 << 20, 3 << 20));
 
         let images = bed.images();
-        let image = images.iter().find(|image| image["name"] == *order.name).unwrap();
+        let image = images
+            .iter()
+            .find(|image| image["name"] == *order.name)
+            .unwrap();
         assert_eq!(image["id"], done.external_id.to_string());
         for (key, value) in [
             ("status", json!("active")),
@@ -43,14 +48,20 @@ async fn an_image_arrives_with_everything_that_belongs_to_it() {
             ("nodeyard_system_id", json!("this-installation")),
             ("owner_specified.openstack.md5", json!(digests.md5)),
             ("owner_specified.openstack.sha256", json!(digests.sha256)),
-            ("owner_specified.openstack.object", json!(format!("images/disk-{number}"))),
+            (
+                "owner_specified.openstack.object",
+                json!(format!("images/disk-{number}")),
+            ),
         ] {
             assert_eq!(image[key], value, "{key}");
         }
         assert!(image.get("nodeyard_unverified").is_none());
     }
     let listed = driver.list_images().await.unwrap();
-    let ours: Vec<_> = listed.iter().filter(|image| owner().owns(&image.tags())).collect();
+    let ours: Vec<_> = listed
+        .iter()
+        .filter(|image| owner().owns(&image.tags()))
+        .collect();
     assert_eq!(ours.len(), 2);
     assert!(ours.iter().all(|image| image.status == ImageStatus::Active));
     assert_eq!(ours[0].properties["owner"], bed.project.id());
@@ -60,18 +71,24 @@ async fn an_image_arrives_with_everything_that_belongs_to_it() {
 
 #[tokio::test]
 async fn glance_imports_what_was_staged() {
-    let Some(bed) = Bed::new("imports") else { return };
+    let Some(bed) = Bed::new("imports") else {
+        return;
+    };
     let driver = bed.driver_with("    image-import: true\n");
     let order = bed.order(1, bed.file("disk.raw", 1));
     let done = upload(&driver, &order, State::fresh()).await.unwrap();
     let images = bed.images();
     assert_eq!(images[0]["id"], done.external_id.to_string());
-    assert_eq!((&images[0]["status"], &images[0]["os"]), (&json!("active"), &json!("jammy")));
+    assert_eq!(
+        (&images[0]["status"], &images[0]["os"]),
+        (&json!("active"), &json!("jammy"))
+    );
     assert_eq!(bed.gateway.counts()["image PUT /v2/images/{id}/stage"], 1);
 
     let none = |answer: &mut serde_json::Value| answer["import-methods"]["value"] = json!([]);
     let info = Calls::of(Service::Image).path("/info/import");
-    bed.gateway.fail(info, Fault::Altered(std::sync::Arc::new(none)));
+    bed.gateway
+        .fail(info, Fault::Altered(std::sync::Arc::new(none)));
     let order = bed.order(2, bed.file("disk.raw", 1));
     let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
@@ -81,15 +98,22 @@ async fn glance_imports_what_was_staged() {
 /// Until its data is checked an image has none of what filters look for, and does not count as active.
 #[tokio::test]
 async fn an_image_is_not_seen_before_it_is_checked() {
-    let Some(bed) = Bed::new("unseen") else { return };
+    let Some(bed) = Bed::new("unseen") else {
+        return;
+    };
     let driver = bed.driver();
     let order = bed.order(1, bed.file("disk.raw", 1));
     let mut state = State::fresh();
     let mut seen = Vec::new();
-    while let nodeyard_driver::Step::Wait(_) = driver.upload(&order, &mut state, now()).await.unwrap() {
+    while let nodeyard_driver::Step::Wait(_) =
+        driver.upload(&order, &mut state, now()).await.unwrap()
+    {
         let image = bed.images().remove(0);
         let listed = driver.list_images().await.unwrap();
-        let ours = listed.iter().find(|image| owner().owns(&image.tags())).unwrap();
+        let ours = listed
+            .iter()
+            .find(|image| owner().owns(&image.tags()))
+            .unwrap();
         assert_eq!(ours.status, ImageStatus::Pending, "{image}");
         assert!(image.get("os").is_none(), "{image}");
         assert_eq!(image["tags"], json!([]));
@@ -101,9 +125,16 @@ async fn an_image_is_not_seen_before_it_is_checked() {
 
 #[tokio::test]
 async fn what_cannot_work_is_refused_before_anything_is_sent() {
-    let Some(bed) = Bed::new("refused") else { return };
+    let Some(bed) = Bed::new("refused") else {
+        return;
+    };
     let driver = bed.driver();
-    for (key, value) in [("size", "7"), ("min_ram", "much"), ("protected", "perhaps"), ("tags", "x")] {
+    for (key, value) in [
+        ("size", "7"),
+        ("min_ram", "much"),
+        ("protected", "perhaps"),
+        ("tags", "x"),
+    ] {
         let mut order = bed.order(1, bed.file("disk.raw", 1));
         order.metadata.insert(key.to_owned(), value.to_owned());
         let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
@@ -135,7 +166,10 @@ async fn a_large_sparse_file_takes_no_memory() {
     upload(&driver, &order, State::fresh()).await.unwrap();
     assert_eq!(bed.images()[0]["size"], 2_u64 << 30);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(kilobytes < 300 << 10, "{kilobytes} kB");
 }
