@@ -201,7 +201,7 @@ impl Images {
                 .saying(text)
                 .because(cause)
         };
-        let file = Outgoing::open(path, progress).await.map_err(unreadable)?;
+        let file = Outgoing::open(path, progress).map_err(unreadable)?;
         let call = self
             .call(Method::PUT, what.as_str())
             .path(["images", id, place.as_str()])
