@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a real OpenStack that runs on loopback: Keystone, Glance, Placement, Neutron and Nova as Python packages,
-# MariaDB and RabbitMQ as Debian's; and makes the databases that a cloud starts with.
+# Installs a real OpenStack that runs on loopback: Keystone, Glance, Placement, Neutron, Nova and Cinder as Python
+# packages, MariaDB and RabbitMQ as Debian's; and makes the databases that a cloud starts with.
 #
 #   install.sh [--find]
 #

@@ -37,7 +37,7 @@ class Services:
                       "--auth-root-authentication-method=normal")
         self._start("mariadb", "mariadbd", "--no-defaults", "--user=root", "--datadir=" + data, "--skip-networking",
                     "--socket=" + self.place.path("run", "mariadb.sock"), "--innodb-flush-log-at-trx-commit=0",
-                    "--innodb-buffer-pool-size=64M", "--performance-schema=off", "--max-connections=500")
+                    "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--performance-schema=off", "--max-connections=500")
         self._until("mariadb", lambda: self._sql("select 1").returncode == 0)
 
     def message_bus(self):
@@ -80,6 +80,7 @@ class Services:
         self._run("glance-manage", "--config-file", self.place.etc("glance-api.conf"), "db_sync")
         self._run("placement-manage", "--config-file", self.place.etc("placement.conf"), "db", "sync")
         self._run("neutron-db-manage", "--config-file", self.place.etc("neutron.conf"), "upgrade", "head")
+        self._run("cinder-manage", "--config-file", self.place.etc("cinder.conf"), "db", "sync")
         nova = ("nova-manage", "--config-file", self.place.etc("nova.conf"))
         self._run(*nova, "api_db", "sync")
         cell0 = self.place.database("nova_cell0")
@@ -112,11 +113,14 @@ class Services:
         if not os.path.exists(paste):
             os.symlink(self.place.packaged("nova", "api-paste.ini"), paste)
         self._wsgi("nova", "nova.wsgi.osapi_compute:application", "api-paste.ini;nova.conf")
+        self._wsgi("cinder", "cinder.wsgi.api:application", "cinder.conf")
         self.wait_for_message_bus()
         started = self._now()
+        for name in ("cinder-scheduler", "cinder-volume"):
+            self._start(name, name, "--config-file", self.place.etc("cinder.conf"))
         for name in ("nova-conductor", "nova-scheduler"):
             self._start(name, name, "--config-file", self.place.etc("nova.conf"))
-        for name in ("glance", "placement", "neutron", "nova"):
+        for name in ("glance", "placement", "neutron", "nova", "cinder"):
             self._answers(name)
         self._start("nova-compute", "nova-compute", "--config-file", self.place.etc("nova.conf"))
         # What an earlier run has said counts as alive for a while: it must be a sign of this one.
@@ -124,6 +128,9 @@ class Services:
             self._until(binary, lambda: self._rows(
                 f"select 1 from nova_cell1.services where `binary` = '{binary}' and last_seen_up > '{started}' "
                 f"union select 1 from nova_cell0.services where `binary` = '{binary}' and last_seen_up > '{started}'"))
+        for binary in ("cinder-scheduler", "cinder-volume"):
+            self._until(binary, lambda: self._rows(
+                f"select 1 from cinder.services where `binary` = '{binary}' and updated_at > '{started}'"))
         self._until("nova-compute", lambda: self._rows("select 1 from nova_cell1.compute_nodes where deleted = 0"))
 
     def map_hosts(self):
@@ -171,6 +178,8 @@ class Services:
             "GUNICORN_CMD_ARGS": "-c " + config,
             prefix + "_CONFIG_DIR": self.place.path("etc"),
             prefix + "_CONFIG_FILES": files,
+            # Where Cinder looks for its file.
+            "HOME": self.place.path("etc"),
         })
 
     def _answers(self, name):

@@ -6,7 +6,7 @@ PASSWORD = "secret"
 REGION = "RegionOne"
 
 #: What listens, in the order of the ports. All of them are on loopback.
-LISTENERS = ("keystone", "glance", "placement", "neutron", "nova", "rabbitmq", "rabbitmq-distribution", "epmd")
+LISTENERS = ("keystone", "glance", "placement", "neutron", "nova", "cinder", "rabbitmq", "rabbitmq-distribution", "epmd")
 
 #: Type of service in the catalog, by whom it is served, and what follows the port in its address.
 CATALOG = {
@@ -15,9 +15,10 @@ CATALOG = {
     "placement": ("placement", ""),
     "network": ("neutron", ""),
     "compute": ("nova", "/v2.1"),
+    "block-storage": ("cinder", "/v3"),
 }
 
-DATABASES = ("keystone", "glance", "placement", "neutron", "nova_api", "nova_cell0", "nova_cell1")
+DATABASES = ("keystone", "glance", "placement", "neutron", "nova_api", "nova_cell0", "nova_cell1", "cinder")
 
 
 class Place:
@@ -59,7 +60,7 @@ class Place:
 def write(place):
     for directory in ("etc", "log", "run"):
         os.makedirs(place.path(directory), exist_ok=True)
-    for directory in ("images", "staging", "tasks", "nova", "neutron", "rabbitmq", "locks", "fernet", "credential"):
+    for directory in ("images", "staging", "tasks", "nova", "neutron", "cinder", "rabbitmq", "locks", "fernet", "credential"):
         os.makedirs(place.path("data", directory), exist_ok=True)
     for name, sections in _files(place).items():
         with open(place.etc(name), "w") as file:
@@ -160,12 +161,14 @@ def _files(place):
                 "report_interval": 3,
                 "service_down_time": 120,
                 "max_concurrent_builds": 20,
+                "block_device_allocate_retries_interval": 1,
             },
             "api": {"auth_strategy": "keystone"},
             "api_database": {"connection": place.database("nova_api")},
             "database": {"connection": place.database("nova_cell1")},
             "wsgi": {"api_paste_config": place.packaged("nova", "api-paste.ini")},
             "glance": {"api_servers": place.url("image")},
+            "cinder": {**credentials, "catalog_info": "block-storage::publicURL"},
             "placement": credentials,
             "neutron": credentials,
             "service_user": {**credentials, "send_service_user_token": "true"},
@@ -174,6 +177,29 @@ def _files(place):
             "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 10},
             "filter_scheduler": {"track_instance_changes": "false"},
             "vnc": {"enabled": "false"},
+            **common,
+        },
+        "cinder.conf": {
+            "DEFAULT": {
+                "my_ip": "127.0.0.1",
+                "host": "loopback",
+                "state_path": place.path("data", "cinder"),
+                "transport_url": place.transport,
+                "auth_strategy": "keystone",
+                "api_paste_config": place.packaged("cinder", "api-paste.ini"),
+                "resource_query_filters_file": place.packaged("cinder", "resource_filters.json"),
+                "enabled_backends": "loopback",
+                "glance_api_servers": place.url("image"),
+                "report_interval": 3,
+                "service_down_time": 120,
+            },
+            "loopback": {
+                "volume_driver": "loopback_volumes.LoopbackVolumes",
+                "volume_backend_name": "loopback",
+            },
+            "database": {"connection": place.database("cinder")},
+            "service_user": {**credentials, "send_service_user_token": "true"},
+            "nova": credentials,
             **common,
         },
     }

@@ -1,7 +1,7 @@
-//! A real OpenStack on loopback: Keystone, Glance, Placement, Neutron and Nova, whose servers nobody boots.
+//! A real OpenStack on loopback: Keystone, Glance, Placement, Neutron, Nova and Cinder, whose servers nobody boots.
 //!
-//! Servers become ACTIVE and have ports and addresses, but there is no hypervisor behind them: no packet flows and nothing
-//! answers. Tokens, policies, quota, scheduling, images and records of all kinds are real.
+//! Servers become ACTIVE and have ports, addresses and volumes, but there is no hypervisor behind them and no disk: no packet
+//! flows and nothing answers. Tokens, policies, quota, scheduling, images and records of all kinds are real.
 //!
 //! Starting it takes half a minute, so one cloud serves all tests of a machine, also those of other programs and of later
 //! runs. It belongs to nobody: see `openstack/cloud.py` for how it comes to an end. Each test has a [`Project`] of its own,

@@ -90,6 +90,26 @@ fn servers_become_active_and_what_leads_there_is_counted() {
 }
 
 #[test]
+fn servers_boot_from_volumes() {
+    let Some(bed) = bed("volume") else { return };
+    let image = bed.project.create_image("disk", json!({})).unwrap();
+    let mut body = server(&bed, "one", "");
+    body["server"]["block_device_mapping_v2"] = json!([{
+        "boot_index": 0, "uuid": image, "source_type": "image", "destination_type": "volume",
+        "volume_size": 3, "delete_on_termination": true,
+    }]);
+    let made = bed.session.post(Service::Compute, "/servers", &body);
+    wait_for_status(&bed, &made.unwrap()["server"]["id"], "ACTIVE");
+    let volumes = bed.project.volumes().unwrap();
+    assert_eq!(volumes.len(), 1);
+    assert_eq!(volumes[0]["size"], 3);
+    assert_eq!(volumes[0]["status"], "in-use");
+    assert_eq!(volumes[0]["volume_image_metadata"]["image_id"], *image);
+    bed.project.empty().unwrap();
+    assert_eq!(bed.project.volumes().unwrap(), Vec::<Value>::new());
+}
+
+#[test]
 fn a_lost_answer_leaves_a_server_and_a_broken_connection_none() {
     let Some(bed) = bed("faults") else { return };
     let image = bed.project.create_image("disk", json!({})).unwrap();

@@ -40,6 +40,9 @@ pub struct Server {
     pub access_ipv6: Option<Box<str>>,
     #[serde(default)]
     pub flavor: Option<FlavorRef>,
+    /// An empty text for those that boot from a volume.
+    #[serde(default)]
+    image: Value,
     #[serde(rename = "hostId", default)]
     pub host_id: Option<Box<str>>,
     #[serde(rename = "OS-EXT-AZ:availability_zone", default)]
@@ -96,6 +99,10 @@ pub struct Fault {
 }
 
 impl Server {
+    pub fn image_id(&self) -> Option<&str> {
+        self.image.get("id")?.as_str()
+    }
+
     pub fn is_active(&self) -> bool {
         &*self.status == "ACTIVE"
     }

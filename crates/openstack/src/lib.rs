@@ -3,7 +3,7 @@
 //! [`Clouds`] finds out what clouds.yaml and the environment say of a cloud, as openstacksdk does. A [`Session`] is
 //! somebody logged in to one: it has the token and renews it, knows where the services are, spaces the calls, tries
 //! again what may be tried again, and makes an [`Error`] with a [kind](ErrorKind) of everything else. [`Compute`],
-//! [`Network`] and [`Volumes`] are the calls of one service each, and nothing more: they keep no state and decide
+//! [`Network`], [`Volumes`] and [`Images`] are the calls of one service each, and nothing more: they keep no state and decide
 //! nothing.
 //!
 //! A service is a file with a struct around a [`Session`]; `volumes.rs` is the shortest example. Below the calls is
@@ -14,7 +14,9 @@ mod call;
 mod catalog;
 mod clouds;
 mod compute;
+mod data;
 mod error;
+mod glance;
 mod network;
 mod service;
 mod session;
@@ -30,7 +32,9 @@ pub use compute::{
     Address, BootVolume, Compute, ComputeLimits, Fault, Flavor, FlavorRef, NewServer, Server,
     ServerVolume, Zone,
 };
+pub use data::Digests;
 pub use error::{Error, ErrorKind};
+pub use glance::{Change, Image, Images, Import, NewImage, Place};
 pub use network::{FixedIp, FloatingIp, Net, Network, NewFloatingIp, Port, SecurityGroup, Subnet};
 pub use reqwest::{Method, StatusCode, Url, header};
 pub use service::Service;

@@ -35,6 +35,11 @@ impl Catalog {
         self.keys.forget().await;
         self.images.forget().await;
     }
+
+    /// One has come or gone.
+    pub(crate) async fn forget_images(&self) {
+        self.images.forget().await;
+    }
 }
 
 /// What a server boots from.
@@ -239,31 +244,25 @@ impl OpenStackDriver {
         })
     }
 
+    /// The inner error says what was looked for in vain.
     async fn find_cloud_image(
         &self,
         image: &CloudImageOptions,
-    ) -> Result<Option<ExternalId>, Error> {
-        if let ImageChoice::Id(id) = &image.choice {
-            return Ok(Some((&**id).into()));
+    ) -> Result<Result<ExternalId, String>, Error> {
+        let mut nothing = String::new();
+        // Whoever waits for an image looks more often than those who have one.
+        for age in [self.options.image_age, self.options.list_age] {
+            let ask = async { images::list(&self.session).await.map_err(failed) };
+            let all = match &image.choice {
+                ImageChoice::Id(id) => return Ok(Ok((&**id).into())),
+                _ => self.catalog.images.within(age, ask).await?,
+            };
+            match choose(&image.choice, &all) {
+                Ok(found) => return Ok(Ok(found.id.clone())),
+                Err(reason) => nothing = reason,
+            }
         }
-        let ask = async { images::list(&self.session).await.map_err(failed) };
-        let all = self
-            .catalog
-            .images
-            .within(self.options.catalog_age, ask)
-            .await?;
-        let found = match &image.choice {
-            ImageChoice::Id(_) => None,
-            ImageChoice::Filters(filters) => image_filters::newest(filters, &*all),
-            ImageChoice::Name(name) => all
-                .iter()
-                .filter(|image| image.status == ImageStatus::Active)
-                .filter(|image| {
-                    image.name == *name || image.id.as_text().as_deref() == Some(&**name)
-                })
-                .max_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id))),
-        };
-        Ok(found.map(|image| image.id.clone()))
+        Ok(Err(format!("cloud-image {:?}: {nothing}", image.name)))
     }
 
     pub(crate) async fn image_readiness(&self, label: &LabelOptions) -> Result<Readiness, Error> {
@@ -272,8 +271,8 @@ impl OpenStackDriver {
         };
         let image = self.cloud_image(name)?;
         Ok(match self.find_cloud_image(image).await? {
-            Some(_) => Readiness::Ready,
-            None => Readiness::NotReady(not_there(image)),
+            Ok(_) => Readiness::Ready,
+            Err(reason) => Readiness::NotReady(reason),
         })
     }
 
@@ -295,7 +294,7 @@ impl OpenStackDriver {
             (BootImage::Cloud, LabelImage::Cloud(name)) => {
                 let image = self.cloud_image(name)?;
                 let found = self.find_cloud_image(image).await?;
-                let id = found.ok_or_else(|| Error::permanent(not_there(image)))?;
+                let id = found.map_err(Error::permanent)?;
                 Ok(Boot {
                     name: name.to_string(),
                     id: text_id(&id)?.into(),
@@ -310,24 +309,18 @@ impl OpenStackDriver {
     }
 }
 
-fn not_there(image: &CloudImageOptions) -> String {
-    let name = &image.name;
-    match &image.choice {
-        ImageChoice::Id(id) => format!("cloud-image {name:?}: the cloud has no image {id:?}"),
-        ImageChoice::Name(wanted) => {
-            format!(
-                "cloud-image {name:?}: the cloud has no active image with the name or id {wanted:?}"
-            )
-        }
-        ImageChoice::Filters(filters) => {
-            let conditions = filters
-                .iter()
-                .map(|filter| format!("{} in {:?}", filter.name, filter.values));
-            let conditions: Vec<_> = conditions.collect();
-            format!(
-                "cloud-image {name:?}: the cloud has no active image with {}",
-                conditions.join(" and ")
-            )
-        }
+fn choose<'a>(choice: &'a ImageChoice, images: &'a [CloudImage]) -> Result<&'a CloudImage, String> {
+    let is_called = |image: &&CloudImage, name: &str| {
+        image.status == ImageStatus::Active
+            && (*image.name == *name || image.id.as_text().as_deref() == Some(name))
+    };
+    match choice {
+        ImageChoice::Filters(filters) => image_filters::newest(filters, images)
+            .ok_or_else(|| image_filters::nothing_found(filters, images)),
+        ImageChoice::Id(name) | ImageChoice::Name(name) => images
+            .iter()
+            .filter(|image| is_called(image, name))
+            .max_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)))
+            .ok_or_else(|| format!("the cloud has no active image with the name or id {name:?}")),
     }
 }

@@ -6,13 +6,15 @@ mod floating;
 mod listing;
 mod tidy;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::{
-    Capabilities, CreateOrder, Driver, Error, ExternalId, Instance, Readiness, Resource, State,
-    Step, Target, Tidied,
+    Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
+    Readiness, Resource, State, Step, Target, Tidied, UploadOrder, UploadedImage,
 };
 use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
 use nodeyard_openstack::{
@@ -23,6 +25,7 @@ use self::tidy::DownPorts;
 use crate::addresses;
 use crate::catalog::Catalog;
 use crate::failure::failed;
+use crate::images;
 use crate::options::{LabelOptions, Options, PoolOptions};
 use crate::shared::Shared;
 
@@ -174,6 +177,34 @@ impl Driver for OpenStackDriver {
     ) -> Result<Readiness, Error> {
         let label = self.label(self.pool(pool)?, label)?;
         self.image_readiness(label).await
+    }
+
+    async fn upload(
+        &self,
+        order: &UploadOrder,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<UploadedImage>, Error> {
+        self.step_upload(order, state, now).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        images::list(&self.session).await.map_err(failed)
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let servers = self.servers(Duration::ZERO).await?;
+        let images = servers.iter().filter_map(|server| server.image_id());
+        Ok(images.map(Into::into).collect())
+    }
+
+    async fn delete_image(
+        &self,
+        target: &ImageTarget,
+        _state: &mut State,
+        _now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        self.step_delete_image(target).await
     }
 
     async fn evidence(

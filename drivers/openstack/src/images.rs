@@ -1,62 +1,43 @@
 //! Images of the cloud.
+//!
+//! An image that we upload carries its tags from the beginning, and a mark that its data has not been checked. Only when
+//! what the cloud stored is what was sent does it get its properties, in one change that also takes the mark away: until
+//! then no filter finds it, whatever the cloud says about its status.
 
-use std::collections::BTreeMap;
+mod delete;
+mod upload;
 
 use nodeyard_driver::{CloudImage, ImageStatus};
 use nodeyard_model::Timestamp;
-use nodeyard_openstack::{Error, Method, Service, Session};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use nodeyard_openstack::{Error, Image, Images, Session};
 
-#[derive(Deserialize)]
-struct Image {
-    id: Box<str>,
-    #[serde(default)]
-    name: Option<Box<str>>,
-    #[serde(default)]
-    status: Box<str>,
-    #[serde(default)]
-    created_at: Option<String>,
-    #[serde(default)]
-    tags: Vec<Box<str>>,
-    /// Properties stand beside what every image has.
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
-
-impl From<Image> for CloudImage {
-    fn from(image: Image) -> Self {
-        let status = match &*image.status {
-            "active" => ImageStatus::Active,
-            "killed" | "deleted" | "pending_delete" | "deactivated" => ImageStatus::Failed,
-            _ => ImageStatus::Pending,
-        };
-        let created = image.created_at.and_then(|text| {
-            let time: jiff::Timestamp = text.parse().ok()?;
-            Timestamp::from_secs(time.as_microsecond() as f64 / 1e6)
-        });
-        let properties: BTreeMap<_, _> = image
-            .others
-            .into_iter()
-            .map(|(key, value)| match value {
-                Value::String(text) => (key, text),
-                other => (key, other.to_string()),
-            })
-            .collect();
-        Self {
-            id: (&*image.id).into(),
-            name: image.name.unwrap_or_default(),
-            status,
-            created,
-            properties,
-            marks: image.tags,
-        }
-    }
-}
+/// On an image whose data has not been checked.
+const UNVERIFIED: &str = "nodeyard_unverified";
 
 /// All images that the project may use.
 pub(crate) async fn list(session: &Session) -> Result<Vec<CloudImage>, Error> {
-    let call = session.call(Service::Image, Method::GET, "list images");
-    let images: Vec<Image> = call.path(["images"]).list("images").await?;
-    Ok(images.into_iter().map(Into::into).collect())
+    let images = Images::new(session.clone()).list([]).await?;
+    Ok(images.iter().map(cloud_image).collect())
+}
+
+fn cloud_image(image: &Image) -> CloudImage {
+    let properties = image.properties();
+    let status = match &*image.status {
+        "active" if properties.contains_key(UNVERIFIED) => ImageStatus::Pending,
+        "active" => ImageStatus::Active,
+        "killed" | "deleted" | "pending_delete" | "deactivated" => ImageStatus::Failed,
+        _ => ImageStatus::Pending,
+    };
+    let created = image.created_at.as_deref().and_then(|text| {
+        let time: jiff::Timestamp = text.parse().ok()?;
+        Timestamp::from_secs(time.as_microsecond() as f64 / 1e6)
+    });
+    CloudImage {
+        id: (&*image.id).into(),
+        name: image.name.clone().unwrap_or_default(),
+        status,
+        created,
+        properties,
+        marks: image.tags.clone(),
+    }
 }

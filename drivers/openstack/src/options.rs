@@ -19,13 +19,16 @@ pub struct Options {
     pub clean_floating_ips: bool,
     /// Zero switches the removal of ports off.
     pub port_cleanup_interval: Duration,
-    pub image_upload_timeout: Duration,
+    /// Images are staged and imported instead of written at once.
+    pub image_import: bool,
     /// Time between two calls of one service; zero is without limit.
     pub rate: Duration,
     /// How old a list may be that tells how servers are getting on.
     pub list_age: Duration,
-    /// How old a list may be of what changes seldom: flavors, networks, images.
+    /// How old a list may be of what changes seldom: flavors, networks.
     pub catalog_age: Duration,
+    /// How late a newer image is noticed.
+    pub image_age: Duration,
     pub poll: Poll,
 }
 
@@ -111,11 +114,12 @@ impl Options {
             disk_images: disk_images.collect::<Result<_, Error>>()?,
             clean_floating_ips: settings.clean_floating_ips,
             port_cleanup_interval: *settings.port_cleanup_interval,
-            image_upload_timeout: *settings.image_upload_timeout,
+            image_import: settings.image_import,
             rate,
             // Lists must leave room for the calls that get something done.
             list_age: (rate * 3).max(Duration::from_millis(500)),
             catalog_age: Duration::from_secs(300),
+            image_age: Duration::from_secs(30),
             poll: Poll {
                 least: Duration::from_millis(250),
                 most: Duration::from_secs(5),

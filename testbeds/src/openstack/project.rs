@@ -155,6 +155,14 @@ impl Project {
         self.admin.put(Service::Network, &path, &body).map(drop)
     }
 
+    /// Limits of Cinder, such as `volumes` and `gigabytes`; -1 is none.
+    pub fn set_volume_quota(&self, limits: &[(&str, i64)]) -> Result<()> {
+        let path = format!("/os-quota-sets/{}", self.id);
+        let body = json!({"quota_set": object(limits)});
+        let volumes = Service::BlockStorage;
+        self.admin.put(volumes, &path, &body).map(drop)
+    }
+
     pub fn servers(&self) -> Result<Vec<Value>> {
         self.member
             .list(Service::Compute, "/servers/detail", "servers")
@@ -174,6 +182,11 @@ impl Project {
     fn owned(&self, kind: &str) -> Result<Vec<Value>> {
         let path = format!("/v2.0/{kind}?project_id={}", self.id);
         self.member.list(Service::Network, &path, kind)
+    }
+
+    pub fn volumes(&self) -> Result<Vec<Value>> {
+        self.member
+            .list(Service::BlockStorage, "/volumes/detail", "volumes")
     }
 
     /// The images that it owns.
@@ -196,33 +209,13 @@ impl Project {
 
     /// Waits until nothing is left of what was in it; its network and its user stay.
     pub fn empty(&self) -> Result<()> {
-        let deadline = Instant::now() + REMOVAL_PATIENCE;
-        loop {
-            let servers = self.servers()?;
-            for server in &servers {
-                // One that is being made or removed at this moment may not want it yet, or again.
-                let path = format!("/servers/{}", text(server.get("id"))?);
-                let _ = self.member.delete(Service::Compute, &path);
-            }
-            if servers.is_empty() {
-                break;
-            }
-            ensure!(Instant::now() < deadline, "servers stay: {servers:?}");
-            thread::sleep(Duration::from_millis(200));
-        }
-        for (kind, things) in [
-            ("floatingips", self.floating_ips()?),
-            ("ports", self.ports()?),
-        ] {
-            for thing in things {
-                let path = format!("/v2.0/{kind}/{}", text(thing.get("id"))?);
-                self.member.delete(Service::Network, &path)?;
-            }
-        }
-        for image in self.images()? {
-            let path = format!("/v2/images/{}", text(image.get("id"))?);
-            self.member.delete(Service::Image, &path)?;
-        }
+        self.remove_all(Service::Compute, "/servers", || self.servers())?;
+        self.remove_all(Service::BlockStorage, "/volumes", || self.volumes())?;
+        self.remove_all(Service::Network, "/v2.0/floatingips", || {
+            self.floating_ips()
+        })?;
+        self.remove_all(Service::Network, "/v2.0/ports", || self.ports())?;
+        self.remove_all(Service::Image, "/v2/images", || self.images())?;
         for pair in self
             .member
             .list(Service::Compute, "/os-keypairs", "keypairs")?
@@ -231,6 +224,28 @@ impl Project {
             self.member.delete(Service::Compute, &path)?;
         }
         Ok(())
+    }
+
+    fn remove_all(
+        &self,
+        service: Service,
+        path: &str,
+        list: impl Fn() -> Result<Vec<Value>>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        loop {
+            let things = list()?;
+            if things.is_empty() {
+                return Ok(());
+            }
+            for thing in &things {
+                // What is being made or removed at this moment may not want it yet, or again.
+                let path = format!("{path}/{}", text(thing.get("id"))?);
+                let _ = self.member.delete(service, &path);
+            }
+            ensure!(Instant::now() < deadline, "these stay: {things:?}");
+            thread::sleep(Duration::from_millis(200));
+        }
     }
 
     fn remove(&self) -> Result<()> {

@@ -44,6 +44,8 @@ section! {
         "image-upload-timeout" image_upload_timeout: Seconds = default(Seconds::new(3600));
         /// Name of uploaded images; knows `{image_name}`, `{upload_id}` and `{timestamp}`.
         "image-name-format" image_name_format: String = default("{image_name}-{timestamp}".to_owned());
+        /// Whether images are staged and then imported by Glance, for clouds that convert or distribute them at that.
+        "image-import" [ours] image_import: bool = default(false);
         /// Program to run after an upload, with the provider, the cloud's image id and the file as arguments.
         "post-upload-hook" post_upload_hook: Option<String> = optional;
         /// Whether unattached floating IPs are removed.

@@ -102,6 +102,7 @@ impl OpenStackDriver {
             }
             kind if *kind == ResourceKind::PORTS => self.network.delete_port(id).await,
             kind if *kind == ResourceKind::VOLUMES => self.volumes.delete_volume(id).await,
+            kind if *kind == ResourceKind::IMAGES => return self.remove_image(id).await,
             kind => return Err(Error::unsupported(&format!("delete {kind}"))),
         };
         deleted.map_err(failed)

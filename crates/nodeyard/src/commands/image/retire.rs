@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use nodeyard_builder::worker::machine;
-use nodeyard_driver::{ExternalId, ImageTarget};
+use nodeyard_driver::{ErrorClass, ExternalId, ImageTarget};
 use nodeyard_model::{BuildId, Timestamp, with_causes};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -103,7 +103,7 @@ struct Line {
     id: String,
     name: String,
     created: Option<Timestamp>,
-    /// `stays`, `goes` (not yet), `gone`, `in-use` or `failed`.
+    /// `stays`, `goes` (not yet), `gone`, `still-there` or `failed`.
     outcome: &'static str,
     reason: String,
 }
@@ -164,14 +164,14 @@ impl<'a> Place<'a> {
         let any = |outcome| lines.iter().any(|line| line.outcome == outcome);
         Ok(if any("failed") {
             Outcome::Failure
-        } else if any("goes") || any("in-use") {
+        } else if any("goes") || any("still-there") {
             Outcome::Unfinished
         } else {
             Outcome::Success
         })
     }
 
-    /// A cloud that says "in use" is believed, and not waited for longer than the limit.
+    /// A cloud that says that it is in use is not waited for longer than the limit.
     async fn remove(&self, image: &Published, reason: &'static str) -> (&'static str, String) {
         let build = BuildId::from_u128(0);
         let upload = match no_record(&image.publication.image, &self.cloud.provider, build) {
