@@ -230,11 +230,12 @@ impl OpenStackDriver {
 
     /// The digests of what was sent; none of what the cloud fetches by itself.
     async fn send(&self, order: &UploadOrder, image: &str) -> Result<Option<Digests>, Error> {
+        let glance = self.glance();
         let path = match &order.source {
             ImageSource::File(path) => path,
             ImageSource::Url(url) => {
                 self.offers("web-download").await?;
-                let import = self.glance().import(image, Import::Web(url));
+                let import = glance.import(image, Import::Web(url));
                 import.await.map_err(failed)?;
                 return Ok(None);
             }
@@ -248,13 +249,13 @@ impl OpenStackDriver {
         }
         let progress = order.progress.clone();
         let told = move |sent, all| progress.report(sent, all);
-        let sent = self.glance().send(image, path, place, told).await;
+        let sent = glance.send(image, path, place, told).await;
         let digests = match sent {
             Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
             sent => sent.map_err(failed)?,
         };
         if place == Place::Stage {
-            let import = self.glance().import(image, Import::Staged);
+            let import = glance.import(image, Import::Staged);
             import.await.map_err(failed)?;
         }
         Ok(Some(digests))

@@ -107,7 +107,7 @@ async fn survives(suite: Suite, from_volume: bool) {
 #[tokio::test(start_paused = true)]
 async fn emulated_servers_survive_faults_of_every_kind() {
     let suite = Suite {
-        pairs: Some(97),
+        pairs: Some(397),
         step_limit: Duration::from_secs(60),
         ..Suite::default()
     };
