@@ -19,3 +19,4 @@ mod nodepools_own_tests;
 mod yard;
 mod zuul_client;
 mod zuul_images;
+mod zuul_pods;
