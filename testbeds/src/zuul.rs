@@ -117,7 +117,8 @@ impl Build {
     /// The metadata of the artifact with this name.
     pub fn metadata(&self, name: &str) -> Option<&Value> {
         let mut artifacts = self.artifacts.iter();
-        Some(&artifacts.find(|artifact| artifact["name"] == name)?["metadata"])
+        let is_meant = |artifact: &&Value| artifact.get("name").is_some_and(|found| found == name);
+        artifacts.find(is_meant)?.get("metadata")
     }
 }
 
@@ -310,8 +311,8 @@ impl Zuul {
     /// Waits until this job of a push has begun, and returns the id of its build.
     pub fn wait_for_start_of(&self, push: &Push, job: &str) -> Result<String> {
         let build = self.wait_for(push, job, "")?;
-        let id = build["uuid"].as_str().context("a build without an id")?;
-        Ok(id.to_owned())
+        let id = build.get("uuid").and_then(Value::as_str);
+        Ok(id.context("a build without an id")?.to_owned())
     }
 
     fn wait_for(&self, push: &Push, job: &str, condition: &str) -> Result<Value> {

@@ -8,7 +8,9 @@ use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, with_causes,
 };
 use nodeyard_plan::{LabelPolicy, PoolKey};
+use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registration;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -43,6 +45,17 @@ impl Running {
         for pool in self.pools.into_values() {
             pool.registration.end().await;
         }
+    }
+
+    /// Ends when the pools that come after it are in the registry. A request that asks for this provider is everybody's as
+    /// soon as nobody sees a pool of it there.
+    async fn give_way(self, successors: Vec<watch::Receiver<Option<TreePath>>>) {
+        self.ended.cancel();
+        for mut successor in successors {
+            // It fails if the successor ends first.
+            let _ = successor.wait_for(Option::is_some).await;
+        }
+        self.end().await;
     }
 }
 
@@ -155,9 +168,9 @@ impl Dispatcher {
             }
         };
         self.failed_providers.remove(name);
-        if let Some(old) = self.providers.remove(name) {
+        let old = self.providers.remove(name);
+        if old.is_some() {
             self.world.remove_provider(name);
-            self.tasks.spawn(old.end());
         }
         self.world.set_provider(name, provider.setup());
         for setup in provider.pool_setups(&self.ctx.images) {
@@ -174,6 +187,10 @@ impl Dispatcher {
         let work = attend::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
         self.tasks.spawn(work);
         let pools = self.announce_pools(&provider);
+        if let Some(old) = old {
+            let successors = pools.values().map(|pool| pool.registration.path());
+            self.tasks.spawn(old.give_way(successors.collect()));
+        }
         info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
         let running = Running {
             provider,

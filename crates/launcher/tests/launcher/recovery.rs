@@ -9,7 +9,7 @@ use nodeyard_model::{Node, NodeState, ProviderName, RequestState, layout};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{CreateMode, TreePath, ext};
 
-use crate::bed::{Running, Store, eventually, logs, nodes, quick};
+use crate::bed::{PATIENCE, Running, Store, eventually, logs, nodes, quick};
 use crate::cloud::{SMALL, nothing_is_left};
 use crate::fake::{FakeCloud, PROVIDER, config, simulate};
 use crate::zuul::{Zuul, now};
@@ -259,12 +259,11 @@ async fn a_new_configuration_is_taken_over_while_running() {
         (done.state == RequestState::Fulfilled).then_some(())
     })
     .await;
-    let pools = zuul.registry.components().pools().await.unwrap();
-    assert_eq!(
-        pools.len(),
-        1,
-        "the old pool has left the registry: {pools:?}"
-    );
+    eventually("the old pool has left the registry", || async {
+        let pools = zuul.registry.components().pools().await.unwrap();
+        (pools.len() == 1).then_some(())
+    })
+    .await;
     launcher
         .config
         .send(crate::bed::parse("labels: []\n"))
@@ -279,6 +278,36 @@ async fn a_new_configuration_is_taken_over_while_running() {
             .then_some(())
     })
     .await;
+    launcher.stop().await;
+}
+
+/// Otherwise a request that asks for its provider would go elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_is_in_the_registry_while_it_is_replaced() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
+    let pools = async || zuul.registry.components().pools().await.unwrap();
+    let mut known = Vec::new();
+    for max_servers in 2..30 {
+        // Until there is one that was not there before, and nothing else.
+        let replaced = async {
+            loop {
+                let pools = pools().await;
+                assert!(!pools.is_empty() || known.is_empty(), "after {known:?}");
+                match pools.as_slice() {
+                    [pool] if !known.contains(&pool.id) => return pool.id.clone(),
+                    _ => tokio::task::yield_now().await,
+                }
+            }
+        };
+        let id = tokio::time::timeout(PATIENCE, replaced).await.unwrap();
+        known.push(id);
+        let config = crate::bed::parse(&config(max_servers, SMALL));
+        launcher.config.send(config).unwrap();
+    }
     launcher.stop().await;
 }
 

@@ -20,3 +20,4 @@ mod openstack;
 mod yard;
 mod zuul_client;
 mod zuul_images;
+mod zuul_pods;

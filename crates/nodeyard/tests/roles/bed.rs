@@ -56,6 +56,19 @@ impl Bed {
         self.directory.path().join(name)
     }
 
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub(crate) fn image(&self) -> String {
+        self.cluster.image()
+    }
+
+    /// Of the kubeconfig.
+    pub(crate) fn context(&self) -> String {
+        self.kubectl(&["config", "current-context"])
+    }
+
     fn make_pods(&self) {
         let container = |name: &str| {
             json!({
@@ -198,6 +211,12 @@ impl Bed {
         fs::read_to_string(self.path("calls")).unwrap_or_default()
     }
 
+    /// What the last play has returned to Zuul.
+    pub(crate) fn returned(&self) -> Value {
+        let text = fs::read_to_string(self.path("returned.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
     pub(crate) fn play(&self, playbook: &str, variables: &Value) -> Played {
         fs::write(self.path("playbook.yaml"), playbook).unwrap();
         fs::write(self.path("variables.json"), variables.to_string()).unwrap();
@@ -207,7 +226,8 @@ impl Bed {
             path.insert(0, self.path("bin"));
         }
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-        let roles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../roles");
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roles");
         let output = Command::new(ansible.join("ansible-playbook"))
             .args([
                 "-i",
@@ -220,7 +240,9 @@ impl Bed {
             .env("PATH", std::env::join_paths(path).unwrap())
             .env("HOME", self.directory.path())
             .env("KUBECONFIG", self.cluster.kubeconfig())
-            .env("ANSIBLE_ROLES_PATH", roles)
+            .env("ANSIBLE_ROLES_PATH", tree.join("roles"))
+            .env("ANSIBLE_ACTION_PLUGINS", tests.join("action"))
+            .env("RETURNED", self.path("returned.json"))
             .env("ANSIBLE_NOCOLOR", "1")
             // No connection outlives the play.
             .env("ANSIBLE_SSH_ARGS", "-o ControlMaster=no")

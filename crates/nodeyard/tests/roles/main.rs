@@ -43,6 +43,15 @@ const OUTPUT: &str = "
   roles: [nodeyard-fetch-output]
 ";
 
+const REGISTRY: &str = "
+- hosts: localhost
+  gather_facts: false
+  roles:
+    - {role: nodeyard-registry, registry_command: [docker-registry, serve]}
+  tasks:
+    - import_role: {name: nodeyard-registry, tasks_from: use}
+";
+
 /// What there is to see of a repository on a node.
 fn look(bed: &Bed, host: &str, repository: &str) -> Vec<String> {
     let script = format!(
@@ -69,8 +78,13 @@ fn objects(bed: &Bed, host: &str, repository: &str, what: &str) -> u64 {
 }
 
 #[test]
-fn git_state_comes_to_pods_and_machines_and_output_goes_back() {
+fn on_pods_and_machines() {
     let Some(bed) = Bed::start() else { return };
+    git_state_comes_and_output_goes_back(&bed);
+    a_registry_is_for_those_who_have_its_token(&bed);
+}
+
+fn git_state_comes_and_output_goes_back(bed: &Bed) {
     let source = Source::create(&bed.path("work/src"));
     let zuul = json!({
         "executor": {"work_root": bed.path("work"), "log_root": bed.path("work/logs")},
@@ -96,7 +110,7 @@ fn git_state_comes_to_pods_and_machines_and_output_goes_back() {
     for host in HOSTS {
         for repository in [LARGE, SMALL] {
             assert_eq!(
-                look(&bed, host, repository),
+                look(bed, host, repository),
                 source.look(repository),
                 "{repository} on {host}\n{}",
                 played.output
@@ -104,8 +118,8 @@ fn git_state_comes_to_pods_and_machines_and_output_goes_back() {
         }
     }
     for host in [PLAIN, MACHINE] {
-        assert_eq!(objects(&bed, host, LARGE, "packs"), 1, "that of the cache");
-        assert!(objects(&bed, host, LARGE, "count") < 10);
+        assert_eq!(objects(bed, host, LARGE, "packs"), 1, "that of the cache");
+        assert!(objects(bed, host, LARGE, "count") < 10);
     }
 
     // A second time it does nothing.
@@ -123,18 +137,18 @@ fn git_state_comes_to_pods_and_machines_and_output_goes_back() {
             &format!("echo litter > {}/src/{LARGE}/litter", bed.root(host)),
         );
     }
-    let before = HOSTS.map(|host| objects(&bed, host, LARGE, "size-pack"));
+    let before = HOSTS.map(|host| objects(bed, host, LARGE, "size-pack"));
     bed.install_nodeyard();
     let changed = bed.play(WORKSPACE, &zuul(json!({})));
     assert!(changed.succeeded(), "{}", changed.output);
     for (host, before) in HOSTS.into_iter().zip(before) {
         assert_eq!(
-            look(&bed, host, LARGE),
+            look(bed, host, LARGE),
             source.look(LARGE),
             "{host}\n{}",
             changed.output
         );
-        assert_eq!(objects(&bed, host, LARGE, "size-pack"), before, "{host}");
+        assert_eq!(objects(bed, host, LARGE, "size-pack"), before, "{host}");
         assert_eq!(changed.changed(host), 1, "{host}\n{}", changed.output);
     }
     let calls = bed.calls_of_nodeyard();
@@ -168,4 +182,44 @@ fn git_state_comes_to_pods_and_machines_and_output_goes_back() {
         let digest = fs::read_to_string(logs.join("digest")).unwrap();
         assert_eq!(source::sha256(&artifact), digest);
     }
+}
+
+fn a_registry_is_for_those_who_have_its_token(bed: &Bed) {
+    let variables = json!({
+        "registry_image": bed.image(),
+        "zuul": {"resources": {"space": {"context": bed.context(), "namespace": bed.namespace()}}},
+    });
+    let played = bed.play(REGISTRY, &variables);
+    assert!(played.succeeded(), "{}", played.output);
+    let returned = bed.returned();
+    assert_eq!(returned["data"]["zuul"]["pause"], true);
+    let registry = &returned["data"]["nodeyard_registry"];
+    let token = returned["secret_data"]["nodeyard_registry_token"]
+        .as_str()
+        .unwrap();
+    assert!(!played.output.contains(token));
+
+    let ask = |login: &str| {
+        let script = format!(
+            "python3 - <<'END'\n\
+             import base64, urllib.request, urllib.error\n\
+             request = urllib.request.Request('http://{}/v2/')\n\
+             request.add_header('Authorization', 'Basic ' + base64.b64encode(b'{login}').decode())\n\
+             try:\n    print(urllib.request.urlopen(request).status)\n\
+             except urllib.error.HTTPError as error:\n    print(error.code)\n\
+             END",
+            registry["address"].as_str().unwrap()
+        );
+        bed.on(PLAIN, &script)
+    };
+    let user = registry["user"].as_str().unwrap();
+    assert_eq!(ask(&format!("{user}:{token}")), "200");
+    assert_eq!(ask(&format!("{user}:guess")), "401");
+    let images = registry["images"].as_str().unwrap();
+    assert!(images.starts_with("localhost:"), "{images}");
+
+    let again = bed.play(REGISTRY, &variables);
+    assert!(again.succeeded(), "{}", again.output);
+    assert_eq!(again.changed("localhost"), 0, "{}", again.output);
+    assert_eq!(bed.returned(), returned);
 }
