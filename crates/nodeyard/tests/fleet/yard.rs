@@ -16,6 +16,7 @@ pub(crate) struct Yard {
     directory: TempDir,
     connection: String,
     web_port: u16,
+    api_port: u16,
     environment: Vec<(&'static str, PathBuf)>,
     /// The command whose output helps whoever looks for the reason of a failure.
     told_on_failure: &'static [&'static str],
@@ -31,6 +32,7 @@ impl Yard {
             directory: tempfile::tempdir().unwrap(),
             connection: connection(zookeeper, LONG_SESSION),
             web_port: free_port(),
+            api_port: free_port(),
             environment: Vec::new(),
             told_on_failure,
             process: None,
@@ -48,8 +50,8 @@ impl Yard {
     /// Also while it runs. As editors do it: a new file takes the name of the old one.
     pub(crate) fn configure(&self, configuration: &str) {
         let text = format!(
-            "{}webapp: {{port: {}, listen_address: 127.0.0.1}}\n{configuration}",
-            self.connection, self.web_port
+            "{}webapp: {{port: {}, listen_address: 127.0.0.1}}\napi: {{port: {}}}\n{configuration}",
+            self.connection, self.web_port, self.api_port
         );
         fs::write(self.path("next"), text).unwrap();
         fs::rename(self.path("next"), self.path("nodepool.yaml")).unwrap();

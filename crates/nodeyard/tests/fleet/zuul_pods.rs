@@ -25,7 +25,12 @@ providers:
       - name: first
         max-servers: 5
         labels:
-          - {{name: box, type: pod, image: '{image}', restart-policy: Never, automount-service-account-token: false}}
+          - name: box
+            type: pod
+            image: '{image}'
+            git-sidecar: {{image: '{image}'}}
+            restart-policy: Never
+            automount-service-account-token: false
           - {{name: space, type: namespace}}
   - name: second
     driver: kubernetes
@@ -153,6 +158,7 @@ fn a_job_in_a_pod(zuul: &Zuul, cluster: &Cluster) {
     assert_eq!(report["base"], *push.revision);
     assert_eq!(report["changed"], "", "the work tree is that of the commit");
     assert_eq!(report["host"], "box");
+    assert_eq!(report["place"], "/zuul/git", "what the side-car shares");
     assert_eq!(report["beside"].as_str().unwrap().len(), 40);
     wait_until("its namespace is gone", || {
         cluster.kubectl(&["get", "namespace", &namespace]).is_err()
