@@ -9,6 +9,7 @@ mod api;
 mod embedded;
 mod image;
 mod import;
+mod kubernetes;
 mod launcher;
 mod raw;
 mod report;
@@ -56,6 +57,8 @@ enum What {
     Import,
     /// The launcher beside that of Python Nodepool, on the same ZooKeeper
     Launcher,
+    /// A hundred pods at once in a cluster, beside Python Nodepool
+    Kubernetes,
     /// The HTTP API under load, on the embedded store and on ZooKeeper
     Api,
 }
@@ -88,6 +91,10 @@ fn main() -> anyhow::Result<()> {
             ),
             What::Launcher => {
                 runtime.block_on(launcher::measure(&args.sizes))?;
+                continue;
+            }
+            What::Kubernetes => {
+                runtime.block_on(kubernetes::measure(&args.sizes))?;
                 continue;
             }
             What::Api => {
