@@ -107,13 +107,13 @@ impl Drivers {
             )),
             config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
             config::Driver::Kubernetes(section) => {
-                Ok(self.cluster(kubernetes::Options::kubernetes(section, owner)?))
+                Ok(self.cluster(kubernetes::Options::kubernetes(section, owner)))
             }
             config::Driver::OpenShift(section) => {
-                Ok(self.cluster(kubernetes::Options::openshift(section, owner)?))
+                Ok(self.cluster(kubernetes::Options::openshift(section, owner)))
             }
             config::Driver::OpenShiftPods(section) => {
-                Ok(self.cluster(kubernetes::Options::openshiftpods(section, owner)?))
+                Ok(self.cluster(kubernetes::Options::openshiftpods(section, owner)))
             }
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this version yet",
