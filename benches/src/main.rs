@@ -9,6 +9,7 @@ mod api;
 mod embedded;
 mod image;
 mod import;
+mod kubernetes;
 mod launcher;
 mod openstack;
 mod raw;
@@ -61,6 +62,8 @@ enum What {
     Launcher,
     /// Servers of a real OpenStack, beside the driver of Python Nodepool
     Openstack,
+    /// A hundred pods at once in a cluster, beside Python Nodepool
+    Kubernetes,
     /// The HTTP API under load, on the embedded store and on ZooKeeper
     Api,
 }
@@ -97,6 +100,10 @@ fn main() -> anyhow::Result<()> {
             }
             What::Openstack => {
                 runtime.block_on(openstack::measure(&args.servers))?;
+                continue;
+            }
+            What::Kubernetes => {
+                runtime.block_on(kubernetes::measure(&args.sizes))?;
                 continue;
             }
             What::Api => {

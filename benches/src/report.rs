@@ -1,5 +1,7 @@
 //! How figures are printed: what was measured, against what, and what was aimed for.
 
+use std::time::Duration;
+
 /// A line of the result.
 pub(crate) struct Figure {
     pub(crate) what: String,
@@ -70,4 +72,37 @@ pub(crate) fn rate(per_second: f64) -> String {
         grouped.push(digit);
     }
     format!("{grouped}/s")
+}
+
+/// Of sorted times.
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    sorted
+        .get(last * percent / 100)
+        .copied()
+        .unwrap_or_default()
+}
+
+pub(crate) fn times(what: &str, sorted: &[Duration]) -> String {
+    if sorted.is_empty() {
+        return format!("{what} none").trim().to_owned();
+    }
+    let text = format!(
+        "{what} p50 {}, p99 {}",
+        brief(percentile(sorted, 50)),
+        brief(percentile(sorted, 99))
+    );
+    text.trim().to_owned()
+}
+
+pub(crate) fn brief(time: Duration) -> String {
+    if time < Duration::from_millis(100) {
+        format!("{:.1} ms", time.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.2} s", time.as_secs_f64())
+    }
+}
+
+pub(crate) fn ratio(larger: Duration, smaller: Duration) -> f64 {
+    larger.as_secs_f64() / smaller.as_secs_f64().max(1e-6)
 }

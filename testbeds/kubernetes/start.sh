@@ -45,6 +45,11 @@ run() {
     "$@" >> "$dir/$name.log" 2>&1 &
 }
 
+set --
+if [ -f "$dir/audit.yaml" ]; then
+    set -- --audit-policy-file="$dir/audit.yaml" --audit-log-path="$dir/audit.log"
+fi
+
 run etcd "$cluster" etcd --data-dir="$dir/etcd" --unsafe-no-fsync --log-level=warn
 run containerd containerd --config "$dir/containerd.toml"
 run kube-apiserver "$cluster" kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
@@ -56,7 +61,7 @@ run kube-apiserver "$cluster" kube-apiserver --etcd-servers=http://127.0.0.1:237
     --service-account-key-file="$dir/pki/accounts.crt.pem" \
     --service-account-signing-key-file="$dir/pki/accounts.key.pem" \
     --kubelet-client-certificate="$dir/pki/admin.crt.pem" --kubelet-client-key="$dir/pki/admin.key.pem" \
-    --kubelet-preferred-address-types=InternalIP
+    --kubelet-preferred-address-types=InternalIP "$@"
 run kube-controller-manager "$cluster" kube-controller-manager --kubeconfig="$dir/admin.kubeconfig" \
     --bind-address=127.0.0.1 --leader-elect=false --root-ca-file="$dir/pki/ca.pem" \
     --service-account-private-key-file="$dir/pki/accounts.key.pem" --kube-api-qps=500 --kube-api-burst=1000

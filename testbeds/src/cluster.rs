@@ -55,8 +55,7 @@ impl Cluster {
     }
 
     pub fn start() -> Result<Self> {
-        let place = crate::python::find("kubernetes/install.sh", &[])?;
-        let program = place.join("cluster");
+        let (place, program) = installed()?;
         if let Some(kubeconfig) = std::env::var_os("KUBECONFIG") {
             return Ok(Self {
                 own: None,
@@ -64,14 +63,23 @@ impl Cluster {
                 kubeconfig: kubeconfig.into(),
             });
         }
-        retried(|| Self::start_own(&place, &program))
+        retried(|| Self::start_own(&place, &program, false))
     }
 
-    fn start_own(place: &Path, program: &Path) -> Result<Self> {
+    /// One of its own in any case, whose API server keeps [a record](Self::audit_log) of every call.
+    pub fn start_audited() -> Result<Self> {
+        let (place, program) = installed()?;
+        retried(|| Self::start_own(&place, &program, true))
+    }
+
+    fn start_own(place: &Path, program: &Path, audited: bool) -> Result<Self> {
         let directory = temporary_directory()?;
         let path = directory.path();
         let network = Network::choose()?;
         files::write(path, &network)?;
+        if audited {
+            files::write_audit_policy(path)?;
+        }
         let control_group = directory
             .path()
             .file_name()
@@ -115,6 +123,12 @@ impl Cluster {
     /// The directory with `kubectl`, and all that it needs.
     pub fn programs(&self) -> PathBuf {
         self.program.with_file_name("")
+    }
+
+    /// A line of JSON for each call: who, what, when. Only where that was asked for.
+    pub fn audit_log(&self) -> Option<PathBuf> {
+        let own = self.own.as_ref()?;
+        Some(own.directory.path().join("audit.log"))
     }
 
     /// An image of the cluster with git, Python, an SSH server and a registry for images. It starts the SSH
@@ -177,6 +191,13 @@ impl Drop for Own {
             }
         }
     }
+}
+
+/// Where everything is, and the program that is every part of a cluster.
+fn installed() -> Result<(PathBuf, PathBuf)> {
+    let place = crate::python::find("kubernetes/install.sh", &[])?;
+    let program = place.join("cluster");
+    Ok((place, program))
 }
 
 /// Why there can be no cluster here.

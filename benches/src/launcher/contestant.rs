@@ -14,6 +14,8 @@ use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
 use super::zuul::Zuul;
 use crate::zookeeper;
 
+/// Whether what is measured is worth to be recorded.
+pub(crate) const OPTIMISED: bool = !cfg!(debug_assertions);
 /// Clock ticks in which Linux counts the time of processes.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -74,11 +76,24 @@ impl Arena {
     }
 
     pub(crate) fn launch(&self, who: Who, configuration: &str) -> anyhow::Result<Launcher> {
+        let options = self.options(who, configuration);
         let options = match who {
-            Who::Python => self.options(who, configuration).with_roomy_cloud(),
-            Who::Ours => self.options(who, configuration),
+            Who::Python => options.with_roomy_cloud(),
+            Who::Ours => options,
         };
         Launcher::start(&self.server, &options)
+    }
+
+    /// A launcher that finds its cluster in this kubeconfig.
+    pub(crate) fn launch_in_cluster(
+        &self,
+        who: Who,
+        configuration: &str,
+        kubeconfig: &Path,
+    ) -> anyhow::Result<Launcher> {
+        let kubeconfig = kubeconfig.display().to_string();
+        let options = self.options(who, configuration);
+        Launcher::start(&self.server, &options.env("KUBECONFIG", kubeconfig))
     }
 
     pub(crate) fn options<'a>(&'a self, who: Who, configuration: &'a str) -> LauncherOptions<'a> {
@@ -127,17 +142,13 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
     Ok(kilobytes.context("no VmRSS")?.parse::<f64>()? * 1024.0 / 1e6)
 }
 
-/// The binary as it is now, never one that was left from before; built as the benchmark itself is.
+/// The binary as it is now, never one that was left from before; optimised if this program is.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let profile = if OPTIMISED { "release" } else { "dev" };
     let status = Command::new(cargo)
-        .args(["build", "--locked", "--quiet"])
-        .args(if cfg!(debug_assertions) {
-            None
-        } else {
-            Some("--release")
-        })
+        .args(["build", "--profile", profile, "--locked", "--quiet"])
         .args(["--bin", "nodeyard", "--manifest-path"])
         .arg(manifest)
         .status()
@@ -147,7 +158,7 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let binary = here.with_file_name("nodeyard");
     ensure!(
         binary.exists(),
-        "{} is missing: run the benchmark with `cargo run`",
+        "{} is missing: run the benchmark with `cargo run`, for the record with `--release`",
         binary.display()
     );
     Ok(binary)

@@ -15,7 +15,10 @@ use std::time::Duration;
 use clap::Args;
 
 pub(crate) use self::configuration::cloud;
-pub(crate) use self::contestant::{Arena, START_PATIENCE, Who, build, memory, processor_time};
+pub(crate) use self::contestant::{
+    Arena, OPTIMISED, START_PATIENCE, Who, build, memory, processor_time,
+};
+pub(crate) use self::zuul::Zuul;
 
 use crate::report::{self, Figure, rate};
 use crate::zookeeper;
@@ -35,7 +38,15 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    fn count(&self, full: usize) -> usize {
+    pub(crate) fn contestants(&self) -> &'static [Who] {
+        if self.alone {
+            &[Who::Ours]
+        } else {
+            &[Who::Python, Who::Ours]
+        }
+    }
+
+    pub(crate) fn count(&self, full: usize) -> usize {
         if self.quick { full / 5 } else { full }
     }
 

@@ -10,7 +10,7 @@ use super::bare::Bare;
 use super::configuration::{cloud, machines};
 use super::contestant::{Arena, Bout, START_PATIENCE, Who, memory, processor_time};
 use super::load::{self, Outcome};
-use crate::report::{self, Figure, rate};
+use crate::report::{self, Figure, brief, percentile, rate, ratio, times};
 
 /// Writes that the contract needs for a request of 1.3 nodes.
 const STATIC_WRITES: f64 = 26.0;
@@ -110,14 +110,6 @@ impl Pool {
     }
 }
 
-fn contestants(sizes: &Sizes) -> &'static [Who] {
-    if sizes.alone {
-        &[Who::Ours]
-    } else {
-        &[Who::Python, Who::Ours]
-    }
-}
-
 async fn closed(
     arena: &Arena,
     who: Who,
@@ -165,7 +157,7 @@ async fn steady(
     };
     let mut figures = Vec::new();
     let mut python: Option<Result> = None;
-    for who in contestants(sizes) {
+    for who in sizes.contestants() {
         let result = closed(arena, *who, pool, requests, use_time, sizes.time(60)).await?;
         let outcome = &result.outcome;
         let title = format!(
@@ -281,7 +273,7 @@ fn fraction(result: &Result, writes: f64, limit: f64) -> Figure {
 async fn single(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut python: Option<Outcome> = None;
-    for who in contestants(sizes) {
+    for who in sizes.contestants() {
         let requests = sizes.count(match who {
             Who::Python => 60,
             Who::Ours => 500,
@@ -320,7 +312,7 @@ async fn queue(arena: &Arena, sizes: &Sizes, pool: Pool) -> anyhow::Result<Vec<F
     };
     let mut figures = Vec::new();
     let mut python: Option<f64> = None;
-    for who in contestants(sizes) {
+    for who in sizes.contestants() {
         let bout = pool.begin(arena, *who, 100).await?;
         let outcome = load::queue(&bout.zuul, requests, use_time, sizes.time(60)).await?;
         bout.end().await;
@@ -358,7 +350,7 @@ async fn idle(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
     let watched = sizes.time(30);
     let mut figures = Vec::new();
     let mut python = None;
-    for who in contestants(sizes) {
+    for who in sizes.contestants() {
         let bout = Pool::Machines.begin(arena, *who, NODES).await?;
         let pid = bout.launcher.pid();
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -394,7 +386,7 @@ async fn restart(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
     bout.launcher.terminate();
     let mut figures = Vec::new();
     let mut python = None;
-    for who in contestants(sizes) {
+    for who in sizes.contestants() {
         let submitted = bout.zuul.submit(200, &["small"]).await?;
         let started = Instant::now();
         let launcher = arena.launch(*who, &configuration)?;
@@ -418,37 +410,4 @@ async fn restart(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
     }
     bout.zuul.close().await;
     Ok(figures)
-}
-
-/// Of sorted times.
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let last = sorted.len().saturating_sub(1);
-    sorted
-        .get(last * percent / 100)
-        .copied()
-        .unwrap_or_default()
-}
-
-fn times(what: &str, sorted: &[Duration]) -> String {
-    if sorted.is_empty() {
-        return format!("{what} none").trim().to_owned();
-    }
-    let text = format!(
-        "{what} p50 {}, p99 {}",
-        brief(percentile(sorted, 50)),
-        brief(percentile(sorted, 99))
-    );
-    text.trim().to_owned()
-}
-
-fn brief(time: Duration) -> String {
-    if time < Duration::from_millis(100) {
-        format!("{:.1} ms", time.as_secs_f64() * 1e3)
-    } else {
-        format!("{:.2} s", time.as_secs_f64())
-    }
-}
-
-fn ratio(larger: Duration, smaller: Duration) -> f64 {
-    larger.as_secs_f64() / smaller.as_secs_f64().max(1e-6)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use indexmap::IndexMap;
 
 use crate::decode::{Decoder, similar};
-use crate::drivers::{Metastatic, MetastaticLabel, Static};
+use crate::drivers::{Metastatic, MetastaticLabel, Static, ready_nodes};
 use crate::file::Label;
 use crate::images::{DiskImageEntry, Image, ImageSource, ZuulImageEntry, missing_format};
 use crate::provider::{Driver, Provider};
@@ -62,6 +62,7 @@ pub(crate) fn references(providers: &[Provider], known: &Known<'_>, decoder: &mu
         pools(provider, &names, decoder);
         match &provider.driver {
             Driver::Metastatic(metastatic) => backing_labels(metastatic, &names, decoder),
+            Driver::Kubernetes(cluster) => ready_nodes(&cluster.pools, known.labels, decoder),
             Driver::Static(static_nodes) => unique_machines(static_nodes, &mut machines, decoder),
             _ => {}
         }

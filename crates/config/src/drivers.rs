@@ -2,6 +2,7 @@
 
 mod aws;
 mod cluster;
+mod cluster_checks;
 mod cluster_extras;
 mod container;
 mod image;
@@ -20,6 +21,7 @@ pub use cluster::{
     Affinity, ClusterLabel, ClusterPool, EnvironmentVariable, Flavour, ImagePull, Kubernetes,
     NodeKind, OpenShift, OpenShiftPods,
 };
+pub(crate) use cluster_checks::ready_nodes;
 pub use cluster_extras::{
     Console, Expose, Gateway, GitSidecar, Hardening, PeerAccess, PullSecret, RegistryAccess,
     RestartPolicy, Share, SshAccess,

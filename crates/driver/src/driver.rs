@@ -159,6 +159,17 @@ pub trait Driver: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
+    /// Where machines of this provider reach each other's services, if that is a place with a name: providers of the
+    /// same place go first where the one that a request names cannot serve it.
+    async fn cluster(&self) -> Option<Box<str>> {
+        None
+    }
+
+    /// Whether a machine is for the request that it is made for, and of no use to another.
+    fn binds(&self, _pool: &PoolName, _label: &Label) -> bool {
+        false
+    }
+
     /// What the launch of a node waits for, in words; asked when somebody wants to know.
     fn progress(&self, _node: NodeId) -> Option<String> {
         None

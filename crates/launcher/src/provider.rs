@@ -17,7 +17,7 @@ use crate::backing::StoreBacking;
 use crate::context::Context;
 use crate::error::StartError;
 use crate::options::Options;
-use crate::settings::{ImageSettings, LabelSettings, Settings};
+use crate::settings::{self, ImageSettings, LabelSettings, Settings};
 
 /// Makes drivers. The binary implements it: only there is known which drivers exist.
 pub trait DriverFactory: Send + Sync {
@@ -54,6 +54,8 @@ pub(crate) struct Provider {
     pub(crate) owner: Owner,
     pub(crate) pools: BTreeMap<PoolName, Pool>,
     limits: Limits,
+    /// Where its nodes reach each other.
+    pub(crate) cluster: Option<Box<str>>,
 }
 
 #[derive(Debug)]
@@ -97,6 +99,7 @@ impl Provider {
         };
         let driver = factory.make(&config, around)?;
         let limits = driver.limits().await?;
+        let cluster = driver.cluster().await;
         let mut pools = BTreeMap::new();
         for (pool, of) in &settings.pools {
             let key = PoolKey::new(name.clone(), pool.clone());
@@ -129,6 +132,7 @@ impl Provider {
             owner,
             pools,
             limits,
+            cluster,
         })
     }
 
@@ -146,6 +150,7 @@ impl Provider {
             limits: self.counted(self.limits.clone()),
             foreign: Resources::default(),
             max_launches: self.settings.max_launches,
+            keeps_to_cluster: settings::keeps_to_cluster(&self.config.driver),
         }
     }
 
@@ -217,6 +222,7 @@ async fn setup(
         cost,
         readiness,
         supply,
+        bound: driver.binds(&key.pool, label),
     })
 }
 

@@ -20,6 +20,8 @@ use nodeyard_model::{
 
 use crate::error::StartError;
 
+pub(crate) use self::cluster::keeps_to_cluster;
+
 const SSH_PORT: u16 = 22;
 
 #[derive(Debug, Clone)]

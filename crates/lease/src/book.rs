@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::buildsets::Buildsets;
 use crate::ids::{LeaseId, ScopeId};
 use crate::lease::{LEASES, Lease};
-use crate::scope::{SCOPES, Scope};
+use crate::scope::{SCOPES, Scope, ScopeName};
 
 /// What leases are kept with.
 #[derive(Debug, Clone)]
@@ -189,11 +189,19 @@ pub(crate) fn requestor(name: &str) -> Arc<str> {
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     nodeyard_lease: LeaseId,
+    /// Only in requests: drivers may keep what belongs together in one place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nodeyard_scope: Option<ScopeName>,
 }
 
 pub(crate) fn mark(lease: LeaseId) -> Result<Opaque> {
+    request_mark(lease, None)
+}
+
+pub(crate) fn request_mark(lease: LeaseId, scope: Option<&ScopeName>) -> Result<Opaque> {
     Opaque::encode(&Mark {
         nodeyard_lease: lease,
+        nodeyard_scope: scope.cloned(),
     })
     .map_err(|cause| Error::Backend {
         context: format!("the mark of lease {lease} cannot be written"),

@@ -44,6 +44,8 @@ record! {
         "priority" => priority: i64 = DEFAULT_PRIORITY;
         /// True while the pool waits for room and accepts nothing.
         "paused" => paused: bool = false;
+        /// Where the nodes of this pool reach each other's services. Ours alone; only pools of clusters have it.
+        "cluster" => cluster: Option<Box<str>> = None, omits Option::is_none;
     }
 }
 

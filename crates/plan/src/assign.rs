@@ -9,10 +9,10 @@
 //!
 //! 1. The pool is registered and its provider takes requests (`max-concurrency` is not 0).
 //! 2. The request waits, and this pool has not declined it.
-//! 3. It names a provider where a capable pool is left: leave it to that one.
+//! 3. It names a provider where a capable pool is left, or else one in the same cluster: leave it to that one.
 //! 4. A capable pool with a lower priority number is not paused: leave it to that one.
 //! 5. This pool lacks a label and another capable pool is left: leave it to that one.
-//! 6. It can never be served here (no servers, label unknown or broken, image missing, larger than the empty
+//! 6. It can never be served here (it names another cluster's provider and this one keeps to its own; no servers, label unknown or broken, image missing, larger than the empty
 //!    cloud): decline. This comes before everything that passes with time, so that a momentary limit does
 //!    not delay the news.
 //! 7. The cloud refuses launches, the request needs one, and another capable pool is not paused: leave it to

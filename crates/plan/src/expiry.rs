@@ -1,4 +1,4 @@
-//! Nodes that have been ready or held for too long.
+//! Nodes that have been ready or held for too long, or that nobody can use any more.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +25,16 @@ pub struct Expired {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    Ready { age: Duration, limit: Duration },
-    Hold { age: Duration, limit: Duration },
+    Ready {
+        age: Duration,
+        limit: Duration,
+    },
+    Hold {
+        age: Duration,
+        limit: Duration,
+    },
+    /// It was for one request, and that is gone.
+    Bound,
 }
 
 impl fmt::Display for Reason {
@@ -34,6 +42,7 @@ impl fmt::Display for Reason {
         let (what, age, limit) = match self {
             Self::Ready { age, limit } => ("ready", age, limit),
             Self::Hold { age, limit } => ("held", age, limit),
+            Self::Bound => return f.write_str("the request that it was launched for is gone"),
         };
         let (age, limit) = (age.as_secs(), limit.as_secs());
         write!(f, "{what} for {age} s, the limit is {limit} s")
@@ -71,6 +80,17 @@ pub fn plan(
             }
         }
     }
+    for own in world.own.values() {
+        let idle = world.fleet.pool(&own.setup.key).map(|pool| &pool.idle);
+        for (_, node) in idle.into_iter().flatten() {
+            let label = world.fleet.node(*node).and_then(|node| node.labels.first());
+            let setup = label.and_then(|label| own.setup.labels.get(label));
+            if setup.is_some_and(|setup| setup.bound) {
+                let (node, reason) = (*node, Reason::Bound);
+                plan.expired.push(Expired { node, reason });
+            }
+        }
+    }
     for (id, node) in world.fleet.held() {
         let own = node
             .hold_expiration
@@ -85,6 +105,7 @@ pub fn plan(
         }
     }
     plan.expired.sort_by_key(|expired| expired.node);
+    plan.expired.dedup_by_key(|expired| expired.node);
     plan
 }
 

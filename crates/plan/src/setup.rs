@@ -54,6 +54,8 @@ pub struct ProviderSetup {
     pub foreign: Resources,
     /// `max-concurrency`. None is without limit; with zero the provider neither accepts nor declines.
     pub max_launches: Option<usize>,
+    /// `affinity: require`: a request that names a provider of another cluster is never taken in its place.
+    pub keeps_to_cluster: bool,
 }
 
 /// One of this launcher's pools.
@@ -76,6 +78,8 @@ pub struct LabelSetup {
     pub cost: Resources,
     pub readiness: Readiness,
     pub supply: Supply,
+    /// A node is for the request that it was launched for and for no other, whoever else could use it.
+    pub bound: bool,
 }
 
 impl LabelSetup {
@@ -85,6 +89,7 @@ impl LabelSetup {
             cost,
             readiness: Readiness::Ready,
             supply: Supply::Launched,
+            bound: false,
         }
     }
 }

@@ -52,6 +52,11 @@ pub enum Yield {
         provider: ProviderName,
         to: LauncherId,
     },
+    /// The request names a provider, which cannot serve it; a pool in its cluster can.
+    Cluster {
+        provider: ProviderName,
+        to: LauncherId,
+    },
     /// A pool that can serve the request comes first.
     Priority {
         own: i64,
@@ -137,6 +142,10 @@ pub struct Sum {
 pub enum Decline {
     /// `max-servers` is zero.
     NoServers,
+    /// `affinity: require`, and the request names a provider of another cluster.
+    OtherCluster {
+        provider: ProviderName,
+    },
     UnknownLabels {
         labels: Vec<Label>,
     },
@@ -244,6 +253,12 @@ impl fmt::Display for Yield {
                     "the request asks for provider {provider}, where {to} can serve it"
                 )
             }
+            Self::Cluster { provider, to } => {
+                write!(
+                    f,
+                    "the request asks for provider {provider}, and {to} is in the same cluster"
+                )
+            }
             Self::Priority { own, theirs, to } => {
                 write!(f, "{to} has priority {theirs}, this pool {own}")
             }
@@ -333,6 +348,10 @@ impl fmt::Display for Decline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoServers => f.write_str("max-servers is 0"),
+            Self::OtherCluster { provider } => write!(
+                f,
+                "the request asks for provider {provider}, this one is elsewhere and has `affinity: require`"
+            ),
             Self::UnknownLabels { labels } => write!(f, "it does not offer {}", List(labels)),
             Self::BrokenLabel { label, reason } => {
                 write!(f, "label {label} cannot work: {reason}")

@@ -148,11 +148,10 @@ impl World {
     /// The provider's quota was looked up again.
     pub fn set_provider_quota(&mut self, name: &ProviderName, limits: Limits, foreign: Resources) {
         if let Some(setup) = self.providers.get(name) {
-            let max_launches = setup.max_launches;
             let setup = ProviderSetup {
                 limits,
                 foreign,
-                max_launches,
+                ..setup.clone()
             };
             self.set_provider(name, setup);
         }

@@ -14,7 +14,7 @@ use kube::core::Status;
 use nodeyard_driver::Error;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use crate::failure::failed;
@@ -39,6 +39,18 @@ impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Api")
     }
+}
+
+/// How something is deleted.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Removal<'a> {
+    /// Only this very thing.
+    pub(crate) uid: Option<&'a str>,
+    /// Only if nothing about it has changed.
+    pub(crate) version: Option<&'a str>,
+    /// Seconds that a pod gets to end.
+    pub(crate) grace: Option<u32>,
+    pub(crate) after_what_it_owns: bool,
 }
 
 /// What came of making something.
@@ -76,10 +88,15 @@ impl Api {
         body: Option<&Value>,
     ) -> Result<Result<T, Box<Status>>, Error> {
         let bytes = body.map(|body| body.to_string().into_bytes());
+        let content = if method == Method::PATCH {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::CONTENT_TYPE, content)
             .body(bytes.unwrap_or_default())
             .map_err(|cause| failed(what, kube::Error::HttpError(cause)))?;
         let answer = timeout(self.limit, self.client.request::<T>(request)).await;
@@ -131,6 +148,20 @@ impl Api {
         }
     }
 
+    /// Sets what `change` says and leaves the rest. None if it is not there.
+    pub(crate) async fn change<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        path: &str,
+        change: &Value,
+    ) -> Result<Option<T>, Error> {
+        match self.call(what, Method::PATCH, path, Some(change)).await? {
+            Ok(changed) => Ok(Some(changed)),
+            Err(status) if status.code == NOT_FOUND => Ok(None),
+            Err(status) => Err(failed(what, kube::Error::Api(status))),
+        }
+    }
+
     /// `query` is without a question mark.
     pub(crate) async fn list<T: DeserializeOwned>(
         &self,
@@ -158,14 +189,24 @@ impl Api {
         &self,
         what: &str,
         path: &str,
-        uid: Option<&str>,
-        grace: Option<u32>,
+        removal: &Removal<'_>,
     ) -> Result<(), Error> {
-        let mut options = json!({"propagationPolicy": "Background"});
-        if let Some(uid) = uid {
-            put(&mut options, "preconditions", json!({"uid": uid}));
+        let policy = if removal.after_what_it_owns {
+            "Foreground"
+        } else {
+            "Background"
+        };
+        let mut options = json!({"propagationPolicy": policy});
+        let mut only_if = Map::new();
+        for (key, value) in [("uid", removal.uid), ("resourceVersion", removal.version)] {
+            if let Some(value) = value {
+                only_if.insert(key.to_owned(), value.into());
+            }
         }
-        if let Some(seconds) = grace {
+        if !only_if.is_empty() {
+            put(&mut options, "preconditions", only_if.into());
+        }
+        if let Some(seconds) = removal.grace {
             put(&mut options, "gracePeriodSeconds", seconds.into());
         }
         let answer = self.call::<IgnoredAny>(what, Method::DELETE, path, Some(&options));

@@ -6,26 +6,39 @@ mod delete;
 mod evidence;
 mod furnish;
 mod gateway;
+mod host_keys;
+mod peers;
+mod quarters;
+mod registry;
+mod share;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::ResourceExt as _;
+use nodeyard_config::{PeerAccess, Share};
 use nodeyard_driver::{
     Capabilities, CreateOrder, Driver, Error, EventKey, ExternalId, Instance, Readiness, Resource,
     ResourceKind, State, Step, Target, Wait,
 };
 use nodeyard_model::{Label, Limits, NodeId, PoolName, Resources, Timestamp};
 use nodeyard_nodescan::Scanner;
+use tracing::warn;
 
 use crate::api::Api;
 use crate::body::marks;
 use crate::connection::{Connect, Connection};
 use crate::feed::Feed;
+use crate::forward::{Route, Tunnels};
 use crate::holder::{HolderKind, Holders, selector};
 use crate::options::Options;
+
+/// Which node a pod is.
+const NODE_LABEL: &str = "nodepool_node_id";
 
 /// A driver for one provider.
 pub struct KubernetesDriver {
@@ -35,6 +48,7 @@ pub struct KubernetesDriver {
     link: Mutex<Option<Arc<Link>>>,
     /// What launches wait for, in words.
     progress: Mutex<HashMap<NodeId, String>>,
+    tunnels: Tunnels,
 }
 
 /// A cluster that is talked to, and listened to.
@@ -134,6 +148,7 @@ impl KubernetesDriver {
             scanner,
             link: Mutex::default(),
             progress: Mutex::default(),
+            tunnels: Tunnels::default(),
         }
     }
 
@@ -156,6 +171,7 @@ impl KubernetesDriver {
             feeds: Feeds::start(&self.options, &connection),
             connection,
         });
+        self.tunnels.use_client(&link.connection.client);
         *known = Some(Arc::clone(&link));
         Ok(link)
     }
@@ -174,6 +190,7 @@ impl KubernetesDriver {
             kind: self.options.holder,
             owner: &self.options.owner,
             api: &link.api,
+            shares: self.options.shares(),
         }
     }
 
@@ -270,6 +287,61 @@ impl Driver for KubernetesDriver {
         Ok(Readiness::Ready)
     }
 
+    /// Opens the tunnels that an earlier process had, and closes those of pods that have gone.
+    async fn attend(&self, _now: Timestamp) -> Result<Option<Wait>, Error> {
+        const STARTING: Duration = Duration::from_millis(100);
+        const QUIET: Duration = Duration::from_secs(5);
+        if !self.options.forwards() {
+            return Ok(None);
+        }
+        let link = self.link().await?;
+        let mut complete = true;
+        let mut there = HashSet::new();
+        for feed in link.feeds.pods.values() {
+            complete &= feed.is_live();
+            for pod in feed.all() {
+                let labels = pod.metadata.labels.as_ref();
+                let node = labels.and_then(|labels| labels.get(NODE_LABEL)?.parse().ok());
+                let key = (pod.namespace().unwrap_or_default(), pod.name_any());
+                if let (Some(node), Some(route)) = (node, Route::of(&pod)) {
+                    there.insert(key.clone());
+                    if let Err(error) = self.tunnels.reopen(node, key, route).await {
+                        warn!(
+                            %node,
+                            error = &error as &dyn std::error::Error,
+                            "a tunnel to a pod cannot be opened; trying again"
+                        );
+                        complete = false;
+                    }
+                }
+            }
+        }
+        if complete {
+            self.tunnels.close_without(|pod| there.contains(pod));
+        }
+        let at_most = if complete { QUIET } else { STARTING };
+        Ok(Some(Wait {
+            at_most,
+            event: None,
+        }))
+    }
+
+    async fn cluster(&self) -> Option<Box<str>> {
+        if let Some(id) = &self.options.cluster_id {
+            return Some(id.clone());
+        }
+        // Without a kubeconfig nobody knows, and nothing can be launched either.
+        let link = self.link().await.ok()?;
+        Some(link.connection.host.as_str().into())
+    }
+
+    fn binds(&self, pool: &PoolName, label: &Label) -> bool {
+        let label = self.options.label(pool, label);
+        label.is_ok_and(|label| {
+            label.share != Share::None || label.buildset_peer_access != PeerAccess::None
+        })
+    }
+
     async fn evidence(
         &self,
         _pool: &PoolName,
@@ -308,7 +380,7 @@ impl Driver for KubernetesDriver {
 }
 
 /// Waits for what the cluster will tell, or as long as looking costs little.
-fn wait<T>(awaited: &Awaited<'_>, at_most: std::time::Duration) -> Step<T> {
+fn wait<T>(awaited: &Awaited<'_>, at_most: Duration) -> Step<T> {
     Step::Wait(Wait {
         at_most,
         event: Some(awaited.key()),

@@ -87,6 +87,11 @@ where
             .cloned()
     }
 
+    /// Everything that is known at the moment.
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.shared.table().objects.values().cloned().collect()
+    }
+
     /// Returns when the object has another version than this one. If it had been `seen` here, also when it is gone.
     pub(crate) async fn changed(&self, namespace: &str, name: &str, version: &str, seen: bool) {
         let mut changes = self.shared.changes.subscribe();

@@ -1,6 +1,8 @@
 //! Holders: the object that stands for a node, carries its tags and takes everything else with it.
+//!
+//! In a namespace that several nodes share this is a *member*, a small object that owns what belongs to its node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nodeyard_driver::{Error, ExternalId, Owner, Tags};
@@ -8,7 +10,8 @@ use nodeyard_model::{NodeId, ProviderName, Resources};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::api::{Api, Made, escape};
+use crate::api::{Api, Made, Removal, escape};
+use crate::buildset::SHARED;
 use crate::names::label_value;
 
 /// What a node takes, as an annotation: a list of namespaces does not tell what is in them.
@@ -33,7 +36,10 @@ pub enum HolderKind {
 pub(crate) struct Holder {
     pub(crate) place: Place,
     pub(crate) uid: Option<String>,
+    pub(crate) version: Option<String>,
     pub(crate) tags: Tags,
+    /// A namespace that holds no node itself.
+    pub(crate) shared: bool,
     pub(crate) takes: Option<Resources>,
     /// On its way out.
     pub(crate) leaving: bool,
@@ -46,18 +52,51 @@ pub(crate) struct Place {
     pub(crate) namespace: String,
     /// Only where the pod is the holder.
     pub(crate) pod: Option<String>,
+    /// Only where the namespace is shared.
+    #[serde(default)]
+    pub(crate) member: Option<String>,
+    /// Only where something else may come to have the same name.
+    #[serde(default)]
+    pub(crate) uid: Option<String>,
 }
 
 impl Place {
+    /// The namespace itself.
+    pub(crate) fn space(namespace: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            pod: None,
+            member: None,
+            uid: None,
+        }
+    }
+
+    pub(crate) fn pod(namespace: impl Into<String>, pod: impl Into<String>) -> Self {
+        Self {
+            pod: Some(pod.into()),
+            ..Self::space(namespace)
+        }
+    }
+
+    pub(crate) fn member(namespace: impl Into<String>, member: impl Into<String>) -> Self {
+        Self {
+            member: Some(member.into()),
+            ..Self::space(namespace)
+        }
+    }
+
     pub(crate) fn external_id(&self) -> ExternalId {
-        match &self.pod {
-            None => self.namespace.as_str().into(),
-            Some(pod) => format!("{}-{pod}", self.namespace).as_str().into(),
+        let namespace = &self.namespace;
+        match (&self.pod, &self.member) {
+            (Some(pod), _) => format!("{namespace}-{pod}").as_str().into(),
+            (None, Some(member)) => format!("{namespace}/{member}").as_str().into(),
+            (None, None) => namespace.as_str().into(),
         }
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.pod.as_deref().unwrap_or(&self.namespace)
+        let inside = self.pod.as_deref().or(self.member.as_deref());
+        inside.unwrap_or(&self.namespace)
     }
 }
 
@@ -86,6 +125,15 @@ impl Object {
         texts
     }
 
+    pub(crate) fn label(&self, name: &str) -> Option<&str> {
+        let labels = self.metadata.labels.as_ref()?;
+        labels.get(name).map(String::as_str)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.label(SHARED).is_some()
+    }
+
     pub(crate) fn into_holder(self, kind: HolderKind, owner: &Owner) -> Option<Holder> {
         let metadata = self.metadata;
         let name = metadata.name?;
@@ -102,18 +150,16 @@ impl Object {
             }
         }
         Some(Holder {
-            place: match kind {
-                HolderKind::Namespace | HolderKind::Project => Place {
-                    namespace: name,
-                    pod: None,
-                },
-                HolderKind::Pod => Place {
-                    namespace: metadata.namespace?,
-                    pod: Some(name),
-                },
+            // What is in a namespace is the pod of a node, or what stands for it there.
+            place: match (kind, metadata.namespace) {
+                (HolderKind::Pod, namespace) => Place::pod(namespace?, name),
+                (_, Some(namespace)) => Place::member(namespace, name),
+                (_, None) => Place::space(name),
             },
             uid: metadata.uid,
+            version: metadata.resource_version,
             tags: tags(&labels, owner),
+            shared: labels.contains_key(SHARED),
             takes: takes.and_then(|text| serde_json::from_str(&text).ok()),
             leaving: metadata.deletion_timestamp.is_some(),
         })
@@ -184,11 +230,16 @@ pub(crate) struct Holders<'a> {
     pub(crate) kind: HolderKind,
     pub(crate) owner: &'a Owner,
     pub(crate) api: &'a Api,
+    /// Whether some nodes are in namespaces of others.
+    pub(crate) shares: bool,
 }
 
 impl Holders<'_> {
     fn path(&self, place: &Place) -> String {
         let namespace = &place.namespace;
+        if let Some(member) = &place.member {
+            return format!("{NAMESPACES}/{namespace}/configmaps/{member}");
+        }
         match (self.kind, &place.pod) {
             (HolderKind::Project, _) => format!("{PROJECTS}/{namespace}"),
             (HolderKind::Pod, Some(pod)) => format!("{NAMESPACES}/{namespace}/pods/{pod}"),
@@ -250,6 +301,13 @@ impl Holders<'_> {
         match self.kind {
             HolderKind::Namespace => {
                 objects = self.api.list("list namespaces", NAMESPACES, &query).await?;
+                let shared = |object: &Object| object.is_shared();
+                if node.is_some() && self.shares || objects.iter().any(shared) {
+                    let path = "/api/v1/configmaps";
+                    let members: Vec<Object> = self.api.list("list nodes", path, &query).await?;
+                    objects = without_used(objects, &members);
+                    objects.extend(members);
+                }
             }
             // Their labels may have been left out.
             HolderKind::Project => objects = self.api.list("list projects", PROJECTS, "").await?,
@@ -277,19 +335,62 @@ impl Holders<'_> {
         /// What runs in a pod is given up; the default of half a minute only keeps its room occupied.
         const GRACE: Option<u32> = Some(1);
         let path = self.path(&holder.place);
-        let uid = holder.uid.as_deref();
+        let removal = Removal {
+            uid: holder.uid.as_deref(),
+            ..Removal::default()
+        };
+        let at_once = Removal {
+            grace: GRACE,
+            ..Removal::default()
+        };
+        if holder.place.member.is_some() {
+            if let Some(node) = holder.tags.node {
+                let namespace = &holder.place.namespace;
+                let selector = format!("{},nodepool_node_id={node}", self.selector());
+                let pods = format!(
+                    "{NAMESPACES}/{namespace}/pods?labelSelector={}",
+                    escape(&selector)
+                );
+                self.api.delete("delete pods", &pods, &at_once).await?;
+            }
+            // It stays until all that it owns has gone.
+            let removal = Removal {
+                after_what_it_owns: true,
+                ..removal
+            };
+            return self.api.delete("delete a node", &path, &removal).await;
+        }
         match self.kind {
-            HolderKind::Pod => self.api.delete("delete a pod", &path, uid, GRACE).await,
+            HolderKind::Pod => {
+                let removal = Removal {
+                    grace: GRACE,
+                    ..removal
+                };
+                self.api.delete("delete a pod", &path, &removal).await
+            }
             HolderKind::Namespace | HolderKind::Project if holder.leaving => Ok(()),
             HolderKind::Namespace | HolderKind::Project => {
                 let pods = format!("{NAMESPACES}/{}/pods", holder.place.namespace);
-                self.api.delete("delete pods", &pods, None, GRACE).await?;
-                self.api
-                    .delete("delete a namespace", &path, uid, None)
-                    .await
+                self.api.delete("delete pods", &pods, &at_once).await?;
+                self.api.delete("delete a namespace", &path, &removal).await
             }
         }
     }
+}
+
+/// Of shared namespaces, those that nobody is in hold a node that never came into them; the others hold none.
+fn without_used(spaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
+    let used: HashSet<&str> = members
+        .iter()
+        .filter_map(|member| member.metadata.namespace.as_deref())
+        .collect();
+    let unused = |space: &Object| {
+        let name = space.metadata.name.as_deref();
+        !space.is_shared() || !name.is_some_and(|name| used.contains(name))
+    };
+    let mut spaces = spaces;
+    spaces.retain(unused);
+    spaces
 }
 
 pub(crate) fn selector(owner: &Owner) -> String {

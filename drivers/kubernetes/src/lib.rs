@@ -10,15 +10,18 @@
 //! body      the objects that are sent                      feed      what the cluster tells by itself
 //! api       calls, with a time limit and classed errors    holder    how holders are made, found and removed
 //! driver    the steps                                      exec      commands and logs, for people and for git
+//! buildset  who belongs together                           forward   tunnels to pods
 //! ```
 
 mod api;
 mod body;
+mod buildset;
 mod connection;
 mod driver;
 pub mod exec;
 mod failure;
 mod feed;
+mod forward;
 mod holder;
 mod names;
 mod options;

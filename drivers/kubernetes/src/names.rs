@@ -21,6 +21,36 @@ pub(crate) fn shared_pod(label: &str, node: NodeId) -> String {
     fitting(label, &format!("-{node}"))
 }
 
+/// The namespace that the nodes of a buildset share.
+pub(crate) fn shared_space(buildset: &str) -> String {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if buildset.chars().all(|c| plain(c) || c == '-') && buildset.ends_with(plain) {
+        fitting(&format!("buildset-{buildset}"), "")
+    } else {
+        format!("buildset-{}", digest(buildset))
+    }
+}
+
+/// The same for a cluster in which somebody else has that name.
+pub(crate) fn shared_space_of_system(buildset: &str, system: &str) -> String {
+    fitting(&shared_space(buildset), &format!("-{}", digest(system)))
+}
+
+/// What stands for a node in a namespace that it shares.
+pub(crate) fn member(node: NodeId) -> String {
+    format!("node-{node}")
+}
+
+/// The copy of a secret with host keys.
+pub(crate) fn host_keys(pod: &str) -> String {
+    format!("{pod}-host-keys")
+}
+
+/// What lets the namespace of a peer look at this one.
+pub(crate) fn peer(namespace: &str) -> String {
+    format!("zuul-peer-{namespace}")
+}
+
 /// Names of services begin with a letter.
 pub(crate) fn service(pod: &str) -> String {
     if pod.starts_with(|first: char| first.is_ascii_digit()) {
@@ -76,7 +106,8 @@ fn fitting(beginning: &str, end: &str) -> String {
     format!("{}-{digest}{end}", cut.trim_end_matches('-'))
 }
 
-fn digest(text: &str) -> String {
+/// A few digits that stand for a text.
+pub(crate) fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest
         .iter()
@@ -114,6 +145,22 @@ mod tests {
         assert_ne!(of_system, space_of_system(&one, node(), "t"));
         let dashes = format!("a{}", "-".repeat(60));
         assert!(!space(&dashes, node()).contains("--"));
+    }
+
+    #[test]
+    fn a_buildset_has_a_namespace_whatever_it_is_called() {
+        let uuid = "0a1b2c3d4e5f60718293a4b5c6d7e8f9";
+        assert_eq!(shared_space(uuid), format!("buildset-{uuid}"));
+        let long = "b".repeat(63);
+        for odd in ["Upper", "under_score", "dash-", "", &long] {
+            let of_system = shared_space_of_system(odd, "s");
+            for name in [shared_space(odd), of_system] {
+                let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+                assert!(name.len() <= 63 && name.chars().all(fits), "{name}");
+                assert!(!name.ends_with('-'), "{name}");
+            }
+        }
+        assert_ne!(shared_space("A"), shared_space("B"));
     }
 
     #[test]

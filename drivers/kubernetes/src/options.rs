@@ -22,6 +22,8 @@ pub struct Options {
     pub holder: HolderKind,
     /// Of the kubeconfig; stored with nodes.
     pub context: Option<Box<str>>,
+    /// What the cluster is called; its address if this is none.
+    pub cluster_id: Option<Box<str>>,
     pub pools: Vec<PoolOptions>,
     pub call_limit: Duration,
     pub pod_limit: Duration,
@@ -38,33 +40,33 @@ pub struct PoolOptions {
 }
 
 impl Options {
-    pub fn kubernetes(section: &config::Kubernetes, owner: Owner) -> Result<Self, Error> {
+    pub fn kubernetes(section: &config::Kubernetes, owner: Owner) -> Self {
         Self::of(
             owner,
             HolderKind::Namespace,
             section.context.as_deref(),
             &section.pools,
-            (section.affinity, section.cluster_id.as_deref()),
+            section.cluster_id.as_deref(),
         )
     }
 
-    pub fn openshift(section: &config::OpenShift, owner: Owner) -> Result<Self, Error> {
+    pub fn openshift(section: &config::OpenShift, owner: Owner) -> Self {
         Self::of(
             owner,
             HolderKind::Project,
             Some(&section.context),
             &section.pools,
-            (section.affinity, section.cluster_id.as_deref()),
+            section.cluster_id.as_deref(),
         )
     }
 
-    pub fn openshiftpods(section: &config::OpenShiftPods, owner: Owner) -> Result<Self, Error> {
+    pub fn openshiftpods(section: &config::OpenShiftPods, owner: Owner) -> Self {
         Self::of(
             owner,
             HolderKind::Pod,
             Some(&section.context),
             &section.pools,
-            (section.affinity, section.cluster_id.as_deref()),
+            section.cluster_id.as_deref(),
         )
     }
 
@@ -73,34 +75,37 @@ impl Options {
         holder: HolderKind,
         context: Option<&str>,
         pools: &[ClusterPool],
-        (affinity, cluster): (config::Affinity, Option<&str>),
-    ) -> Result<Self, Error> {
-        if affinity == config::Affinity::Require {
-            return Err(not_yet("`affinity: require`"));
-        }
-        if cluster.is_some() {
-            return Err(not_yet("`cluster-id`"));
-        }
-        let pools = pools.iter().map(|pool| {
-            for label in &pool.labels {
-                check(label)?;
-            }
-            Ok(PoolOptions {
-                name: PoolName::new(pool.common.name.as_str()),
-                labels: pool.labels.clone(),
-            })
+        cluster_id: Option<&str>,
+    ) -> Self {
+        let pools = pools.iter().map(|pool| PoolOptions {
+            name: PoolName::new(pool.common.name.as_str()),
+            labels: pool.labels.clone(),
         });
-        Ok(Self {
+        Self {
             owner,
             holder,
             context: context.map(Into::into),
-            pools: pools.collect::<Result<_, Error>>()?,
+            cluster_id: cluster_id.map(Into::into),
+            pools: pools.collect(),
             call_limit: CALL_LIMIT,
             pod_limit: POD_LIMIT,
             delete_limit: DELETE_LIMIT,
             scheduling_patience: SCHEDULING_PATIENCE,
             poll: Poll::default(),
-        })
+        }
+    }
+
+    /// Whether nodes of some label are in a namespace with others.
+    pub(crate) fn shares(&self) -> bool {
+        let mut labels = self.pools.iter().flat_map(|pool| &pool.labels);
+        labels.any(|label| label.share != config::Share::None)
+    }
+
+    /// Whether nodes of some label are reached through this process.
+    pub(crate) fn forwards(&self) -> bool {
+        let labels = self.pools.iter().flat_map(|pool| &pool.labels);
+        let mut ssh = labels.filter_map(|label| label.ssh.as_ref());
+        ssh.any(|ssh| ssh.expose == config::Expose::Forward)
     }
 
     pub(crate) fn label(&self, pool: &PoolName, name: &Label) -> Result<&ClusterLabel, Error> {
@@ -116,44 +121,4 @@ impl Options {
             .find(|label| label.name.as_str() == name.as_str())
             .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
     }
-}
-
-/// What can be said in the configuration but is not done yet is refused, and not left out in silence.
-fn check(label: &ClusterLabel) -> Result<(), Error> {
-    let missing = [
-        (label.console != config::Console::None, "`console`"),
-        (label.share != config::Share::None, "`share`"),
-        (
-            label.buildset_peer_access != config::PeerAccess::None,
-            "`buildset-peer-access`",
-        ),
-        (label.registry_external, "`registry-external`"),
-    ];
-    let ssh = label.ssh.as_ref().map(|ssh| {
-        [
-            (ssh.expose == config::Expose::Forward, "`expose: forward`"),
-            (ssh.host_key_secret.is_some(), "`host-key-secret`"),
-        ]
-    });
-    let lost = |ssh: &config::SshAccess| {
-        let gateway = ssh.gateway.as_ref();
-        ssh.expose == config::Expose::Gateway
-            && gateway.is_none_or(|gateway| gateway.namespace.is_none())
-    };
-    if label.ssh.as_ref().is_some_and(lost) {
-        return Err(Error::permanent(format!(
-            "label {}: a gateway is found by its name and its `namespace`",
-            label.name
-        )));
-    }
-    for (asked, what) in missing.into_iter().chain(ssh.into_iter().flatten()) {
-        if asked {
-            return Err(not_yet(&format!("label {}: {what}", label.name)));
-        }
-    }
-    Ok(())
-}
-
-fn not_yet(what: &str) -> Error {
-    Error::permanent(format!("{what} is not part of this version yet"))
 }

@@ -84,6 +84,25 @@ pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
     Ok(())
 }
 
+/// Every call once, when it has been answered; of the state of pods also what was said.
+pub(super) fn write_audit_policy(directory: &Path) -> Result<()> {
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": [
+            {
+                "level": "Request",
+                "verbs": ["patch", "update"],
+                "resources": [{"group": "", "resources": ["pods/status"]}],
+            },
+            {"level": "Metadata"},
+        ],
+    });
+    fs::write(directory.join("audit.yaml"), policy.to_string())?;
+    Ok(())
+}
+
 /// YAML is a larger JSON. Limits are for a machine that others use too: its disk may be nearly full.
 fn kubelet_settings(directory: &Path) -> String {
     let group = directory.file_name().map(|name| name.to_string_lossy());

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use super::cluster_checks;
 use super::cluster_extras::{
     Console, GitSidecar, Hardening, PeerAccess, RegistryAccess, Share, SshAccess,
 };
@@ -364,6 +365,7 @@ const REPLACED_BY_SPEC: &[&str] = &[
 
 fn check_label(label: &ClusterLabel, map: &Map, decoder: &mut Decoder<'_>) {
     check_dns_label(&label.name, decoder);
+    cluster_checks::label(label, map, decoder);
     if let Some(spec) = map.set("spec") {
         for entry in REPLACED_BY_SPEC.iter().filter_map(|key| map.set(key)) {
             let message = format!("`{}` has no effect beside `spec`", entry.key);
@@ -407,6 +409,7 @@ fn check_labels(pools: &[ClusterPool], flavour: Flavour, decoder: &mut Decoder<'
         .flat_map(|pool| &pool.labels)
         .filter(|label| !label.name.is_empty())
     {
+        cluster_checks::flavour(label, flavour, decoder);
         if label.kind.is_none() && flavour != Flavour::OpenShiftPods {
             decoder.error("missing-key", label.name.span, "`type` is required here");
         }

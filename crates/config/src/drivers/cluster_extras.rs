@@ -1,5 +1,6 @@
 //! What our cluster drivers offer beyond Nodepool's. Everything is off unless asked for.
 
+use super::cluster_checks;
 use crate::decode::{Decoder, Judgement};
 use crate::section::section;
 use crate::values::{Object, OneOrMany, Port, Seconds, Table, choice};
@@ -73,13 +74,13 @@ section! {
         "authorized-keys" [ours] authorized_keys: OneOrMany<String> = default(OneOrMany::<String>::default());
         /// Where those keys are mounted.
         "authorized-keys-path" [ours] authorized_keys_path: String = default("/etc/ssh/authorized_keys.d".to_owned());
-        /// Secret with host keys; the image's own are scanned when absent.
+        /// Secret with host keys, `<namespace>/<name>` to copy it from there; the image's own are scanned when absent.
         "host-key-secret" [ours] host_key_secret: Option<String> = optional;
         /// How the server is reached.
         "expose" [ours] expose: Expose = default(Expose::Cluster);
         /// Whether the pod's own address is used instead of a service's.
         "headless" [ours] headless: bool = default(false);
-        /// Address of the cluster nodes, for `node-port`.
+        /// Address of the cluster nodes, for `node-port`; of this machine, for `forward`.
         "external-address" [ours] external_address: Option<String> = optional;
         /// How long a load balancer may take.
         "lb-timeout" [ours] lb_timeout: Seconds = default(Seconds::new(300));
@@ -87,7 +88,7 @@ section! {
         "service-annotations" [ours] service_annotations: Table<String> = default(Table::<String>::new());
         /// The gateway, for `gateway`.
         "gateway" [ours] gateway: Option<Gateway> = optional;
-        /// First and last port that may be given out, for `gateway`.
+        /// First and last port that may be given out, for `gateway` and `forward`.
         "port-range" [ours] port_range: Option<Vec<Port>> = optional;
         /// Networks that may connect.
         "allow-from" [ours] allow_from: Vec<String> = default(Vec::<String>::new());
@@ -112,6 +113,13 @@ fn check_ssh(ssh: &SshAccess, map: &Map, decoder: &mut Decoder<'_>) {
             }
         }
     }
+    if let (Some(gateway), Some(entry)) = (&ssh.gateway, map.set("gateway"))
+        && ssh.expose == Expose::Gateway
+        && gateway.namespace.is_none()
+    {
+        let message = "a gateway is found by its name and its `namespace`";
+        decoder.error("missing-key", entry.key_span, message);
+    }
     if let (Some(range), Some(entry)) = (&ssh.port_range, map.set("port-range"))
         && !matches!(range.as_slice(), [first, last] if first.0 <= last.0)
     {
@@ -121,6 +129,7 @@ fn check_ssh(ssh: &SshAccess, map: &Map, decoder: &mut Decoder<'_>) {
             "a port range is a list of its first and its last port",
         );
     }
+    cluster_checks::ssh(ssh, map, decoder);
     if ssh.keepalive {
         decoder.at_most_one(map, &["command", "keepalive"], Judgement::Strict);
     }

@@ -219,6 +219,7 @@ impl Dispatcher {
                 component.priority = settings.priority;
             }
             component.paused = self.is_drained(&pool.key);
+            component.cluster.clone_from(&provider.cluster);
             match self.ctx.registry.components().register_pool(&component) {
                 Ok(registration) => {
                     let announced = Announced {

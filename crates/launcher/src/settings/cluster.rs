@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_config::{ClusterLabel, ClusterPool, Limit};
+use nodeyard_config::{Affinity, ClusterLabel, ClusterPool, Driver, Limit};
 use nodeyard_model::{ConnectionPort, Label, ResourceName};
 
 use super::{Access, ImageSettings, LabelSettings, Settings, common};
@@ -42,6 +42,17 @@ pub(super) fn settings(pools: &[ClusterPool], launch_retries: u64) -> Settings {
         ignore_quota: true,
         pools: pools.collect(),
     }
+}
+
+/// Whether a request that names a provider of another cluster is never taken in its place.
+pub(crate) fn keeps_to_cluster(driver: &Driver) -> bool {
+    let affinity = match driver {
+        Driver::Kubernetes(section) => section.affinity,
+        Driver::OpenShift(section) => section.affinity,
+        Driver::OpenShiftPods(section) => section.affinity,
+        _ => return false,
+    };
+    affinity == Affinity::Require
 }
 
 /// The driver adds where it is.

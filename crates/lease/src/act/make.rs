@@ -162,7 +162,7 @@ pub(super) fn new_request(
     let mut request = NodeRequest::new(RequestState::Requested, now);
     request.labels.clone_from(&lease.ask.labels);
     request.requestor = Some(book::requestor(&lease.requestor));
-    request.requestor_data = book::mark(id)?;
+    request.requestor_data = book::request_mark(id, lease.ask.scope.as_ref())?;
     request.provider = lease.placement.provider().cloned();
     request.relative_priority = lease.ask.relative_priority;
     request.event_id = Some(id.to_string().into());

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use nodeyard_model::{
-    Label, LauncherId, Quantity, RequestId, RequestState, ResourceName, Resources, Timestamp,
+    Label, LauncherId, ProviderName, Quantity, RequestId, RequestState, ResourceName, Resources,
+    Timestamp,
 };
 
 use super::Moment;
@@ -13,6 +14,7 @@ use super::recipe::{Recipe, Wanted, recipe};
 use crate::setup::{PoolKey, PoolSetup, Readiness, Supply, Zone};
 use crate::verdict::{Acceptance, Decline, Defer, Ledger, Shortage, Skip, Verdict, Yield};
 use crate::world::queue::{Ask, Stage, Waiting};
+use crate::world::registry::Registered;
 use crate::world::{OwnPool, World};
 
 /// A request as a pool looks at it.
@@ -49,6 +51,24 @@ impl<'a> Case<'a> {
             zone: None,
             held_by: ask.held_by.as_ref(),
         })
+    }
+}
+
+/// Where the pools are that come first.
+#[derive(Debug, Clone, Copy)]
+enum Nearness<'a> {
+    Provider(&'a ProviderName),
+    Cluster(&'a str),
+    Anywhere,
+}
+
+impl Nearness<'_> {
+    fn holds(&self, pool: &Registered) -> bool {
+        match self {
+            Self::Provider(name) => pool.key.provider == **name,
+            Self::Cluster(cluster) => pool.cluster.as_deref() == Some(cluster),
+            Self::Anywhere => true,
+        }
     }
 }
 
@@ -154,23 +174,22 @@ impl World {
             .candidates
             .iter()
             .filter_map(|id| Some((id, self.registry.get(id)?)));
+        let nearness = self.nearness(case);
         if let Some(provider) = &case.ask.provider
-            && *provider != setup.key.provider
-            && let Some((to, _)) = candidates
-                .clone()
-                .find(|(_, pool)| pool.key.provider == *provider)
+            && let Some((to, pool)) = candidates.clone().find(|(_, pool)| nearness.holds(pool))
+            && !self.is_near(setup, &nearness)
         {
-            return Some(Yield::Affinity {
-                provider: provider.clone(),
-                to: to.clone(),
+            let (provider, to) = (provider.clone(), to.clone());
+            return Some(if pool.key.provider == provider {
+                Yield::Affinity { provider, to }
+            } else {
+                Yield::Cluster { provider, to }
             });
         }
-        // Where a provider is asked for, pools elsewhere leave the request to us: leaving it to them would be
-        // for ever.
-        let asked_for = case.ask.provider.as_ref() == Some(&setup.key.provider);
+        // Pools elsewhere leave the request to us: leaving it to them would be for ever.
         let first = candidates
             .clone()
-            .filter(|(_, pool)| !asked_for || pool.key.provider == setup.key.provider)
+            .filter(|(_, pool)| nearness.holds(pool))
             .filter(|(id, pool)| pool.priority < own && !self.is_paused(id, &pool.key, pool.paused))
             .min_by_key(|(_, pool)| pool.priority);
         if let Some((to, pool)) = first {
@@ -190,16 +209,55 @@ impl World {
         None
     }
 
+    /// Which of the pools that can serve a request come first because of the provider that it names.
+    fn nearness<'a>(&'a self, case: &'a Case<'_>) -> Nearness<'a> {
+        let Some(provider) = &case.ask.provider else {
+            return Nearness::Anywhere;
+        };
+        let there = Nearness::Provider(provider);
+        let cluster = self.registry.cluster_of(provider).flatten();
+        let around = cluster.map_or(Nearness::Anywhere, Nearness::Cluster);
+        let candidates = || (case.candidates.iter()).filter_map(|id| self.registry.get(id));
+        let mut near = [there, around].into_iter();
+        near.find(|near| candidates().any(|pool| near.holds(pool)))
+            .unwrap_or(Nearness::Anywhere)
+    }
+
+    fn is_near(&self, setup: &PoolSetup, nearness: &Nearness<'_>) -> bool {
+        let registered = self.registry.get(&setup.id);
+        registered.is_some_and(|pool| nearness.holds(pool))
+    }
+
+    /// The provider that a request names, if this pool must not take its place.
+    fn kept_from(&self, pool: &OwnPool, case: &Case<'_>) -> Option<ProviderName> {
+        let own = &pool.setup.key.provider;
+        let named = case.ask.provider.as_ref().filter(|named| *named != own)?;
+        if !self.providers.get(own)?.keeps_to_cluster {
+            return None;
+        }
+        let kept = match self.registry.cluster_of(named) {
+            // It is in no cluster, so nothing of it is out of reach here.
+            Some(None) => false,
+            Some(theirs) => theirs != self.registry.cluster_of(own).flatten(),
+            // Nobody can say where it is.
+            None => true,
+        };
+        kept.then(|| named.clone())
+    }
+
     /// While the cloud of a pool refuses launches: another pool that takes what this one would have to launch.
     fn refuge(&self, pool: &OwnPool, case: &Case<'_>) -> Option<LauncherId> {
         let asked_for = case.ask.provider.as_ref() == Some(&pool.setup.key.provider);
         if pool.refused.is_empty() || case.held_by.is_some() || asked_for {
             return None;
         }
+        let nearness = self.nearness(case);
         let mut others = case.candidates.iter().filter(|id| **id != pool.setup.id);
         let open = others.find(|id| {
             let registered = self.registry.get(id);
-            registered.is_some_and(|other| !self.is_paused(id, &other.key, other.paused))
+            registered.is_some_and(|other| {
+                nearness.holds(other) && !self.is_paused(id, &other.key, other.paused)
+            })
         });
         open.cloned()
     }
@@ -215,6 +273,9 @@ impl World {
     /// Check 6: what no waiting helps against.
     fn never(&self, pool: &OwnPool, case: &Case<'_>) -> Option<Decline> {
         let setup = &pool.setup;
+        if let Some(provider) = self.kept_from(pool, case) {
+            return Some(Decline::OtherCluster { provider });
+        }
         let servers = setup.limits.get(&ResourceName::INSTANCES);
         if servers.is_some_and(|limit| limit <= Quantity::ZERO) {
             return Some(Decline::NoServers);

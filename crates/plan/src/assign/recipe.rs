@@ -91,7 +91,8 @@ fn choose_nodes(
     if !wanted.reuse {
         return (None, none());
     }
-    let distinct: BTreeSet<&Label> = wanted.labels.iter().collect();
+    let bound = |label: &Label| pool.labels.get(label).is_some_and(|setup| setup.bound);
+    let distinct: BTreeSet<&Label> = wanted.labels.iter().filter(|label| !bound(label)).collect();
     let zones: BTreeSet<&Option<Zone>> = distinct
         .iter()
         .flat_map(|label| fleet.zones_with_free(&pool.key, label))
@@ -101,9 +102,10 @@ fn choose_nodes(
         .into_iter()
         .map(|zone| {
             let nodes = match_nodes(wanted.labels, |label| {
+                let bound = bound(label);
                 fleet
                     .free(&pool.key, label, zone)
-                    .filter(|node| !wanted.kept.contains(node))
+                    .filter(move |node| !bound && !wanted.kept.contains(node))
             });
             (nodes.iter().flatten().count(), zone, nodes)
         })

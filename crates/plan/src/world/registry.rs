@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodeyard_model::{Label, LauncherId, PoolComponent};
+use nodeyard_model::{Label, LauncherId, PoolComponent, ProviderName};
 
 use crate::setup::PoolKey;
 
@@ -12,6 +12,7 @@ pub(crate) struct Registered {
     pub(crate) labels: BTreeSet<Label>,
     pub(crate) priority: i64,
     pub(crate) paused: bool,
+    pub(crate) cluster: Option<Box<str>>,
 }
 
 impl Registered {
@@ -46,12 +47,20 @@ impl Registry {
         self.pools.iter()
     }
 
+    /// The cluster of a provider, as its pools say. None if no pool of it is registered.
+    pub(crate) fn cluster_of(&self, provider: &ProviderName) -> Option<Option<&str>> {
+        let mut pools = self.pools.values();
+        let pool = pools.find(|pool| pool.key.provider == *provider)?;
+        Some(pool.cluster.as_deref())
+    }
+
     pub(crate) fn put(&mut self, entry: &str, component: &PoolComponent) -> Change {
         let pool = Registered {
             key: PoolKey::new(component.provider_name.clone(), component.name.clone()),
             labels: component.supported_labels.iter().cloned().collect(),
             priority: component.priority,
             paused: component.paused,
+            cluster: component.cluster.clone(),
         };
         self.entries.insert(entry.into(), component.id.clone());
         let old = self.pools.insert(component.id.clone(), pool.clone());

@@ -3,11 +3,12 @@
 //! Without additions of ours it is, key for key, the pod that Nodepool makes. Additions (an SSH server, a git
 //! side-car) are put on top of either form, the one made from the label's options or the label's own `spec`.
 
-use nodeyard_config::{ClusterLabel, GitSidecar, SshAccess};
+use nodeyard_config::{ClusterLabel, Console, GitSidecar, SshAccess};
 use nodeyard_driver::Error;
 use serde_json::{Map, Value, json};
 
 use super::marks::texts;
+use super::ssh::HostKeys;
 use crate::api::put;
 use crate::holder::HolderKind;
 use crate::names;
@@ -15,6 +16,9 @@ use crate::names;
 pub(crate) const SIDECAR: &str = "git-sidecar";
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 const KEYS_VOLUME: &str = "authorized-keys";
+const HOST_KEYS_VOLUME: &str = "host-keys";
+/// Started by the loop, so that jobs need not.
+const CONSOLE: &str = include_str!("console.py");
 /// Both containers of a pod may write to what they share.
 const SHARED_GROUP: u32 = 1000;
 
@@ -26,6 +30,7 @@ pub(crate) struct PodPlan<'a> {
     pub(crate) labels: Map<String, Value>,
     /// Ours; the label's own are added.
     pub(crate) annotations: Map<String, Value>,
+    pub(crate) host_keys: Option<&'a HostKeys>,
 }
 
 impl PodPlan<'_> {
@@ -71,14 +76,14 @@ impl PodPlan<'_> {
             "env": label.env,
         });
         let command = match &label.ssh {
-            None => Some(sleep()),
-            Some(ssh) if ssh.keepalive => Some(sleep()),
+            None => Some(self.sleep()),
+            Some(ssh) if ssh.keepalive => Some(self.sleep()),
             Some(ssh) => ssh.command.clone().map(|command| (command, None)),
         };
         if let Some((command, arguments)) = command {
             put(&mut container, "command", command.into());
             if let Some(arguments) = arguments {
-                put(&mut container, "args", json!([arguments]));
+                put(&mut container, "args", arguments.into());
             }
         }
         let requests = amounts(label, label.cpu, label.memory, label.storage);
@@ -125,8 +130,35 @@ impl PodPlan<'_> {
         spec
     }
 
+    /// Nodepool's: an image has nothing to do until somebody comes.
+    fn sleep(&self) -> (Vec<String>, Option<Vec<String>>) {
+        const LOOP: &str = "while true; do sleep 30; done;";
+        let shell = ["/bin/sh", "-c"].map(ToOwned::to_owned).to_vec();
+        let arguments = match self.label.console {
+            Console::None => vec![LOOP.to_owned()],
+            Console::Inject => {
+                let python = match self.label.python_path.as_str() {
+                    "auto" => "python3",
+                    path => path,
+                };
+                let start = format!(r#""$1" -c "$0" & {LOOP}"#);
+                vec![start, CONSOLE.to_owned(), python.to_owned()]
+            }
+        };
+        (shell, Some(arguments))
+    }
+
     /// The port that is looked at, and the keys that may log in.
     fn add_ssh(&self, spec: &mut Value, ssh: &SshAccess) -> Result<(), Error> {
+        if let Some(keys) = self.host_keys {
+            // sshd reads no key that others can read.
+            let secret = json!({"secretName": keys.secret, "defaultMode": 0o400});
+            push(
+                spec,
+                "volumes",
+                json!({"name": HOST_KEYS_VOLUME, "secret": secret}),
+            );
+        }
         let keys = !ssh.authorized_keys.is_empty();
         if keys {
             let volume = json!({"name": KEYS_VOLUME, "configMap": {"name": keys_name(self.name)}});
@@ -140,6 +172,15 @@ impl PodPlan<'_> {
             "ports",
             json!({"name": "ssh", "containerPort": ssh.port.0}),
         );
+        for file in self.host_keys.iter().flat_map(|keys| &keys.files) {
+            let mount = json!({
+                "name": HOST_KEYS_VOLUME,
+                "mountPath": format!("/etc/ssh/{file}"),
+                "subPath": file,
+                "readOnly": true,
+            });
+            push(main, "volumeMounts", mount);
+        }
         if main.get("readinessProbe").is_none() {
             let probe = json!({"tcpSocket": {"port": ssh.port.0}, "periodSeconds": 1});
             put(main, "readinessProbe", probe);
@@ -173,12 +214,6 @@ fn no_container(label: &ClusterLabel) -> Error {
         "the `spec` of label {} has no container",
         label.name
     ))
-}
-
-/// Nodepool's: an image has nothing to do until somebody comes.
-fn sleep() -> (Vec<String>, Option<&'static str>) {
-    let shell = ["/bin/sh", "-c"].map(ToOwned::to_owned);
-    (shell.to_vec(), Some("while true; do sleep 30; done;"))
 }
 
 fn amounts(

@@ -1,33 +1,40 @@
 //! Who may do what in a namespace: the account that Zuul acts as, its token, its role.
+//!
+//! Names are Nodepool's where a namespace is for one node. Where several are in it, each has a suffix of its own.
 
 use serde_json::{Value, json};
 
-use super::ACCOUNT;
+use crate::api::put;
+use crate::names;
 
 const ALL: [&str; 7] = [
     "create", "delete", "get", "list", "patch", "update", "watch",
 ];
+/// What is done in pods.
+const IN_PODS: &[&str] = &["pods/exec", "pods/attach", "pods/log", "pods/portforward"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-pub(crate) fn account() -> Value {
-    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}})
+const PEER_ROLE: &str = "zuul-peer";
+
+pub(crate) fn account(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 }
 
 /// The cluster puts a token into it that lives as long as the secret does.
-pub(crate) fn token_secret() -> Value {
+pub(crate) fn token_secret(account: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": ACCOUNT,
-            "annotations": {"kubernetes.io/service-account.name": ACCOUNT},
+            "name": account,
+            "annotations": {"kubernetes.io/service-account.name": account},
         },
         "type": "kubernetes.io/service-account-token",
     })
 }
 
 /// For somebody who builds things in the namespace.
-pub(crate) fn role_of_space(extra: &[serde_json::Map<String, Value>]) -> Value {
+pub(crate) fn role_of_space(name: &str, extra: &[serde_json::Map<String, Value>]) -> Value {
     let mut rules = vec![
         rule(
             "",
@@ -49,19 +56,50 @@ pub(crate) fn role_of_space(extra: &[serde_json::Map<String, Value>]) -> Value {
         rule("batch", &["jobs", "cronjobs"]),
     ];
     rules.extend(extra.iter().cloned().map(Value::Object));
-    role("zuul", &rules)
+    role(name, &rules)
+}
+
+/// For somebody who runs things in one pod of several.
+pub(crate) fn role_of_one_pod(name: &str, pod: &str) -> Value {
+    let mut look = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+    let mut act = rule("", IN_PODS);
+    for rule in [&mut look, &mut act] {
+        put(rule, "resourceNames", json!([pod]));
+    }
+    role(name, &[look, act])
+}
+
+/// For the rest of a buildset: what the namespace offers, and no more.
+pub(crate) fn role_of_peers() -> Value {
+    let look = ["get", "list", "watch"];
+    role(
+        PEER_ROLE,
+        &[json!({"apiGroups": [""], "resources": ["services"], "verbs": look})],
+    )
+}
+
+/// Lets everybody in the namespace `peer` look at what this one offers.
+pub(crate) fn binding_of_peer(peer: &str) -> Value {
+    json!({
+        "apiVersion": format!("{RBAC}/v1"),
+        "kind": "RoleBinding",
+        "metadata": {"name": names::peer(peer)},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": PEER_ROLE},
+        "subjects": [{
+            "apiGroup": RBAC,
+            "kind": "Group",
+            "name": format!("system:serviceaccounts:{peer}"),
+        }],
+    })
 }
 
 /// For somebody who runs things in a pod and may not make another.
-pub(crate) fn role_of_pod() -> Value {
+pub(crate) fn role_of_pod(name: &str) -> Value {
     role(
-        "zuul-restricted",
+        name,
         &[
             json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}),
-            rule(
-                "",
-                &["pods/exec", "pods/attach", "pods/log", "pods/portforward"],
-            ),
+            rule("", IN_PODS),
         ],
     )
 }
@@ -79,13 +117,18 @@ fn role(name: &str, rules: &[Value]) -> Value {
     })
 }
 
-/// Gives the account a role, of the namespace or of the cluster.
-pub(crate) fn binding(name: &str, namespace: &str, kind: &str, role: &str) -> Value {
+/// Gives an account a role, of the namespace or of the cluster.
+pub(crate) fn binding(
+    name: &str,
+    (namespace, account): (&str, &str),
+    kind: &str,
+    role: &str,
+) -> Value {
     json!({
         "apiVersion": format!("{RBAC}/v1"),
         "kind": "RoleBinding",
         "metadata": {"name": name},
         "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     })
 }

@@ -8,34 +8,35 @@ use super::pod::keys_name;
 use crate::api::put;
 use crate::names;
 
-/// A pod that has an SSH server, and who goes when it goes.
+/// A pod that has an SSH server.
 pub(crate) struct SshPlan<'a> {
     pub(crate) pod: &'a str,
     pub(crate) node: String,
     pub(crate) ssh: &'a SshAccess,
-    /// The pod, where nothing else would take these objects along.
-    pub(crate) owner_uid: Option<&'a str>,
+}
+
+/// Keys that a secret gives to the SSH server.
+#[derive(Debug)]
+pub(crate) struct HostKeys {
+    /// Where the pod is.
+    pub(crate) secret: String,
+    /// Files of it that belong into `/etc/ssh`.
+    pub(crate) files: Vec<String>,
+    /// `<type> <base64>` each.
+    pub(crate) public: Vec<String>,
+    /// The secret, if it has to be made there.
+    pub(crate) copy: Option<Value>,
 }
 
 impl SshPlan<'_> {
-    fn metadata(&self, name: &str) -> Value {
-        let mut metadata = json!({"name": name});
-        if let Some(uid) = self.owner_uid {
-            let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": self.pod, "uid": uid});
-            put(&mut metadata, "ownerReferences", json!([owner]));
-        }
-        metadata
-    }
-
     pub(crate) fn service(&self) -> Value {
         let kind = match self.ssh.expose {
             Expose::NodePort => "NodePort",
             Expose::LoadBalancer => "LoadBalancer",
             Expose::Cluster | Expose::Gateway | Expose::Forward => "ClusterIP",
         };
-        let mut metadata = self.metadata(&names::service(self.pod));
         let annotations: Map<_, _> = texts(Some(&self.ssh.service_annotations));
-        put(&mut metadata, "annotations", annotations.into());
+        let metadata = json!({"name": names::service(self.pod), "annotations": annotations});
         let mut spec = json!({
             "type": kind,
             "selector": {"nodepool_node_id": self.node},
@@ -62,7 +63,7 @@ impl SshPlan<'_> {
         Some(json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": self.metadata(&keys_name(self.pod)),
+            "metadata": {"name": keys_name(self.pod)},
             "data": {self.ssh.username.as_str(): lines},
         }))
     }
@@ -78,7 +79,7 @@ impl SshPlan<'_> {
         Some(json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": self.metadata(&names::service(self.pod)),
+            "metadata": {"name": names::service(self.pod)},
             "spec": {
                 "podSelector": {"matchLabels": {"nodepool_node_id": self.node}},
                 "policyTypes": ["Ingress"],

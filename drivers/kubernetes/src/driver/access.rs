@@ -3,17 +3,22 @@
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use nodeyard_config::{ClusterLabel, Expose, NodeKind, Seconds, SshAccess};
-use nodeyard_driver::{Error, ErrorClass, ExternalId, Instance, Step};
+use nodeyard_driver::{CreateOrder, Error, ErrorClass, ExternalId, Instance, Step};
 use nodeyard_model::{ConnectionPort, Opaque, Timestamp};
 use nodeyard_nodescan as nodescan;
 use serde_json::{Map, Value, json};
 
 use super::create::Booting;
 use super::furnish::has_account;
+use super::host_keys;
+use super::peers::open_to;
+use super::quarters::Quarters;
+use super::registry::Registry;
 use super::{KubernetesDriver, Link};
 use crate::api::Made;
+use crate::body::marks;
 use crate::body::pod::SIDECAR;
-use crate::body::{ACCOUNT, marks};
+use crate::forward::Route;
 use crate::holder::{HolderKind, Place};
 use crate::names;
 
@@ -30,6 +35,7 @@ impl KubernetesDriver {
     pub(super) async fn hand_out(
         &self,
         link: &Link,
+        order: &CreateOrder,
         label: &ClusterLabel,
         place: &Booting,
         pod: Option<&Pod>,
@@ -38,7 +44,7 @@ impl KubernetesDriver {
         let age = now.since(place.running.unwrap_or(place.since));
         let mut credentials = None;
         if has_account(label) {
-            let Some(token) = self.token(link, label, &place.namespace).await? else {
+            let Some(token) = self.token(link, label, &place.quarters()).await? else {
                 if age > PATIENCE {
                     let text = format!(
                         "the cluster makes no token for namespace {}",
@@ -58,9 +64,20 @@ impl KubernetesDriver {
             ..Instance::new(self.external_id(place), marks::takes(label))
         };
         let mut properties = Map::new();
+        match self.registry(link, label, &place.namespace, age).await? {
+            Registry::None => {}
+            Registry::Later => return Ok(Step::wait(self.options.poll.after(age))),
+            Registry::Here(registry) => {
+                properties.insert("registry".to_owned(), registry);
+            }
+        }
         if let Some(sidecar) = &label.git_sidecar {
             let git = json!({"container": SIDECAR, "path": sidecar.path});
             properties.insert("git".to_owned(), git);
+        }
+        if let Some(buildset) = open_to(label, order) {
+            let peers = self.peers(link, &place.namespace, &buildset).await?;
+            properties.insert("buildset".to_owned(), json!({"namespaces": peers}));
         }
         match (&label.ssh, pod) {
             (Some(ssh), Some(pod)) => {
@@ -88,10 +105,11 @@ impl KubernetesDriver {
     }
 
     fn external_id(&self, place: &Booting) -> ExternalId {
-        let holds = self.options.holder == HolderKind::Pod;
-        let place = Place {
-            namespace: place.namespace.clone(),
-            pod: place.pod.clone().filter(|_| holds),
+        let namespace = place.namespace.as_str();
+        let place = match (&place.member, &place.pod, self.options.holder) {
+            (Some(member), ..) => Place::member(namespace, member.name.as_str()),
+            (None, Some(pod), HolderKind::Pod) => Place::pod(namespace, pod.as_str()),
+            _ => Place::space(namespace),
         };
         place.external_id()
     }
@@ -101,9 +119,10 @@ impl KubernetesDriver {
         &self,
         link: &Link,
         label: &ClusterLabel,
-        namespace: &str,
+        quarters: &Quarters<'_>,
     ) -> Result<Option<Token>, Error> {
-        let core = format!("/api/v1/namespaces/{namespace}");
+        let core = format!("/api/v1/namespaces/{}", quarters.namespace);
+        let account = quarters.account();
         if self.options.holder == HolderKind::Pod {
             let token = link.connection.token.clone().ok_or_else(|| {
                 Error::new(
@@ -115,9 +134,9 @@ impl KubernetesDriver {
             return Ok(Some(Token { token, ca }));
         }
         if let Some(ttl) = label.hardening.token_ttl {
-            return self.short_lived_token(link, &core, ttl).await;
+            return self.short_lived_token(link, &core, &account, ttl).await;
         }
-        let path = format!("{core}/secrets/{ACCOUNT}");
+        let path = format!("{core}/secrets/{account}");
         let secret = link.api.get::<Secret>("read a token", &path).await?;
         let Some(data) = secret.and_then(|secret| secret.data) else {
             return Ok(None);
@@ -138,9 +157,10 @@ impl KubernetesDriver {
         &self,
         link: &Link,
         core: &str,
+        account: &str,
         ttl: Seconds,
     ) -> Result<Option<Token>, Error> {
-        let path = format!("{core}/serviceaccounts/{ACCOUNT}/token");
+        let path = format!("{core}/serviceaccounts/{account}/token");
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -181,7 +201,7 @@ impl KubernetesDriver {
             "host": connection.host,
             "skiptls": connection.skip_tls,
             "token": token.token,
-            "user": ACCOUNT,
+            "user": place.quarters().account(),
         });
         let mut put = |key: &str, value: Value| crate::api::put(&mut credentials, key, value);
         if self.options.holder == HolderKind::Namespace {
@@ -209,20 +229,16 @@ impl KubernetesDriver {
         let name = place.pod.as_deref().unwrap_or_default();
         let age = now.since(place.running.unwrap_or(place.since));
         let service = names::service(name);
-        let path = format!("/api/v1/namespaces/{}/services/{service}", place.namespace);
-        let found = link.api.get::<Service>("look at a service", &path).await?;
-        let found = found.ok_or_else(|| {
-            Error::new(
-                ErrorClass::Failed,
-                format!("service {service} was deleted during the launch"),
-            )
-        })?;
         let address = match ssh.expose {
+            Expose::Forward => Some(self.tunnel_to(place, pod).await?),
             Expose::Gateway => {
                 self.lead_through(link, place.node, ssh, &place.namespace, &service)
                     .await?
             }
-            _ => self.address(link, ssh, &found, pod).await?,
+            _ => {
+                let found = self.service(link, &place.namespace, &service).await?;
+                self.address(link, ssh, &found, pod).await?
+            }
         };
         let Some((address, port)) = address else {
             let patience = match ssh.expose {
@@ -239,6 +255,7 @@ impl KubernetesDriver {
             }
             return Ok(Some(Step::wait(self.options.poll.after(age))));
         };
+        let known = self.host_keys(link, ssh, &place.namespace, name).await?;
         if ssh.host_key_checking {
             let target = nodescan::Target {
                 address: address.as_str().into(),
@@ -250,7 +267,13 @@ impl KubernetesDriver {
                 Error::new(ErrorClass::Failed, format!("nobody answers in pod {name}"))
                     .because(cause)
             })?;
-            instance.host_keys = scan.keys.iter().map(|key| key.as_str().into()).collect();
+            let shown = scan.keys.iter().map(nodescan::HostKey::as_str);
+            instance.host_keys = match &known {
+                Some(known) => host_keys::vouched(name, known, shown)?,
+                None => shown.map(Into::into).collect(),
+            };
+        } else if let Some(known) = &known {
+            instance.host_keys = known.public.iter().map(|key| key.as_str().into()).collect();
         }
         if address.contains(':') {
             instance.public_ipv6 = Some(address.as_str().into());
@@ -263,6 +286,32 @@ impl KubernetesDriver {
         instance.connection_port = Some(ConnectionPort::Number(port));
         instance.username = Some(ssh.username.as_str().into());
         Ok(None)
+    }
+
+    async fn service(&self, link: &Link, namespace: &str, service: &str) -> Result<Service, Error> {
+        let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
+        let found = link.api.get::<Service>("look at a service", &path).await?;
+        found.ok_or_else(|| {
+            Error::new(
+                ErrorClass::Failed,
+                format!("service {service} was deleted during the launch"),
+            )
+        })
+    }
+
+    /// It may have been opened by a process that is gone.
+    async fn tunnel_to(&self, place: &Booting, pod: &Pod) -> Result<(String, u16), Error> {
+        let name = place.pod.clone().unwrap_or_default();
+        let route = Route::of(pod).ok_or_else(|| {
+            Error::new(
+                ErrorClass::Failed,
+                format!("pod {name} does not say which port leads to it"),
+            )
+        })?;
+        let address = (route.host.clone(), route.port);
+        let key = (place.namespace.clone(), name);
+        self.tunnels.reopen(place.node, key, route).await?;
+        Ok(address)
     }
 
     async fn address(

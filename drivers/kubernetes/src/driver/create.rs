@@ -5,17 +5,22 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use nodeyard_config::{ClusterLabel, NodeKind};
+use nodeyard_config::{ClusterLabel, Expose, NodeKind};
 use nodeyard_driver::{CreateOrder, Error, ErrorClass, Instance, State, Step};
 use nodeyard_model::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::furnish::ssh_objects;
+use super::furnish::{Furniture, ssh_objects};
+use super::peers::open_to;
+use super::quarters::{Member, Quarters, owned_by_pod};
+use super::share::shared_by;
 use super::{Awaited, KubernetesDriver, Link, wait};
 use crate::api::Made;
 use crate::body::marks;
 use crate::body::pod::PodPlan;
 use crate::body::ssh::SshPlan;
+use crate::buildset::{BUILDSET, PEERS};
+use crate::forward::FORWARD;
 use crate::holder::{Holder, HolderKind, Marks, Place};
 use crate::names;
 use crate::verdict::{Verdict, judge};
@@ -32,7 +37,13 @@ pub(super) enum Create {
     #[default]
     Ordered,
     /// The namespace is there.
-    Furnishing { namespace: String, since: Timestamp },
+    Furnishing {
+        namespace: String,
+        since: Timestamp,
+        /// Where the namespace is shared.
+        #[serde(default)]
+        member: Option<Member>,
+    },
     /// The pod is there, or whatever else the node is.
     Booting { place: Booting },
 }
@@ -43,9 +54,22 @@ pub(super) struct Booting {
     pub(super) namespace: String,
     /// None for a node that is the namespace itself.
     pub(super) pod: Option<String>,
+    /// Where the namespace is shared.
+    #[serde(default)]
+    pub(super) member: Option<Member>,
     pub(super) since: Timestamp,
     /// Since when the pod runs.
     pub(super) running: Option<Timestamp>,
+}
+
+impl Booting {
+    pub(super) fn quarters(&self) -> Quarters<'_> {
+        Quarters {
+            node: self.node,
+            namespace: &self.namespace,
+            member: self.member.as_ref(),
+        }
+    }
 }
 
 impl KubernetesDriver {
@@ -59,42 +83,69 @@ impl KubernetesDriver {
         let link = self.link().await?;
         match state.read()? {
             Create::Ordered => self.begin(&link, order, label, state, now).await,
-            Create::Furnishing { namespace, since } => {
-                let pod = is_pod(label).then(|| label.name.to_string());
-                if let Err(error) = self.furnish(&link, order, label, &namespace).await {
-                    let place = Place {
-                        namespace,
-                        pod: None,
-                    };
-                    return Err(self.or_vanished(&link, state, &place, error).await);
-                }
-                let version = match &pod {
-                    None => None,
-                    Some(pod) => match self.make_pod(&link, order, label, &namespace, pod).await {
-                        Ok(pod) => pod.and_then(|pod| pod.resource_version()),
-                        Err(error) => {
-                            let place = Place {
-                                namespace,
-                                pod: None,
-                            };
-                            return Err(self.or_vanished(&link, state, &place, error).await);
-                        }
-                    },
+            Create::Furnishing {
+                namespace,
+                since,
+                member,
+            } => {
+                let name = |label: &ClusterLabel| match member {
+                    Some(_) => names::shared_pod(label.name.as_str(), order.node),
+                    None => label.name.to_string(),
                 };
-                let step = first_look(&link, &namespace, pod.as_deref(), version.as_deref());
-                state.write(&Create::Booting {
-                    place: Booting {
-                        node: order.node,
-                        namespace,
-                        pod,
-                        since,
-                        running: None,
-                    },
-                })?;
-                Ok(step)
+                let place = Booting {
+                    node: order.node,
+                    pod: is_pod(label).then(|| name(label)),
+                    namespace,
+                    member,
+                    since,
+                    running: None,
+                };
+                match self.fill(&link, order, label, &place).await {
+                    Ok(version) => {
+                        let pod = place.pod.as_deref();
+                        let step = first_look(&link, &place.namespace, pod, version.as_deref());
+                        state.write(&Create::Booting { place })?;
+                        Ok(step)
+                    }
+                    Err(error) => {
+                        let holder = match place.member {
+                            Some(member) => Place::member(place.namespace, member.name),
+                            None => Place::space(place.namespace),
+                        };
+                        Err(self.or_vanished(&link, state, &holder, error).await)
+                    }
+                }
             }
             Create::Booting { place } => self.follow(&link, order, label, place, state, now).await,
         }
+    }
+
+    /// Makes everything but the holder, and returns the version of the pod if there is one and it is new.
+    async fn fill(
+        &self,
+        link: &Link,
+        order: &CreateOrder,
+        label: &ClusterLabel,
+        place: &Booting,
+    ) -> Result<Option<String>, Error> {
+        let quarters = place.quarters();
+        let keys = match (&label.ssh, &place.pod) {
+            (Some(ssh), Some(pod)) => self.host_keys(link, ssh, &place.namespace, pod).await?,
+            _ => None,
+        };
+        let furniture = Furniture {
+            pod: place.pod.as_deref(),
+            host_keys: keys.as_ref(),
+        };
+        self.furnish(link, order, label, &quarters, &furniture)
+            .await?;
+        if place.pod.is_none() {
+            return Ok(None);
+        }
+        let pod = self
+            .make_pod(link, order, label, &quarters, &furniture)
+            .await?;
+        Ok(pod.and_then(|pod| pod.resource_version()))
     }
 
     /// Makes the holder, or takes over what an earlier run has made.
@@ -115,12 +166,20 @@ impl KubernetesDriver {
             let mut earlier = holders
                 .list(&self.shared_spaces(), Some(order.node))
                 .await?;
+            // What it has made for others too is found again below.
+            earlier.retain(|holder| !holder.shared);
             if earlier.iter().any(|holder| holder.leaving) {
                 return Ok(Step::wait(self.options.poll.most));
             }
             if let Some(holder) = earlier.pop() {
                 for surplus in &earlier {
                     holders.delete(surplus).await?;
+                }
+                if let Some(buildset) = shared_by(label, order) {
+                    // It may not have been seen by whoever removes the namespace.
+                    return self
+                        .come_in(link, order, label, &buildset, state, now)
+                        .await;
                 }
                 state.external_id = Some(holder.place.external_id());
                 self.expose_pod(link, order, label, &holder.place, holder.uid.as_deref())
@@ -129,13 +188,32 @@ impl KubernetesDriver {
             }
         }
         state.external_id = None;
+        if let Some(buildset) = shared_by(label, order) {
+            return self
+                .come_in(link, order, label, &buildset, state, now)
+                .await;
+        }
         if self.options.holder == HolderKind::Pod {
-            let place = Place {
-                namespace: order.pool.to_string(),
-                pod: Some(names::shared_pod(label.name.as_str(), order.node)),
+            let pod = names::shared_pod(label.name.as_str(), order.node);
+            let place = Place::pod(order.pool.as_str(), pod);
+            let quarters = Quarters {
+                node: order.node,
+                namespace: &place.namespace,
+                member: None,
+            };
+            let keys = match &label.ssh {
+                Some(ssh) => {
+                    self.host_keys(link, ssh, &place.namespace, place.name())
+                        .await?
+                }
+                None => None,
+            };
+            let furniture = Furniture {
+                pod: Some(place.name()),
+                host_keys: keys.as_ref(),
             };
             let made = self
-                .make_pod(link, order, label, &place.namespace, place.name())
+                .make_pod(link, order, label, &quarters, &furniture)
                 .await?;
             let (version, uid) = match made {
                 Some(pod) => (pod.resource_version(), pod.metadata.uid),
@@ -146,11 +224,7 @@ impl KubernetesDriver {
                 .await?;
             return self.made(link, order, state, place, version.as_deref(), now);
         }
-        let namespace = self.make_space(link, order, label).await?;
-        let place = Place {
-            namespace,
-            pod: None,
-        };
+        let place = Place::space(self.make_space(link, order, label).await?);
         self.made(link, order, state, place, None, now)
     }
 
@@ -164,11 +238,12 @@ impl KubernetesDriver {
         now: Timestamp,
     ) -> Result<Step<Instance>, Error> {
         state.external_id = Some(place.external_id());
-        let Place { namespace, pod } = place;
+        let Place { namespace, pod, .. } = place;
         let Some(pod) = pod else {
             state.write(&Create::Furnishing {
                 namespace,
                 since: now,
+                member: None,
             })?;
             return Ok(Step::go_on());
         };
@@ -177,6 +252,7 @@ impl KubernetesDriver {
             node: order.node,
             namespace,
             pod: Some(pod),
+            member: None,
             since: now,
             running: None,
         };
@@ -191,8 +267,13 @@ impl KubernetesDriver {
         order: &CreateOrder,
         label: &ClusterLabel,
     ) -> Result<String, Error> {
+        let mut labels = marks::space_labels(label, order);
+        if let Some(buildset) = open_to(label, order) {
+            labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
+            labels.insert(PEERS.to_owned(), "services".into());
+        }
         let marks = Marks {
-            labels: marks::space_labels(label, order),
+            labels,
             annotations: marks::texts(Some(&label.hardening.namespace_annotations)),
             takes: marks::takes(label),
         };
@@ -205,10 +286,7 @@ impl KubernetesDriver {
             if holders.make_space(&name, &marks).await? {
                 return Ok(name);
             }
-            let place = Place {
-                namespace: name,
-                pod: None,
-            };
+            let place = Place::space(name);
             match holders.get(&place).await? {
                 Some(holder) if self.options.owner.owns_node(&holder.tags, order.node) => {
                     if holder.leaving {
@@ -266,6 +344,7 @@ impl KubernetesDriver {
             holder: self.options.holder,
             labels: marks::labels(label, order),
             annotations: serde_json::Map::new(),
+            host_keys: None,
         };
         if self.options.holder == HolderKind::Pod {
             let marks = Marks {
@@ -290,13 +369,14 @@ impl KubernetesDriver {
         let (Some(ssh), Some(pod)) = (&label.ssh, &place.pod) else {
             return Ok(());
         };
+        let keys = self.host_keys(link, ssh, &place.namespace, pod).await?;
         let plan = SshPlan {
             pod,
             node: order.node.to_string(),
             ssh,
-            owner_uid: uid,
         };
-        for (what, path, body) in ssh_objects(&plan, &place.namespace) {
+        for (what, path, mut body) in ssh_objects(&plan, &place.namespace, keys.as_ref()) {
+            owned_by_pod(&mut body, pod, uid);
             link.api.ensure(what, &path, &body).await?;
         }
         Ok(())
@@ -308,11 +388,25 @@ impl KubernetesDriver {
         link: &Link,
         order: &CreateOrder,
         label: &ClusterLabel,
-        namespace: &str,
-        name: &str,
+        quarters: &Quarters<'_>,
+        furniture: &Furniture<'_>,
     ) -> Result<Option<Pod>, Error> {
-        let body = self.pod_plan(order, label, name).body()?;
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let name = furniture.pod.unwrap_or_default();
+        let mut plan = self.pod_plan(order, label, name);
+        plan.host_keys = furniture.host_keys;
+        if let Some(ssh) = label
+            .ssh
+            .as_ref()
+            .filter(|ssh| ssh.expose == Expose::Forward)
+        {
+            let pod = (quarters.namespace.to_owned(), name.to_owned());
+            let route = self.tunnels.open(ssh, order.node, pod).await?;
+            let text = serde_json::to_string(&route).unwrap_or_default();
+            plan.annotations.insert(FORWARD.to_owned(), text.into());
+        }
+        let mut body = plan.body()?;
+        quarters.own(&mut body);
+        let path = format!("/api/v1/namespaces/{}/pods", quarters.namespace);
         let made = link.api.create::<Pod>("make a pod", &path, &body).await?;
         Ok(match made {
             Made::New(pod) => Some(pod),
@@ -359,7 +453,7 @@ impl KubernetesDriver {
         now: Timestamp,
     ) -> Result<Step<Instance>, Error> {
         let Some(name) = place.pod.clone() else {
-            return self.hand_out(link, label, &place, None, now).await;
+            return self.hand_out(link, order, label, &place, None, now).await;
         };
         let (pod, seen) = self.look(link, &place.namespace, &name).await?;
         let Some(pod) = pod else {
@@ -381,7 +475,9 @@ impl KubernetesDriver {
                         place: place.clone(),
                     })?;
                 }
-                return self.hand_out(link, label, &place, Some(&pod), now).await;
+                return self
+                    .hand_out(link, order, label, &place, Some(&pod), now)
+                    .await;
             }
             Verdict::Running { .. } => {
                 "the pod runs, and nobody answers at its SSH port yet".to_owned()

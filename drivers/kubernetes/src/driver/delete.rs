@@ -42,9 +42,20 @@ impl KubernetesDriver {
                     Target::Resource { .. } => None,
                 };
                 for holder in self.find(&link, target).await? {
-                    holders.delete(&holder).await?;
                     node = node.or(holder.tags.node);
+                    if holder.shared {
+                        places.push(nobody_in(holder.place.namespace));
+                        continue;
+                    }
+                    holders.delete(&holder).await?;
                     places.push(holder.place);
+                }
+                // The node may have left without anybody looking after its namespace.
+                let named = self
+                    .named_place(target)
+                    .filter(|place| place.member.is_some());
+                if places.is_empty() {
+                    places.extend(named);
                 }
                 state.write(&Delete::Leaving {
                     places,
@@ -59,7 +70,7 @@ impl KubernetesDriver {
                 since,
             } => {
                 let age = now.since(since);
-                for place in &places {
+                for (index, place) in places.iter().enumerate() {
                     if let Some(step) = self.still_there(&link, place, age).await? {
                         if age > self.options.delete_limit {
                             state.write(&Delete::Ordered)?;
@@ -67,8 +78,20 @@ impl KubernetesDriver {
                         }
                         return Ok(step);
                     }
+                    if place.member.is_some() {
+                        let rest = self.vacate(&link, &place.namespace).await?;
+                        let mut places = places.clone();
+                        places.splice(..=index, rest);
+                        state.write(&Delete::Leaving {
+                            places,
+                            node,
+                            since,
+                        })?;
+                        return Ok(Step::go_on());
+                    }
                 }
                 if let Some(node) = node {
+                    self.tunnels.close(node);
                     self.release_ports(&link, node).await?;
                 }
                 Ok(Step::Done(()))
@@ -91,10 +114,11 @@ impl KubernetesDriver {
             } => (id, Some(*node)),
             Target::Resource { id, .. } => (id, None),
         };
-        let text = id.as_text().ok_or_else(|| {
-            Error::permanent(format!("{id} is not the name of a node in a cluster"))
-        })?;
-        let Some(place) = self.place(&text) else {
+        if id.as_text().is_none() {
+            let text = format!("{id} is not the name of a node in a cluster");
+            return Err(Error::permanent(text));
+        }
+        let Some(place) = self.named_place(target) else {
             // Its pool is not in the configuration any more: only what carries its id can be found.
             return match node {
                 Some(node) => holders.list(&self.shared_spaces(), Some(node)).await,
@@ -116,11 +140,19 @@ impl KubernetesDriver {
         !others_node && !others_system
     }
 
+    fn named_place(&self, target: &Target) -> Option<Place> {
+        let id = match target {
+            Target::Node { external_id, .. } => external_id.as_ref()?,
+            Target::Resource { id, .. } => id,
+        };
+        self.place(&id.as_text()?)
+    }
+
     pub(super) fn place(&self, id: &str) -> Option<Place> {
         if self.options.holder != HolderKind::Pod {
-            return Some(Place {
-                namespace: id.to_owned(),
-                pod: None,
+            return Some(match id.split_once('/') {
+                Some((namespace, member)) => Place::member(namespace, member),
+                None => Place::space(id),
             });
         }
         // One pool's name may be the beginning of another's.
@@ -130,10 +162,7 @@ impl KubernetesDriver {
             Some((space, pod))
         });
         let (space, pod) = fitting.max_by_key(|(space, _)| space.len())?;
-        Some(Place {
-            namespace: space.to_owned(),
-            pod: Some(pod.to_owned()),
-        })
+        Some(Place::pod(space, pod))
     }
 
     /// None if it has gone; otherwise how to wait for that.
@@ -144,7 +173,12 @@ impl KubernetesDriver {
         age: Duration,
     ) -> Result<Option<Step<()>>, Error> {
         let namespace = &place.namespace;
+        if place.uid.is_some() {
+            return self.same_is_there(link, place, age).await;
+        }
         let known = match &place.pod {
+            // Nobody tells of these.
+            None if place.member.is_some() => None,
             Some(pod) => {
                 let feed = link.feeds.pods(namespace);
                 let pod = feed.and_then(|feed| feed.get(namespace, pod));
@@ -193,4 +227,9 @@ impl KubernetesDriver {
             self.options.delete_limit.as_secs()
         ))
     }
+}
+
+/// A member that is not there, in a namespace that has to go if no other is either.
+fn nobody_in(namespace: String) -> Place {
+    Place::member(namespace, "nobody")
 }

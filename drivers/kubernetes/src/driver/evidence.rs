@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::{KubernetesDriver, Link};
 use crate::api::escape;
+use crate::holder::selector;
 use crate::verdict::{Verdict, judge};
 
 /// How much of a container's output is evidence.
@@ -70,6 +71,12 @@ impl KubernetesDriver {
             return Ok(None);
         };
         let namespace = &place.namespace;
+        let member = place.member.as_deref();
+        let node = member.and_then(|member| member.strip_prefix("node-"));
+        let query = node.map(|node| {
+            let selector = format!("{},nodepool_node_id={node}", selector(&self.options.owner));
+            format!("labelSelector={}", escape(&selector))
+        });
         let mut text = String::new();
         for event in self
             .events(&link, namespace, place.pod.as_deref())
@@ -91,7 +98,10 @@ impl KubernetesDriver {
                     .await?;
                 pod.into_iter().collect()
             }
-            None => link.api.list::<Pod>("list pods", &path, "").await?,
+            None => {
+                let query = query.unwrap_or_default();
+                link.api.list::<Pod>("list pods", &path, &query).await?
+            }
         };
         for pod in pods {
             let name = pod.name_any();

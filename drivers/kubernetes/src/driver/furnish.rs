@@ -3,17 +3,27 @@
 //! Everything has a fixed name, so whatever an earlier try has made is found and left as it is.
 
 use futures_util::future::try_join_all;
-use nodeyard_config::{ClusterLabel, NodeKind, RegistryAccess};
+use nodeyard_config::{ClusterLabel, Expose, NodeKind, RegistryAccess};
 use nodeyard_driver::{CreateOrder, Error};
 use serde_json::Value;
 
+use super::peers::open_to;
+use super::quarters::Quarters;
 use super::{KubernetesDriver, Link};
-use crate::body::ssh::SshPlan;
+use crate::body::ssh::{HostKeys, SshPlan};
 use crate::body::{rights, space};
 use crate::holder::HolderKind;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces";
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces";
+
+/// What a node has besides the namespace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Furniture<'a> {
+    /// The name of its pod.
+    pub(super) pod: Option<&'a str>,
+    pub(super) host_keys: Option<&'a HostKeys>,
+}
 
 impl KubernetesDriver {
     pub(super) async fn furnish(
@@ -21,9 +31,12 @@ impl KubernetesDriver {
         link: &Link,
         order: &CreateOrder,
         label: &ClusterLabel,
-        namespace: &str,
+        quarters: &Quarters<'_>,
+        furniture: &Furniture<'_>,
     ) -> Result<(), Error> {
+        let pod = furniture.pod;
         let api = &link.api;
+        let namespace = quarters.namespace;
         let core = format!("/api/v1/namespaces/{namespace}");
         let hardening = &label.hardening;
         let mut objects: Vec<(&str, String, Value)> = Vec::new();
@@ -44,41 +57,54 @@ impl KubernetesDriver {
                 objects.push(("copy a pull secret", format!("{core}/secrets"), copy));
             }
         }
-        if let Some(ssh) = &label.ssh {
+        // What was there before goes with the namespace, what comes now with the node.
+        let of_namespace = objects.len();
+        if let (Some(ssh), Some(pod)) = (&label.ssh, pod) {
             let plan = SshPlan {
-                pod: label.name.as_str(),
+                pod,
                 node: order.node.to_string(),
                 ssh,
-                owner_uid: None,
             };
-            objects.extend(ssh_objects(&plan, namespace));
+            objects.extend(ssh_objects(&plan, namespace, furniture.host_keys));
         }
         if has_account(label) {
             // The cluster removes tokens of accounts that it does not know.
-            let account = rights::account();
-            api.ensure(
-                "make a service account",
-                &format!("{core}/serviceaccounts"),
-                &account,
-            )
-            .await?;
+            let name = quarters.account();
+            let mut account = rights::account(&name);
+            quarters.own(&mut account);
+            let path = format!("{core}/serviceaccounts");
+            api.ensure("make a service account", &path, &account)
+                .await?;
             if hardening.token_ttl.is_none() {
-                let secret = rights::token_secret();
+                let secret = rights::token_secret(&name);
                 objects.push(("make a token", format!("{core}/secrets"), secret));
             }
-            objects.extend(self.rights(label, namespace));
+            objects.extend(self.rights(label, quarters, pod));
+        }
+        for (_, _, body) in objects.iter_mut().skip(of_namespace) {
+            quarters.own(body);
         }
         let calls = objects
             .iter()
             .map(|(what, path, body)| api.ensure(what, path, body));
         try_join_all(calls).await?;
+        if let Some(buildset) = open_to(label, order) {
+            self.meet_peers(link, namespace, &buildset).await?;
+        }
         Ok(())
     }
 
-    fn rights(&self, label: &ClusterLabel, namespace: &str) -> Vec<(&'static str, String, Value)> {
+    fn rights(
+        &self,
+        label: &ClusterLabel,
+        quarters: &Quarters<'_>,
+        pod: Option<&str>,
+    ) -> Vec<(&'static str, String, Value)> {
+        let namespace = quarters.namespace;
         let bindings = format!("{ROLES}/{namespace}/rolebindings");
+        let account = quarters.account();
         let bind = |name: &str, kind: &str, role: &str| {
-            let binding = rights::binding(name, namespace, kind, role);
+            let binding = rights::binding(name, (namespace, &account), kind, role);
             ("bind a role", bindings.clone(), binding)
         };
         if self.options.holder == HolderKind::Project {
@@ -104,15 +130,24 @@ impl KubernetesDriver {
             }
             return all;
         }
-        let (name, role) = match label.node_kind() {
-            NodeKind::Pod => ("zuul-restricted", rights::role_of_pod()),
-            NodeKind::Namespace | NodeKind::Project => {
-                ("zuul", rights::role_of_space(&label.hardening.extra_rules))
+        let (name, role) = match pod {
+            Some(pod) => {
+                let name = quarters.name("zuul-restricted");
+                let role = match quarters.member {
+                    Some(_) => rights::role_of_one_pod(&name, pod),
+                    None => rights::role_of_pod(&name),
+                };
+                (name, role)
+            }
+            None => {
+                let name = quarters.name("zuul");
+                let role = rights::role_of_space(&name, &label.hardening.extra_rules);
+                (name, role)
             }
         };
         vec![
             ("make a role", format!("{ROLES}/{namespace}/roles"), role),
-            bind("zuul-role", "Role", name),
+            bind(&quarters.name("zuul-role"), "Role", &name),
         ]
     }
 
@@ -137,13 +172,20 @@ pub(super) fn has_account(label: &ClusterLabel) -> bool {
 pub(super) fn ssh_objects(
     plan: &SshPlan<'_>,
     namespace: &str,
+    host_keys: Option<&HostKeys>,
 ) -> Vec<(&'static str, String, Value)> {
     let core = format!("/api/v1/namespaces/{namespace}");
-    let mut objects = vec![("make a service", format!("{core}/services"), plan.service())];
+    let mut objects = Vec::new();
+    if plan.ssh.expose != Expose::Forward {
+        objects.push(("make a service", format!("{core}/services"), plan.service()));
+    }
+    if let Some(copy) = host_keys.and_then(|keys| keys.copy.clone()) {
+        objects.push(("copy host keys", format!("{core}/secrets"), copy));
+    }
     if let Some(keys) = plan.keys() {
         objects.push(("store public keys", format!("{core}/configmaps"), keys));
     }
-    if let Some(policy) = plan.policy() {
+    if let Some(policy) = plan.policy().filter(|_| plan.ssh.expose != Expose::Forward) {
         let path = format!("{POLICIES}/{namespace}/networkpolicies");
         objects.push(("make a network policy", path, policy));
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{KubernetesDriver, Link};
-use crate::api::{Made, escape};
+use crate::api::{Made, Removal, escape};
 use crate::holder::selector;
 use crate::names;
 
@@ -166,7 +166,7 @@ impl KubernetesDriver {
             for name in self.leases(link, node, gateway).await? {
                 let path = format!("{LEASES}/{}/leases/{name}", space(gateway));
                 link.api
-                    .delete("give back a port of a gateway", &path, None, None)
+                    .delete("give back a port of a gateway", &path, &Removal::default())
                     .await?;
             }
         }

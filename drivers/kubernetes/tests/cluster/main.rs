@@ -10,11 +10,13 @@
 #[path = "../shared/caller.rs"]
 mod caller;
 mod common;
+mod console;
 mod kit;
 mod life;
 mod names;
 mod openshift_emulated;
 mod service;
+mod share;
 mod ssh;
 mod streams;
 mod trouble;

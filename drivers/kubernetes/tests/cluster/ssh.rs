@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use nodeyard_driver::Instance;
+use nodeyard_driver::{Driver as _, Instance};
 use nodeyard_model::ConnectionPort;
 
-use crate::common::{cluster, create, delete_node, driver, json, options, order};
+use crate::common::{PATIENCE, cluster, create, delete_node, driver, json, now, options, order};
 
 /// A key pair, and its public half.
 fn key(directory: &Path) -> String {
@@ -107,6 +107,110 @@ async fn ssh_through_a_port_of_the_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ssh_to_the_pod_itself() {
     an_ssh_pod(63, "headless: true, allow-from: [0.0.0.0/0]").await;
+}
+
+/// Whoever starts later finds the way to the pod again, at the same port.
+#[tokio::test(flavor = "multi_thread")]
+async fn ssh_through_this_process() {
+    let Some(cluster) = cluster() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let public = key(directory.path());
+    let label = format!(
+        "type: pod, image: '{}', ssh: {{authorized-keys: ['{public}'], expose: forward, allow-from: [127.0.0.0/8]}}",
+        cluster.image()
+    );
+    let make = || driver(cluster, options("forward", "kubernetes", &label));
+    let first = make();
+    let order = order("forward", 65);
+    let instance = create(&first, &order).await.unwrap();
+    assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.1"));
+    assert_eq!(log_in(directory.path(), &instance), "zuul\nsmall\n");
+    let services = ["get", "services", "--namespace", "main-0000000065"];
+    assert_eq!(json(cluster, &services)["items"], serde_json::json!([]));
+
+    drop(first);
+    let second = make();
+    let Some(ConnectionPort::Number(port)) = instance.connection_port else {
+        panic!("{:?}", instance.connection_port);
+    };
+    let answers = async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .is_ok()
+    };
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !answers().await {
+        assert!(std::time::Instant::now() < deadline, "no way to the pod");
+        let wait = second.attend(now()).await.unwrap().unwrap();
+        tokio::time::sleep(wait.at_most.min(std::time::Duration::from_millis(100))).await;
+    }
+    assert_eq!(log_in(directory.path(), &instance), "zuul\nsmall\n");
+    delete_node(&second, &order).await;
+    while answers().await {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the way leads nowhere"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+/// A secret with the key pair in the directory as host key.
+fn host_key_secret(
+    cluster: &nodeyard_testbeds::Cluster,
+    name: &str,
+    private: &Path,
+    public: &Path,
+) {
+    let file = |name: &str, path: &Path| format!("--from-file={name}={}", path.display());
+    let files = [
+        file("ssh_host_ed25519_key", private),
+        file("ssh_host_ed25519_key.pub", public),
+    ];
+    cluster
+        .kubectl(&["create", "secret", "generic", name, &files[0], &files[1]])
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn host_keys_are_those_of_the_secret_or_nobody_is_let_in() {
+    let Some(cluster) = cluster().filter(|cluster| cluster.is_own()) else {
+        return;
+    };
+    let [login, host, other] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let public = key(login.path());
+    let (host_key, _) = (key(host.path()), key(other.path()));
+    let private = host.path().join("key");
+    host_key_secret(cluster, "right", &private, &host.path().join("key.pub"));
+    // The public half is another key's, as if somebody else answered.
+    host_key_secret(cluster, "wrong", &private, &other.path().join("key.pub"));
+    let options_with = |secret: &str| {
+        let label = format!(
+            "type: pod, image: '{}', ssh: {{authorized-keys: ['{public}'], host-key-secret: default/{secret}}}",
+            cluster.image()
+        );
+        options("hostkeys", "kubernetes", &label)
+    };
+    let driver_with_right = driver(cluster, options_with("right"));
+    let right = order("hostkeys", 66);
+    // The image makes keys of other kinds for itself, which nobody vouches for.
+    let instance = create(&driver_with_right, &right).await.unwrap();
+    let shown: Vec<&str> = instance.host_keys.iter().map(|key| &**key).collect();
+    assert_eq!(shown, [host_key.as_str()]);
+    assert_eq!(log_in(login.path(), &instance), "zuul\nsmall\n");
+    delete_node(&driver_with_right, &right).await;
+
+    let driver_with_wrong = driver(cluster, options_with("wrong"));
+    let wrong = order("hostkeys", 67);
+    let (error, _) = create(&driver_with_wrong, &wrong).await.unwrap_err();
+    assert!(
+        error.to_string().contains("no host key of secret"),
+        "{error}"
+    );
+    delete_node(&driver_with_wrong, &wrong).await;
+    for name in ["right", "wrong"] {
+        cluster.kubectl(&["delete", "secret", name]).unwrap();
+    }
 }
 
 /// There is no load balancer here: what is asked for is looked at, and its part is played by the test.

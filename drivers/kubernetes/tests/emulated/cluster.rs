@@ -143,6 +143,9 @@ impl EmulatedCluster {
             if object["type"] == "kubernetes.io/service-account-token" {
                 later["data"] = json!({"token": "dG9rZW4=", "ca.crt": "Y2E="});
             }
+            if path.contains("/serviceaccounts/") {
+                later["imagePullSecrets"] = json!([{"name": "dockercfg"}]);
+            }
             if object["spec"]["type"] == "LoadBalancer" {
                 let address = json!({"ingress": [{"hostname": "balancer.example"}]});
                 later["status"] = json!({"loadBalancer": address});
@@ -163,36 +166,20 @@ impl EmulatedCluster {
             let events = &self.behaviour.lock().unwrap().events;
             return answer(200, &json!({"metadata": {}, "items": events}));
         }
-        let selector = query
-            .split('&')
-            .find_map(|part| part.strip_prefix("labelSelector="));
-        let selector = selector
-            .unwrap_or_default()
-            .replace("%2C", ",")
-            .replace("%3D", "=");
-        let fits = |object: &Value| {
-            let mut parts = selector.split(',').filter(|part| !part.is_empty());
-            parts.all(|part| match part.split_once('=') {
-                Some((key, value)) => object["metadata"]["labels"][key] == value,
-                None => !object["metadata"]["labels"][part].is_null(),
-            })
-        };
-        let below = format!("{path}/");
+        let fits = selected(query);
         let objects = self.objects.lock().unwrap();
-        let items = objects.iter().filter(|(place, object)| {
-            place
-                .strip_prefix(&below)
-                .is_some_and(|name| !name.contains('/'))
-                && fits(object)
-        });
+        let items = objects
+            .iter()
+            .filter(|(place, object)| is_in(place, path) && fits(object));
         let items: Vec<_> = items.map(|(_, object)| object).collect();
         answer(200, &json!({"metadata": {}, "items": items}))
     }
 
-    fn delete(&self, path: &str, options: &Value) -> Answer {
+    fn delete(&self, path: &str, query: &str, options: &Value) -> Answer {
         let mut objects = self.objects.lock().unwrap();
         if path.ends_with("/pods") {
-            objects.retain(|place, _| !place.starts_with(&format!("{path}/")));
+            let fits = selected(query);
+            objects.retain(|place, object| !is_in(place, path) || !fits(object));
             return answer(200, &json!({}));
         }
         let Some(object) = objects.get_mut(path) else {
@@ -202,13 +189,34 @@ impl EmulatedCluster {
         if !uid.is_null() && *uid != object["metadata"]["uid"] {
             return refusal(409, "Conflict", "the uid in the precondition is another");
         }
-        if space_of(path).is_none() || path.contains("/pods/") {
+        let version = &options["preconditions"]["resourceVersion"];
+        if !version.is_null() && *version != object["metadata"]["resourceVersion"] {
+            return refusal(409, "Conflict", "it has changed");
+        }
+        let foreground = options["propagationPolicy"] == "Foreground";
+        if space_of(path).is_none() || path.contains("/pods/") || foreground {
             // These take their time.
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         } else {
             objects.remove(path);
         }
         answer(200, &json!({}))
+    }
+
+    /// Adds annotations.
+    fn patch(&self, path: &str, change: &Value) -> Answer {
+        let mut objects = self.objects.lock().unwrap();
+        let Some(object) = objects.get_mut(path) else {
+            return missing(path);
+        };
+        let metadata = &mut object["metadata"];
+        let version = metadata["resourceVersion"].as_str().unwrap();
+        metadata["resourceVersion"] = format!("{version}1").into();
+        let added = change["metadata"]["annotations"].as_object().unwrap();
+        for (key, value) in added {
+            metadata["annotations"][key] = value.clone();
+        }
+        answer(200, object)
     }
 
     /// A project is asked for with a request that keeps a description and no labels, and is a namespace otherwise.
@@ -248,7 +256,8 @@ impl EmulatedCluster {
         }
         match parts.method {
             Method::POST => self.post(&path, body),
-            Method::DELETE => self.delete(&path, &body),
+            Method::PATCH => self.patch(&path, &body),
+            Method::DELETE => self.delete(&path, parts.uri.query().unwrap_or_default(), &body),
             _ => match parts.uri.query() {
                 Some(query) => self.list(&path, query),
                 None => self.get(&path),
@@ -268,6 +277,38 @@ fn running() -> Value {
 
 fn is_leaving(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether a thing is one of a collection, which may be that of all namespaces.
+fn is_in(place: &str, collection: &str) -> bool {
+    let Some((above, _)) = place.rsplit_once('/') else {
+        return false;
+    };
+    let everywhere = collection
+        .strip_prefix("/api/v1/")
+        .filter(|kind| !kind.contains('/'));
+    match everywhere {
+        Some(kind) if kind != "namespaces" => above.ends_with(&format!("/{kind}")),
+        _ => above == collection,
+    }
+}
+
+/// What the selector of a query chooses.
+fn selected(query: &str) -> impl Fn(&Value) -> bool + use<> {
+    let selector = query
+        .split('&')
+        .find_map(|part| part.strip_prefix("labelSelector="));
+    let selector = selector
+        .unwrap_or_default()
+        .replace("%2C", ",")
+        .replace("%3D", "=");
+    move |object| {
+        let mut parts = selector.split(',').filter(|part| !part.is_empty());
+        parts.all(|part| match part.split_once('=') {
+            Some((key, value)) => object["metadata"]["labels"][key] == value,
+            None => !object["metadata"]["labels"][part].is_null(),
+        })
+    }
 }
 
 /// The namespace that a path is in.

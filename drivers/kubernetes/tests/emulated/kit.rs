@@ -6,18 +6,78 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_driver::{
+    BootImage, Capabilities, CreateOrder, Driver, Error, Instance, Readiness, Resource, State,
+    Step, Target,
+};
+use nodeyard_driver_kubernetes::KubernetesDriver;
+use nodeyard_model::{Label, Limits, PoolName, Resources, Timestamp};
 use serde_json::Value;
 
 use crate::cluster::{ConnectEmulated, EmulatedCluster};
-use crate::common::{driver_through, now, options_named, owner};
+use crate::common::{driver_through, now, of_buildset, options_named, owner};
 
 /// A cluster of its own for each run.
 struct EmulatedBed {
     cluster: Arc<EmulatedCluster>,
     driver: &'static str,
     label: &'static str,
+}
+
+/// All nodes are of one buildset.
+#[derive(Debug)]
+struct OfBuildset(KubernetesDriver);
+
+#[async_trait]
+impl Driver for OfBuildset {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn list(&self) -> Result<Vec<Resource>, Error> {
+        self.0.list().await
+    }
+
+    async fn create(
+        &self,
+        order: &CreateOrder,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<Instance>, Error> {
+        let mut order = order.clone();
+        order.request = of_buildset("b1", None);
+        self.0.create(&order, state, now).await
+    }
+
+    async fn delete(
+        &self,
+        target: &Target,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<Step<()>, Error> {
+        self.0.delete(target, state, now).await
+    }
+
+    async fn limits(&self) -> Result<Limits, Error> {
+        self.0.limits().await
+    }
+
+    async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
+        self.0.cost(pool, label).await
+    }
+
+    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
+        self.0.zones(pool).await
+    }
+
+    async fn readiness(
+        &self,
+        pool: &PoolName,
+        label: &Label,
+        now: Timestamp,
+    ) -> Result<Readiness, Error> {
+        self.0.readiness(pool, label, now).await
+    }
 }
 
 impl EmulatedBed {
@@ -42,7 +102,7 @@ impl Bed for EmulatedBed {
             faults: faults.clone(),
         };
         let options = options_named("emulated", self.driver, "main", "small", self.label);
-        Box::new(driver_through(options, connect))
+        Box::new(OfBuildset(driver_through(options, connect)))
     }
 
     fn setup(&self) -> Setup {
@@ -110,6 +170,18 @@ async fn emulated_namespaces_with_everything_survive_every_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn emulated_shared_pods_survive_every_fault() {
     survive(EMULATED, "openshiftpods", "image: i, cpu: 1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_pods_of_a_buildset_survive_every_fault() {
+    let label = "type: pod, image: i, cpu: 1, share: buildset";
+    survive(EMULATED, "kubernetes", label).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_peers_survive_every_fault() {
+    let label = "type: namespace, buildset-peer-access: services";
+    survive(EMULATED, "kubernetes", label).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,4 +15,5 @@ mod common;
 mod kit;
 mod life;
 mod openshift;
+mod share;
 mod trouble;

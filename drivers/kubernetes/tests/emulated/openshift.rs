@@ -48,6 +48,57 @@ async fn a_project_is_known_by_its_description() {
     assert!(cluster.exists().is_empty());
 }
 
+/// The image streams of a cluster with a registry; nobody outside reaches it unless it is `exposed`.
+fn add_registry(cluster: &EmulatedCluster, exposed: bool) {
+    cluster.add_namespace("openshift", &Value::Null);
+    let mut status = json!({"dockerImageRepository": "registry.svc:5000/openshift/cli"});
+    if exposed {
+        status["publicDockerImageRepository"] = "registry.example/openshift/cli".into();
+    }
+    cluster.add(
+        "/apis/image.openshift.io/v1/namespaces/openshift/imagestreams",
+        json!({"metadata": {"name": "cli"}, "status": status}),
+    );
+}
+
+#[tokio::test]
+async fn a_project_knows_where_the_registry_is() {
+    for (label, exposed, host) in [
+        ("type: project", true, Some("registry.svc:5000")),
+        ("type: project", false, Some("registry.svc:5000")),
+        (
+            "type: project, registry-external: true",
+            true,
+            Some("registry.example"),
+        ),
+        ("type: project, registry-access: none", true, None),
+        ("type: pod, image: i", true, None),
+    ] {
+        let cluster = Arc::new(EmulatedCluster::default());
+        add_registry(&cluster, exposed);
+        let driver = driver(&cluster, options("registry", "openshift", label));
+        let instance = create(&driver, &order("registry", 1)).await.unwrap();
+        let properties: Option<Value> = instance.node_properties.decode().unwrap();
+        let expected = host.map(|host| {
+            json!({"registry": {"host": host, "namespace": "main-0000000001", "pull_secret": "dockercfg"}})
+        });
+        assert_eq!(properties, expected, "{label}");
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_is_not_there_is_missed_only_by_those_who_ask_for_it() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    let without = driver(&cluster, options("registry", "openshift", "type: project"));
+    let instance = create(&without, &order("registry", 1)).await.unwrap();
+    assert!(instance.node_properties.is_null());
+    add_registry(&cluster, false);
+    let label = "type: project, registry-external: true";
+    let driver = driver(&cluster, options("registry", "openshift", label));
+    let (error, _) = create(&driver, &order("registry", 2)).await.unwrap_err();
+    assert!(error.to_string().contains("registry-external"), "{error}");
+}
+
 #[tokio::test]
 async fn a_pod_in_a_project_of_its_own() {
     let cluster = Arc::new(EmulatedCluster::default());

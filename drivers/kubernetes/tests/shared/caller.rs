@@ -10,7 +10,7 @@ use nodeyard_driver::{
     Step, SystemId, Target,
 };
 use nodeyard_driver_kubernetes::{Connect, KubernetesDriver, Options};
-use nodeyard_model::{ConnectionPort, NodeId, ProviderName, Timestamp};
+use nodeyard_model::{ConnectionPort, NodeId, Opaque, ProviderName, Timestamp};
 use nodeyard_nodescan::NetworkScanner;
 use serde_json::Value;
 
@@ -50,7 +50,6 @@ pub(crate) fn options_named(
         Section::OpenShiftPods(section) => Options::openshiftpods(section, owner),
         other => panic!("{other:?}"),
     }
-    .unwrap()
 }
 
 pub(crate) fn driver_through(
@@ -81,6 +80,16 @@ pub(crate) fn order_named(system: &str, number: u32, pool: &str, label: &str) ->
         tags: owner(system).node_tags(node(number), pool.into()),
         az: None,
         request: RequestAttributes::default(),
+    }
+}
+
+/// What Zuul says of a request for a job of a buildset.
+pub(crate) fn of_buildset(uuid: &str, tenant: Option<&str>) -> RequestAttributes {
+    let data = serde_json::json!({"build_set_uuid": uuid, "job_name": "job"});
+    RequestAttributes {
+        requestor_data: Opaque::encode(&data).unwrap(),
+        tenant_name: tenant.map(Into::into),
+        ..RequestAttributes::default()
     }
 }
 

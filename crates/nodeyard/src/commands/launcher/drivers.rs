@@ -102,7 +102,8 @@ impl Drivers {
             config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
             #[cfg(feature = "kubernetes")]
             config::Driver::Kubernetes(section) => {
-                clusters::kubernetes(section, owner, Arc::clone(&self.scanner))
+                let scanner = Arc::clone(&self.scanner);
+                Ok(clusters::kubernetes(section, owner, scanner))
             }
             config::Driver::OpenStack(section) => {
                 let options = openstack::Options::of(section, owner)?;
@@ -111,11 +112,13 @@ impl Drivers {
             }
             #[cfg(feature = "kubernetes")]
             config::Driver::OpenShift(section) => {
-                clusters::openshift(section, owner, Arc::clone(&self.scanner))
+                let scanner = Arc::clone(&self.scanner);
+                Ok(clusters::openshift(section, owner, scanner))
             }
             #[cfg(feature = "kubernetes")]
             config::Driver::OpenShiftPods(section) => {
-                clusters::openshiftpods(section, owner, Arc::clone(&self.scanner))
+                let scanner = Arc::clone(&self.scanner);
+                Ok(clusters::openshiftpods(section, owner, scanner))
             }
             other => Err(Error::permanent(format!(
                 "the `{}` driver is not part of this program",

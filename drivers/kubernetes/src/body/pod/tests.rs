@@ -12,6 +12,7 @@ fn body(driver: &str, holder: HolderKind, text: &str) -> Value {
         holder,
         labels,
         annotations: Map::new(),
+        host_keys: None,
     };
     plan.body().unwrap()
 }
@@ -146,6 +147,7 @@ fn two_side_cars_are_one_too_many() {
         holder: HolderKind::Namespace,
         labels: Map::new(),
         annotations: Map::new(),
+        host_keys: None,
     };
     assert!(plan.body().is_err());
 }

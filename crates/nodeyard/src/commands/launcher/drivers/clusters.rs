@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodeyard_config::{Kubernetes, OpenShift, OpenShiftPods};
-use nodeyard_driver::{Driver, Error, Owner};
+use nodeyard_driver::{Driver, Owner};
 use nodeyard_driver_kubernetes::{Kubeconfig, KubernetesDriver, Options};
 use nodeyard_nodescan::Scanner;
 
@@ -11,24 +11,24 @@ pub(super) fn kubernetes(
     section: &Kubernetes,
     owner: Owner,
     scanner: Arc<dyn Scanner>,
-) -> Result<Arc<dyn Driver>, Error> {
-    Ok(connected(Options::kubernetes(section, owner)?, scanner))
+) -> Arc<dyn Driver> {
+    connected(Options::kubernetes(section, owner), scanner)
 }
 
 pub(super) fn openshift(
     section: &OpenShift,
     owner: Owner,
     scanner: Arc<dyn Scanner>,
-) -> Result<Arc<dyn Driver>, Error> {
-    Ok(connected(Options::openshift(section, owner)?, scanner))
+) -> Arc<dyn Driver> {
+    connected(Options::openshift(section, owner), scanner)
 }
 
 pub(super) fn openshiftpods(
     section: &OpenShiftPods,
     owner: Owner,
     scanner: Arc<dyn Scanner>,
-) -> Result<Arc<dyn Driver>, Error> {
-    Ok(connected(Options::openshiftpods(section, owner)?, scanner))
+) -> Arc<dyn Driver> {
+    connected(Options::openshiftpods(section, owner), scanner)
 }
 
 fn connected(options: Options, scanner: Arc<dyn Scanner>) -> Arc<dyn Driver> {

@@ -1,0 +1,78 @@
+//! Namespaces of one buildset that may look at each other's services.
+//!
+//! Whoever comes later sees to both directions, so that of two that come at once at least one sees the other. What a
+//! namespace grants goes with it; that it is granted to one that has gone harms nobody, for names are not used again.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt as _;
+use nodeyard_config::{ClusterLabel, PeerAccess};
+use nodeyard_driver::{CreateOrder, Error, ErrorClass};
+
+use super::{KubernetesDriver, Link};
+use crate::api::escape;
+use crate::body::rights;
+use crate::buildset::{BUILDSET, Buildset, PEERS};
+use crate::holder::Place;
+use crate::names;
+
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces";
+
+/// The buildset that may look at the services of a node of the label, if any.
+pub(super) fn open_to(label: &ClusterLabel, order: &CreateOrder) -> Option<Buildset> {
+    match label.buildset_peer_access {
+        PeerAccess::Services => Buildset::of(&order.request),
+        PeerAccess::None => None,
+    }
+}
+
+impl KubernetesDriver {
+    pub(super) async fn meet_peers(
+        &self,
+        link: &Link,
+        namespace: &str,
+        buildset: &Buildset,
+    ) -> Result<(), Error> {
+        for peer in self.peers(link, namespace, buildset).await? {
+            self.let_look(link, namespace, &peer).await?;
+            match self.let_look(link, &peer, namespace).await {
+                Err(error) if error.class() == ErrorClass::Retry => {
+                    let there = self.holders(link).get(&Place::space(peer.as_str())).await?;
+                    if there.is_some_and(|there| !there.leaving) {
+                        return Err(error);
+                    }
+                }
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The other namespaces of a buildset, in the order of their names.
+    pub(super) async fn peers(
+        &self,
+        link: &Link,
+        namespace: &str,
+        buildset: &Buildset,
+    ) -> Result<Vec<String>, Error> {
+        let system = names::label_value(self.options.owner.system.as_str());
+        let buildset = buildset.as_str();
+        let selector = format!("nodeyard_system_id={system},{BUILDSET}={buildset},{PEERS}");
+        let query = format!("labelSelector={}", escape(&selector));
+        let path = "/api/v1/namespaces";
+        let found = link.api.list::<Namespace>("list namespaces", path, &query);
+        let found = found.await?.into_iter();
+        let staying = found.filter(|space| space.metadata.deletion_timestamp.is_none());
+        let names = staying.map(|space| space.name_any());
+        Ok(names.filter(|name| name != namespace).collect())
+    }
+
+    /// Lets one namespace look at the services of another.
+    async fn let_look(&self, link: &Link, at: &str, from: &str) -> Result<(), Error> {
+        let (role, binding) = (rights::role_of_peers(), rights::binding_of_peer(from));
+        let api = &link.api;
+        api.ensure("make a role", &format!("{ROLES}/{at}/roles"), &role)
+            .await?;
+        let path = format!("{ROLES}/{at}/rolebindings");
+        api.ensure("bind a role", &path, &binding).await
+    }
+}
