@@ -31,4 +31,5 @@ mod qemu;
 mod request;
 mod store;
 mod store_faults;
+mod two_hosts;
 mod up;
