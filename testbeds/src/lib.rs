@@ -11,6 +11,7 @@ pub mod gearman;
 pub mod nodepool_suite;
 
 mod certificates;
+mod checkout;
 mod cluster;
 mod ensemble;
 mod nodepool;
@@ -25,6 +26,7 @@ pub mod zuul;
 mod zuul_client;
 
 pub use certificates::{Authority, Certificates, Identity};
+pub use checkout::checkout;
 pub use cluster::Cluster;
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Job;
 use super::configuration::REPOSITORIES;
-use crate::python::testbeds;
+use crate::checkout::testbeds;
 
 const WORKING_COPIES: &str = "work";
 

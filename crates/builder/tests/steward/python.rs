@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodeyard_model::{BuildState, UploadState};
+use nodeyard_testbeds::checkout;
 use nodeyard_testbeds::gearman::Peer;
 
 use crate::bed::{
@@ -12,16 +13,14 @@ use crate::bed::{
 };
 use crate::worker::{Cloud, ScriptedWorker};
 
-const TESTBEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testbeds");
-
 /// Does as much as Nodepool expects of diskimage-builder.
 const BUILD: &str = r#"#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 echo image > "$2.qcow2"
 "#;
 
-fn clouds() -> String {
-    format!("{TESTBEDS}/python/roomy_cloud/clouds.yaml")
+fn clouds() -> PathBuf {
+    checkout().join("testbeds/python/roomy_cloud/clouds.yaml")
 }
 
 /// A directory with Python's configuration for a store.
@@ -35,7 +34,7 @@ impl Python {
         let Store::ZooKeeper { chroot } = store else {
             panic!("Python knows only ZooKeeper");
         };
-        let found = Command::new(format!("{TESTBEDS}/python/install.sh"))
+        let found = Command::new(checkout().join("testbeds/python/install.sh"))
             .args(["--find", "nodepool"])
             .output()
             .unwrap();
@@ -89,7 +88,7 @@ impl Python {
     }
 
     fn builder(&self) -> Peer {
-        let clouds = format!("OS_CLIENT_CONFIG_FILE={}", clouds());
+        let clouds = format!("OS_CLIENT_CONFIG_FILE={}", clouds().display());
         let builder = self.programs.join("nodepool-builder").display().to_string();
         Peer::start("env", &[&clouds, &builder, "-f", "-c", &self.config()]).unwrap()
     }
