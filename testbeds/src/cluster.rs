@@ -90,7 +90,7 @@ impl Cluster {
         command
             .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
             .args(["--ipc", "--uts", "--net"])
-            .arg(crate::python::testbeds().join("kubernetes/start.sh"))
+            .arg(crate::checkout::testbeds().join("kubernetes/start.sh"))
             .arg(path)
             .arg(program)
             .arg(place.join(IMAGES))

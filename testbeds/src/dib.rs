@@ -9,8 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use crate::checkout::testbeds;
 use crate::process::is_root;
-use crate::python::{environment, testbeds};
+use crate::python::environment;
 
 /// The element, which takes everything it needs from the environment.
 pub const ELEMENT: &str = "nodeyard-tiny";

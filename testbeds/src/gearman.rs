@@ -4,12 +4,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+use crate::checkout::testbeds;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -219,9 +221,7 @@ fn tied(program: impl AsRef<std::ffi::OsStr>) -> Command {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("gearman")
-        .join(name)
+    testbeds().join("gearman").join(name)
 }
 
 fn gear_python() -> PathBuf {

@@ -12,6 +12,7 @@ pub mod nodepool_suite;
 pub mod openstack;
 
 mod certificates;
+mod checkout;
 mod cluster;
 mod ensemble;
 mod nodepool;
@@ -28,6 +29,7 @@ pub mod zuul;
 mod zuul_client;
 
 pub use certificates::{Authority, Certificates, Identity};
+pub use checkout::checkout;
 pub use cluster::Cluster;
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;

@@ -9,8 +9,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::checkout::testbeds;
 use crate::process::{Log, Process, tail, temporary_directory, tied};
-use crate::python::{self, testbeds};
+use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
 const PROGRAM: &str = "nodepool-launcher";

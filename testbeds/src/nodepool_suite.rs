@@ -10,8 +10,9 @@ use std::{fs, thread};
 
 use anyhow::{Context, Result};
 
+use crate::checkout::testbeds;
 use crate::process::tied;
-use crate::python::{self, testbeds};
+use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
 /// Tests at once. They wait most of the time.

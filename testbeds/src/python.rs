@@ -1,10 +1,12 @@
 //! The Python programs that `make testbeds` has installed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::checkout::testbeds;
 
 /// The root of the environment with schemathesis.
 pub fn schemathesis() -> Result<PathBuf> {
@@ -37,9 +39,4 @@ pub(crate) fn find(script: &str, arguments: &[&str]) -> Result<PathBuf> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
-}
-
-/// The directory of this crate, where the scripts are.
-pub(crate) fn testbeds() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }

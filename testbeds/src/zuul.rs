@@ -33,8 +33,9 @@ use tempfile::TempDir;
 use self::configuration::{JOBS, JOBS_SEEN_BY_EXECUTOR, Settings, TEMPORARY};
 use self::database::Database;
 use self::web::Web;
+use crate::checkout::testbeds;
 use crate::process::{Process, enclosed, free_ports, is_root, show, temporary_directory};
-use crate::python::{self, testbeds};
+use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
 const TENANT: &str = "bed";

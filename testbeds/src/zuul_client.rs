@@ -12,8 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::checkout::testbeds;
 use crate::process::{Log, Process, tail, temporary_directory, tied};
-use crate::python::{self, testbeds};
+use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);

@@ -94,7 +94,7 @@ impl Shared {
         for node in &nodes {
             let attempt = self.registry.nodes().lock(*node, Patience::None).await?;
             let mut locked = attempt.held().context("the node is gone")?;
-            locked.value.allocated_to = Some(id);
+            locked.value.allocated_to = Some(id.into());
             let nodes = self.registry.nodes();
             nodes.store(&locked.guard, *node, &locked.value).await?;
             held.push(locked.guard);

@@ -1,6 +1,6 @@
 //! The two launchers as processes, and what they take of the machine.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use nodeyard_model::layout;
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{TreePath, ext};
-use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
+use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer, checkout};
 
 use super::zuul::Zuul;
 use crate::zookeeper;
@@ -145,7 +145,7 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
 /// The binary as it is now, never one that was left from before; optimised if this program is.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let manifest = checkout().join("Cargo.toml");
     let profile = if OPTIMISED { "release" } else { "dev" };
     let status = Command::new(cargo)
         .args(["build", "--profile", profile, "--locked", "--quiet"])

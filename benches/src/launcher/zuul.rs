@@ -156,7 +156,7 @@ impl Zuul {
         let nodes = self.registry.nodes();
         let read = nodes.get(id).await?.context("a node is gone")?.value;
         ensure!(
-            read.allocated_to == Some(request) && read.state == NodeState::Ready,
+            read.request() == Some(request) && read.state == NodeState::Ready,
             "node {id} is {} and not for {request}",
             read.state.as_str()
         );

@@ -10,9 +10,9 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use nodeyard_config::{Mode, render, schema};
+use nodeyard_testbeds::checkout;
 use support::{assert_golden, files, load_file};
 
 #[test]
@@ -111,5 +111,5 @@ fn the_reference_in_the_docs_is_current() {
 }
 
 fn docs() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+    checkout().join("docs")
 }

@@ -12,10 +12,11 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use nodeyard_config::Mode;
+use nodeyard_testbeds::checkout;
 use serde_json::{Map, Value, json};
 use support::{files, load_file};
 
@@ -51,7 +52,7 @@ fn python() -> PathBuf {
     if let Some(venv) = std::env::var_os("NODEYARD_NODEPOOL_VENV") {
         return PathBuf::from(venv).join("bin/python");
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbeds/python/install.sh");
+    let script = checkout().join("testbeds/python/install.sh");
     let found = Command::new(script).args(["--find", "nodepool"]).output();
     match found {
         Ok(found) if found.status.success() => {
@@ -90,7 +91,7 @@ fn load_with_nodepool(files: &[PathBuf]) -> Value {
     let cloud = json!({"auth": {"auth_url": "http://127.0.0.1:1/v3", "username": "u", "password": "p", "project_name": "p"}});
     let all = json!({"clouds": {"vexxhost": cloud, "other": cloud, "c": cloud, "fake": cloud}});
     fs::write(&clouds, all.to_string()).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nodepool_values.py");
+    let script = checkout().join("crates/config/tests/nodepool_values.py");
     let output = Command::new(python())
         .arg(script)
         .args(files)

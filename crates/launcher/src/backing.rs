@@ -273,7 +273,7 @@ enum Accepted {
 }
 
 fn is_given(node: &Node, request: RequestId) -> bool {
-    node.state == NodeState::Ready && node.allocated_to == Some(request)
+    node.state == NodeState::Ready && node.request() == Some(request)
 }
 
 fn user_data(id: NodeId, note: &Note) -> store::Result<nodeyard_model::Opaque> {

@@ -56,7 +56,7 @@ async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
 fn allocated_to(ctx: &Context, request: RequestId) -> Vec<NodeId> {
     let mut nodes = Vec::new();
     ctx.nodes.for_each(|node| {
-        if node.value.allocated_to == Some(request) {
+        if node.value.request() == Some(request) {
             nodes.push(node.id);
         }
     });

@@ -45,7 +45,7 @@ async fn settle(ctx: &Context, provider: Option<&Provider>, id: NodeId) -> Resul
             return Ok(Settled::Done);
         }
     };
-    let request_exists = match held.value.allocated_to {
+    let request_exists = match held.value.request() {
         Some(request) => ctx.registry.requests().get(request).await?.is_some(),
         None => false,
     };
@@ -67,7 +67,8 @@ async fn free(id: NodeId, held: Held<Node>) -> Result<Settled> {
     let freed = held
         .value
         .allocated_to
-        .and_then(|request| protocol::node::free(Some(&held.value), request).ok());
+        .clone()
+        .and_then(|holder| protocol::node::free(Some(&held.value), holder).ok());
     if let Some(freed) = freed {
         let ops = vec![
             set_node(id, &freed, held.stat.version)?,
@@ -180,7 +181,7 @@ pub(crate) async fn collect(ctx: Context, request: RequestId, nodes: Vec<NodeId>
     let work = async {
         for id in nodes {
             if let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() {
-                if held.value.allocated_to == Some(request) {
+                if held.value.request() == Some(request) {
                     free(id, held).await?;
                 } else {
                     held.guard.release().await?;

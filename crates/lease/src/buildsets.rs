@@ -97,7 +97,7 @@ impl Buildsets {
             }
         });
         book.nodes.for_each(|item| {
-            let request = item.value.allocated_to;
+            let request = item.value.request();
             if let Some(origin) = request.and_then(|request| known.get(&request)) {
                 let buildset = found.entry(origin).or_insert_with(|| empty(origin));
                 buildset.nodes.push((item.id, item.value));
@@ -147,7 +147,7 @@ async fn follow(known: Arc<Known>, requests: View<RequestShape>, nodes: View<Nod
 
 fn forget(known: &Known, requests: &View<RequestShape>, nodes: &View<NodeShape>) {
     let mut needed = HashSet::new();
-    nodes.for_each(|item| needed.extend(item.value.allocated_to));
+    nodes.for_each(|item| needed.extend(item.value.request()));
     requests.for_each(|item| {
         needed.insert(item.id);
     });

@@ -186,7 +186,7 @@ pub fn place<'a>(lease: &Lease, nodes: impl IntoIterator<Item = &'a Node>) -> Pl
 
 /// A node that a request was fulfilled with and that nobody has touched since.
 fn is_given(node: &Node, request: RequestId) -> bool {
-    node.state == NodeState::Ready && node.allocated_to == Some(request)
+    node.state == NodeState::Ready && node.request() == Some(request)
 }
 
 /// True for a node that is used under the lease.

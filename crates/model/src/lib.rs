@@ -26,7 +26,7 @@ pub use ids::{BuildId, NodeId, RequestId, UploadId};
 pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};
 pub use json::{Flaw, Opaque};
 pub use names::{ImageName, InvalidName, Label, LauncherId, PoolName, ProviderName, TenantName};
-pub use node::{ConnectionPort, Node};
+pub use node::{Allocation, ConnectionPort, Node};
 pub use quota::{Limits, Quantity, ResourceName, Resources};
 pub use record::{OtherKeys, Record, RecordError};
 pub use request::{NodeRequest, RequestOrder};

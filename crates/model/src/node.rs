@@ -1,5 +1,6 @@
 //! Nodes: machines, pods and slots, from the moment they are planned until they are gone.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -29,7 +30,7 @@ record! {
         "provider" => provider: Option<ProviderName> = None;
         "pool" => pool: Option<PoolName> = None;
         /// The request it is given to. Zuul refuses a node that does not name its request.
-        "allocated_to" => allocated_to: Option<RequestId> = None;
+        "allocated_to" => allocated_to: Option<Allocation> = None;
         "launcher" => launcher: Option<LauncherId> = None;
         "created_time" => created_time: Option<Timestamp> = None;
         "tenant_name" => tenant_name: Option<TenantName> = None;
@@ -88,6 +89,62 @@ impl Node {
         Self {
             created_time: Some(now),
             ..Self::new(NodeState::Init, now)
+        }
+    }
+
+    /// The request it is given to; none also if what it names can be no request.
+    pub fn request(&self) -> Option<RequestId> {
+        self.allocated_to.as_ref().and_then(Allocation::request)
+    }
+}
+
+/// Whom a node is given to.
+///
+/// To Python this is any text. One that no request can be called by stays as it is, and means what it means there: a
+/// request that is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allocation {
+    Request(RequestId),
+    Other(Box<str>),
+}
+
+impl Allocation {
+    pub fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::Request(id) => Some(*id),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+impl From<RequestId> for Allocation {
+    fn from(id: RequestId) -> Self {
+        Self::Request(id)
+    }
+}
+
+impl fmt::Display for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(id) => id.fmt(f),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Field for Allocation {
+    fn read(value: &RawValue) -> Result<Self, Flaw> {
+        let text = json::text(value)?;
+        Ok(match text.parse() {
+            Ok(id) => Self::Request(id),
+            Err(_) => Self::Other(text.into()),
+        })
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Request(id) => id.write(out),
+            Self::Other(text) => text.write(out),
         }
     }
 }
@@ -235,6 +292,22 @@ mod tests {
     }
 
     #[test]
+    fn a_node_may_be_given_to_what_is_no_request() {
+        let node = read(r#", "allocated_to": "200-0000000042""#);
+        assert_eq!(node.request(), "200-0000000042".parse().ok());
+        for text in ["", "0000000042", "static driver", r#"a \"b\" \u0001 ü"#] {
+            let node = read(&format!(r#", "allocated_to": "{text}""#));
+            assert!(matches!(node.allocated_to, Some(Allocation::Other(_))));
+            assert_eq!(node.request(), None);
+            let written = written(&node);
+            assert!(
+                written.contains(&format!(r#""allocated_to": "{text}""#)),
+                "{written}"
+            );
+        }
+    }
+
+    #[test]
     fn what_would_break_zuul_is_not_written() {
         let node = read(
             r#", "id": "0000000001", "label": "x", "lock": 1, "stat": {}, "_keys": [],
@@ -267,6 +340,10 @@ mod tests {
             (
                 r#", "resources": {"ram": "much"}"#,
                 "key `resources.ram`: expected a number, found a string",
+            ),
+            (
+                r#", "allocated_to": 42"#,
+                "key `allocated_to`: expected a string, found a number",
             ),
             (
                 r#", "state_time": []"#,

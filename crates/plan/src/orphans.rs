@@ -3,7 +3,7 @@
 //! Everything named here is only suspected from afar. Take the lock without waiting, read the record again and let
 //! [`protocol`](crate::protocol) decide; whoever still works on it holds the lock.
 
-use nodeyard_model::{NodeId, NodeState, RequestId};
+use nodeyard_model::{Allocation, NodeId, NodeState, RequestId};
 
 use crate::world::World;
 use crate::world::queue::Stage;
@@ -15,7 +15,7 @@ pub struct Orphans {
     /// Unlocked in a state that nobody leaves a node in, or that says it is to go: delete them.
     pub nodes: Vec<(NodeId, NodeState)>,
     /// Allocated to a request that is gone: ready nodes become free, others are deleted.
-    pub stranded: Vec<(NodeId, RequestId)>,
+    pub stranded: Vec<(NodeId, Allocation)>,
     /// Records without content: remove them.
     pub empty: Vec<NodeId>,
 }
@@ -45,7 +45,7 @@ pub fn find(world: &World) -> Orphans {
             let provider = node.provider.as_ref();
             !node.locked && provider.is_some_and(|name| world.providers.contains_key(name))
         })
-        .filter_map(|(id, node)| Some((id, node.allocated_to?)))
+        .filter_map(|(id, node)| Some((id, node.allocated_to.clone()?)))
         .collect();
     Orphans {
         requests,

@@ -26,7 +26,7 @@ pub mod node;
 pub mod request;
 
 use nodeyard_model::request::LabelMismatch;
-use nodeyard_model::{NodeState, RequestId, RequestState};
+use nodeyard_model::{Allocation, NodeState, RequestState};
 
 /// Why nothing may be written. Unlock, and look again when the record changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,15 +39,15 @@ pub enum Refused {
     Declined,
     #[error("the node is {state} by now")]
     NodeIs { state: NodeState },
-    #[error("the node is allocated to {}", Holder(*.to))]
-    AllocatedTo { to: Option<RequestId> },
+    #[error("the node is allocated to {}", Holder(.to.as_ref()))]
+    AllocatedTo { to: Option<Allocation> },
     #[error("the request cannot be fulfilled")]
     Mismatch(#[from] LabelMismatch),
 }
 
-struct Holder(Option<RequestId>);
+struct Holder<'a>(Option<&'a Allocation>);
 
-impl std::fmt::Display for Holder {
+impl std::fmt::Display for Holder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(request) => write!(f, "request {request}"),

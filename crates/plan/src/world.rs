@@ -363,9 +363,10 @@ impl World {
     fn judge_stranded(&mut self, id: NodeId) {
         let stranded = self.fleet.node(id).is_some_and(|node| {
             matches!(node.state, NodeState::Ready | NodeState::Init)
-                && node
-                    .allocated_to
-                    .is_some_and(|request| self.queue.get(request).is_none())
+                && node.allocated_to.as_ref().is_some_and(|to| {
+                    let request = to.request().and_then(|id| self.queue.get(id));
+                    request.is_none()
+                })
         });
         if stranded {
             self.stranded.insert(id);

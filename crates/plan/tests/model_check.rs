@@ -92,12 +92,12 @@ impl Machine {
         let mut record = Node::new(self.state, *NOW);
         record.provider = Some(PROVIDER.clone());
         record.labels = vec![LABEL.clone()];
-        record.allocated_to = self.allocated.map(|request| REQUEST_IDS[request]);
+        record.allocated_to = self.allocated.map(|request| REQUEST_IDS[request].into());
         record
     }
 
     fn of(record: &Node) -> Self {
-        let id = record.allocated_to;
+        let id = record.request();
         Self {
             state: record.state,
             allocated: id.map(|id| REQUEST_IDS.iter().position(|r| *r == id).unwrap()),

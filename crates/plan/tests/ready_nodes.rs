@@ -261,7 +261,7 @@ impl Store {
         let Some((id, mut request)) = pick(&self.requests, pending, nth) else {
             return;
         };
-        let of_request = |node: &Node| node.allocated_to == Some(id);
+        let of_request = |node: &Node| node.request() == Some(id);
         let ready = |node: &Node| of_request(node) && node.state == NodeState::Ready;
         if let Some((node, _)) = pick(&self.nodes, ready, 0) {
             self.history.push(Write::Lock(node, false));

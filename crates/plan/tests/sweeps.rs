@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::{Launcher, ask, cost, limits, node_id, request_id, setup, time};
-use nodeyard_model::{Label, Node, NodeState, ProviderName, RequestState};
+use nodeyard_model::{Allocation, Label, Node, NodeState, ProviderName, RequestState};
 use nodeyard_plan::expiry::{self, Reason};
 use nodeyard_plan::leaks::{self, Leaks, Owner, Resource, Sightings, Uploads};
-use nodeyard_plan::orphans;
 use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, locks, min_ready};
+use nodeyard_plan::{orphans, protocol};
 
 fn launcher() -> Launcher {
     let mut launcher = Launcher::new(Policy::default());
@@ -95,7 +95,7 @@ fn old_nodes_expire_and_the_next_look_is_known() {
     world.put_node(node_id(1), &node(NodeState::Ready, 100.0));
     world.put_node(node_id(2), &node(NodeState::Ready, 900.0));
     let mut allocated = node(NodeState::Ready, 100.0);
-    allocated.allocated_to = Some(request_id(200, 7));
+    allocated.allocated_to = Some(request_id(200, 7).into());
     world.put_node(node_id(3), &allocated);
     let mut held = node(NodeState::Hold, 500.0);
     held.hold_expiration = Some(400);
@@ -141,13 +141,18 @@ fn orphans_are_what_nobody_holds() {
     }
     world.set_node_locked(node_id(5), true);
     let mut given = node(NodeState::Ready, 1.0);
-    given.allocated_to = Some(request_id(200, 1));
+    given.allocated_to = Some(request_id(200, 1).into());
     world.put_node(node_id(6), &given);
-    given.allocated_to = Some(request_id(200, 2));
+    given.allocated_to = Some(request_id(200, 2).into());
     world.put_node(node_id(7), &given);
     given.state = NodeState::Hold;
     world.put_node(node_id(8), &given);
     world.put_empty_node(node_id(9));
+    // What no request can be called by is as good as a request that is gone.
+    let text = Allocation::Other("static driver".into());
+    let mut given = node(NodeState::Ready, 1.0);
+    given.allocated_to = Some(text.clone());
+    world.put_node(node_id(10), &given);
     let mut pending = ask(&["small"], time(1.0));
     pending.state = RequestState::Pending;
     world.put_request(request_id(200, 1), &pending, time(1.0));
@@ -156,7 +161,14 @@ fn orphans_are_what_nobody_holds() {
     assert_eq!(found.requests, [request_id(200, 1)]);
     let building = (node_id(1), NodeState::Building);
     assert_eq!(found.nodes, [building, (node_id(2), NodeState::Used)]);
-    assert_eq!(found.stranded, [(node_id(7), request_id(200, 2))]);
+    let gone = request_id(200, 2).into();
+    assert_eq!(
+        found.stranded,
+        [(node_id(7), gone), (node_id(10), text.clone())]
+    );
+    assert!(protocol::node::free(Some(&given), request_id(200, 2)).is_err());
+    let freed = protocol::node::free(Some(&given), text).unwrap();
+    assert_eq!(freed.allocated_to, None);
     assert_eq!(found.empty, [node_id(9)]);
 
     world.set_node_locked(node_id(1), true);
@@ -168,7 +180,7 @@ fn orphans_are_what_nobody_holds() {
     );
     world.remove_request(request_id(200, 1));
     let stranded = orphans::find(world).stranded;
-    assert_eq!(stranded.len(), 2, "its request is gone, too");
+    assert_eq!(stranded.len(), 3, "its request is gone, too");
 }
 
 #[test]

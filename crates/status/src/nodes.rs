@@ -74,7 +74,7 @@ fn cells(NodeRow { id, node, locked }: &NodeRow<'_>) -> Vec<Cell> {
         Cell::from(node.username.as_deref()),
         port(&node.connection_port),
         Cell::from(node.launcher.as_ref().map(LauncherId::as_str)),
-        Cell::from(node.allocated_to.map(|id| id.to_string())),
+        Cell::from(node.allocated_to.as_ref().map(ToString::to_string)),
         Cell::from(node.hold_job.as_deref()),
         Cell::from(node.comment.as_deref()),
         Cell::Json(node.user_data.clone()),

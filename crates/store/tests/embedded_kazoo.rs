@@ -12,13 +12,14 @@ use std::process::Stdio;
 
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::socket;
+use nodeyard_testbeds::checkout;
 use tokio::io::{AsyncBufReadExt, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::process::Command;
 use tokio::sync::watch;
 
 fn python() -> PathBuf {
-    let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbeds/python/install.sh");
+    let install = checkout().join("testbeds/python/install.sh");
     let output = std::process::Command::new(install)
         .args(["--find", "kazoo"])
         .stderr(Stdio::inherit())
@@ -66,7 +67,7 @@ async fn kazoo_works() {
     tokio::spawn(forward(listener, socket, drops));
 
     let mut script = Command::new(python())
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded_kazoo.py"))
+        .arg(checkout().join("crates/store/tests/embedded_kazoo.py"))
         .arg(address.to_string())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

@@ -353,7 +353,7 @@ impl<'a> Picture<'a> {
             return End::Open;
         }
         let Some(note) = &held.note else {
-            let request = held.node.allocated_to;
+            let request = held.node.request();
             let is_taken = request.is_some_and(|id| self.survey.asked.contains_key(&id));
             return if is_taken {
                 End::Open

@@ -12,7 +12,7 @@ pub(super) struct Sweeper(Child);
 
 impl Sweeper {
     pub(super) fn start(directory: &Path, control_group: &str) -> Result<Self> {
-        let mut command = Command::new(crate::python::testbeds().join("kubernetes/sweep.sh"));
+        let mut command = Command::new(crate::checkout::testbeds().join("kubernetes/sweep.sh"));
         command.arg(directory).arg(control_group);
         // What interrupts the test is not for it.
         command.process_group(0);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::configuration::REPOSITORIES;
 use super::{Job, ZuulOptions};
-use crate::python::testbeds;
+use crate::checkout::testbeds;
 
 const WORKING_COPIES: &str = "work";
 

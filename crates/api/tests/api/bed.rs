@@ -66,7 +66,7 @@ impl Fleet {
         held.hold_job = Some("acme job".into());
         held.comment = Some("br\u{f6}ken \"<b>".into());
         held.az = Some("nova".into());
-        held.allocated_to = Some(request_id);
+        held.allocated_to = Some(request_id.into());
         held.public_ipv6 = Some("2001:db8::1".into());
         held.connection_port = serde_json::from_str("{\"token\": \"hush\"}").unwrap();
         let old = node("gone.cloud", &["old.label"], NodeState::InUse);

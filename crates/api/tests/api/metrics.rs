@@ -1,13 +1,13 @@
 //! All names and help texts of Prometheus' metrics, with values.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use nodeyard_api::metrics::Launch;
 use nodeyard_api::{LaunchResult, Metrics};
 use nodeyard_model::{Limits, ResourceName};
 use nodeyard_store::TreePath;
+use nodeyard_testbeds::checkout;
 
 use crate::bed::{Fleet, Served, create, embedded, provider};
 use crate::http::get;
@@ -63,7 +63,7 @@ async fn metrics_are_the_golden_ones() {
 /// Compares a page with the file that has it.
 pub(crate) fn assert_golden(file: &str, shown: &str) {
     let shown = shown.replace(env!("CARGO_PKG_VERSION"), "VERSION");
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let golden = checkout().join("crates/api/tests/golden");
     let golden = golden.join(file);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&golden, &shown).unwrap();

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use nodeyard_model::NodeState;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
-use nodeyard_testbeds::ZooKeeperServer;
+use nodeyard_testbeds::{ZooKeeperServer, checkout};
 use tempfile::TempDir;
 
 use crate::bed::{DEADLINE, Fleet, Served, eventually, node};
@@ -82,8 +82,7 @@ impl Drop for Python {
 }
 
 fn environment() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let script = root.join("../../testbeds/python/install.sh");
+    let script = checkout().join("testbeds/python/install.sh");
     let output = Command::new(script)
         .args(["--find", "nodepool"])
         .output()

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodeyard_model::{BuildState, UploadState};
+use nodeyard_testbeds::checkout;
 use nodeyard_testbeds::gearman::Peer;
 use nodeyard_testbeds::store::shared_zookeeper;
 
 use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs};
 use crate::worker::{Cloud, ScriptedWorker};
-
-const TESTBEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testbeds");
 
 /// Does as much as Nodepool expects of diskimage-builder.
 const BUILD: &str = r#"#!/bin/sh
@@ -19,8 +18,8 @@ while [ "$1" != -o ]; do shift; done
 echo image > "$2.qcow2"
 "#;
 
-fn clouds() -> String {
-    format!("{TESTBEDS}/python/roomy_cloud/clouds.yaml")
+fn clouds() -> PathBuf {
+    checkout().join("testbeds/python/roomy_cloud/clouds.yaml")
 }
 
 /// A directory with Python's configuration for a store.
@@ -34,7 +33,7 @@ impl Python {
         let Store::ZooKeeper { chroot } = store else {
             panic!("Python knows only ZooKeeper");
         };
-        let found = Command::new(format!("{TESTBEDS}/python/install.sh"))
+        let found = Command::new(checkout().join("testbeds/python/install.sh"))
             .args(["--find", "nodepool"])
             .output()
             .unwrap();
@@ -88,7 +87,7 @@ impl Python {
     }
 
     fn builder(&self) -> Peer {
-        let clouds = format!("OS_CLIENT_CONFIG_FILE={}", clouds());
+        let clouds = format!("OS_CLIENT_CONFIG_FILE={}", clouds().display());
         let builder = self.programs.join("nodepool-builder").display().to_string();
         Peer::start("env", &[&clouds, &builder, "-f", "-c", &self.config()]).unwrap()
     }

@@ -5,11 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nodeyard_config::{Config, Diagnostics, Environment, Mode, load_bytes};
+use nodeyard_testbeds::checkout;
 
 pub(crate) fn corpus(kind: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/corpus")
-        .join(kind)
+    checkout().join("crates/config/tests/corpus").join(kind)
 }
 
 /// The YAML files of one part of the corpus, in order; secure files belong to another one.

@@ -23,8 +23,9 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Room kept for reading.
 const READ_AHEAD: usize = 8 << 10;
 
-/// Frames of one connection that are acted on before others get their turn.
-const BATCH: usize = 64;
+/// Frames of one connection that are acted on before others get their turn. Few, so that of many jobs that are submitted
+/// at once the first are assigned while the others are still being read.
+const BATCH: usize = 8;
 
 /// How long the last words to a malformed peer may take.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
@@ -142,7 +143,11 @@ async fn read(
         match reader.read_buf(&mut buffer).await {
             Ok(0) if buffer.is_empty() => return Ok(()),
             Ok(0) => return Err(FrameError::Truncated { got: buffer.len() }.into()),
-            Ok(_) => while take_batch(shared, id, &mut codec, &mut buffer).await? {},
+            Ok(_) => {
+                while take_batch(shared, id, &mut codec, &mut buffer).await? {
+                    tokio::task::yield_now().await;
+                }
+            }
             Err(_) => return Ok(()),
         }
     }

@@ -77,7 +77,7 @@ impl Node {
             provider: node.provider.as_ref().map(ToString::to_string),
             pool: node.pool.as_ref().map(ToString::to_string),
             locked,
-            request: node.allocated_to.map(|id| id.to_string()),
+            request: node.allocated_to.as_ref().map(ToString::to_string),
             tenant: node.tenant_name.as_ref().map(ToString::to_string),
             requestor: text(node.requestor.as_deref()),
             external_id: serde_json::from_str(node.external_id.text()).unwrap_or_default(),
@@ -142,7 +142,7 @@ impl NodeQuery {
             own.is_some_and(|own| own.as_str() == provider)
         });
         let request = self.request.as_ref().is_none_or(|request| {
-            let own = node.allocated_to;
+            let own = node.allocated_to.as_ref();
             own.is_some_and(|own| own.to_string() == *request)
         });
         state && label && provider && request
@@ -202,7 +202,8 @@ pub(crate) fn find(app: &App, caller: &Caller, id: &str) -> Result<Item<NodeShap
 
 /// As events tell of it.
 pub(crate) fn tell(item: &Item<NodeShape>) -> Option<(Subject, String)> {
-    let request = item.value.allocated_to.map(|id| id.to_string().into());
+    let request = item.value.allocated_to.as_ref();
+    let request = request.map(|to| to.to_string().into());
     let subject = Subject {
         tenant: item.value.tenant_name.clone(),
         related: request.into_iter().collect(),

@@ -47,7 +47,7 @@ async fn serve(registry: &Registry, id: RequestId) {
     let mut nodes = Vec::new();
     for label in &held.value.labels {
         let mut node = node(label.as_str(), NodeState::Ready);
-        node.allocated_to = Some(id);
+        node.allocated_to = Some(id.into());
         node.tenant_name = held.value.tenant_name.clone();
         node.interface_ip = Some("192.0.2.7".into());
         node.connection_type = Some("ssh".into());

@@ -1,14 +1,13 @@
 //! The document that describes the API.
 
-use std::path::Path;
-
+use nodeyard_testbeds::checkout;
 use serde_json::Value;
 
 use crate::bed::Bed;
 
 #[test]
 fn the_checked_in_document_is_the_golden_one() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    let path = checkout().join("docs/openapi.json");
     let made = nodeyard_http_api::openapi_json();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &made).unwrap();

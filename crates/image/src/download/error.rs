@@ -16,31 +16,39 @@ pub enum DownloadError {
     Gone { url: Url, status: StatusCode },
     #[error("{url} is not for us (status {status}): check auth and download-auth")]
     Refused { url: Url, status: StatusCode },
-    #[error("{url} cannot be had (status {status})")]
+    #[error("{url} cannot be had (status {status}): the log of that server says why")]
     Status { url: Url, status: StatusCode },
-    #[error("{url} was cut off")]
+    #[error("{url} was cut off: check the limits of that server, and of a proxy before it")]
     Short { url: Url },
     #[error("a file cannot be fetched")]
     Fetch(#[from] nodeyard_fetch::Error),
-    #[error("given up after {failures} failures")]
+    #[error(
+        "given up after {failures} failures without progress (what has come is kept for the next try; download-retries allows more)"
+    )]
     GaveUp {
         failures: u32,
         #[source]
         source: Box<DownloadError>,
     },
-    #[error("{url} became another file again and again while it was fetched")]
+    #[error(
+        "{url} became another file again and again while it was fetched: let each build have an address of its own"
+    )]
     Changing { url: Url },
     #[error("the file has {} or more, and max-size allows {}", Bytes(*size), Bytes(*limit))]
     TooLarge { size: u64, limit: u64 },
     #[error("the file unpacks to more than {}, which max-size allows", Bytes(*limit))]
     Bomb { limit: u64 },
-    #[error("the file is not complete {packing} data")]
+    #[error(
+        "the file is not complete {packing} data (check `compression`, and what the job has stored)"
+    )]
     NotPacked {
         packing: Packing,
         #[source]
         source: io::Error,
     },
-    #[error("the file is not what was promised")]
+    #[error(
+        "the file is not what was promised (let the job publish the digest of the file that it has stored)"
+    )]
     Digest {
         #[source]
         source: Mismatch,
@@ -49,9 +57,11 @@ pub enum DownloadError {
         "no digest was promised, and checksum is required: let the job publish sha256 with the artifact"
     )]
     NoDigest,
-    #[error("what was promised as {kind} digest is none")]
+    #[error(
+        "what was promised as {kind} digest is none: it has to be hexadecimal digits, as sha256sum and md5sum print them"
+    )]
     BadDigest { kind: &'static str },
-    #[error("{} is being fetched already", path.display())]
+    #[error("{} is being fetched already: it is tried again later", path.display())]
     Busy { path: PathBuf },
     #[error(transparent)]
     File(#[from] FileError),

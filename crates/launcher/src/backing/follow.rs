@@ -232,7 +232,7 @@ impl Follower {
     fn own(&self, node: &Node) -> Option<OwnNode> {
         self.is_own(node).then(|| OwnNode {
             label: node.labels.first().cloned(),
-            request: node.allocated_to,
+            request: node.request(),
             since: node.created_time,
             launching: matches!(node.state, NodeState::Init | NodeState::Building),
             placement: Placement::read(&node.driver_data),

@@ -13,7 +13,7 @@ impl Dispatcher {
         };
         if let Some(running) = self.providers.get(&by.provider) {
             self.ctx.nodes.for_each(|node| {
-                if node.value.allocated_to == Some(explanation.request) {
+                if node.value.request() == Some(explanation.request) {
                     waits.extend(running.provider.driver.progress(node.id));
                 }
             });

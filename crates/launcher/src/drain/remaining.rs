@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodeyard_model::{
-    Label, LauncherId, Node, NodeId, NodeRequest, NodeState, PoolComponent, RequestId, RequestState,
+    Allocation, Label, LauncherId, Node, NodeId, NodeRequest, NodeState, PoolComponent, RequestId,
+    RequestState,
 };
 use nodeyard_plan::PoolKey;
 use nodeyard_store::Result;
@@ -48,7 +49,7 @@ pub struct Left<I, S> {
     pub state: S,
     pub labels: Vec<Label>,
     pub pool: Option<PoolKey>,
-    pub allocated_to: Option<RequestId>,
+    pub allocated_to: Option<Allocation>,
 }
 
 impl Remaining {
@@ -93,11 +94,11 @@ impl Picture {
         let mut served_here = BTreeSet::new();
         let mut served = BTreeSet::new();
         for (id, node) in &self.nodes {
-            served.extend(node.allocated_to);
+            served.extend(node.request());
             if !self.covers_node(scope, &pools, node) {
                 continue;
             }
-            served_here.extend(node.allocated_to);
+            served_here.extend(node.request());
             match node.state {
                 NodeState::Ready if node.allocated_to.is_none() => remaining.idle.push(*id),
                 NodeState::Hold => remaining.held.push(*id),
@@ -106,7 +107,7 @@ impl Picture {
                     state: node.state,
                     labels: node.labels.clone(),
                     pool: pool_of(node),
-                    allocated_to: node.allocated_to,
+                    allocated_to: node.allocated_to.clone(),
                 }),
             }
         }
@@ -203,7 +204,7 @@ mod tests {
         node.provider = Some(pool.provider_name.clone());
         node.pool = Some(pool.name.clone());
         node.launcher = Some(pool.id.clone());
-        node.allocated_to = request.map(|id| id.parse().unwrap());
+        node.allocated_to = request.map(|id| id.parse::<RequestId>().unwrap().into());
         node
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_launcher::Timing;
-use nodeyard_model::{Node, NodeState, ProviderName, RequestState, layout};
+use nodeyard_model::{Allocation, Node, NodeState, ProviderName, RequestId, RequestState, layout};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{CreateMode, TreePath, ext};
 
@@ -58,7 +58,7 @@ async fn orphans_are_deleted_and_others_left_alone() {
     let cloud = FakeCloud::new(simulate());
     let zuul = Zuul::new(store.session().await);
     let registry = &zuul.registry;
-    let gone = Some("200-0000000099".parse().unwrap());
+    let gone = Some("200-0000000099".parse::<RequestId>().unwrap().into());
     for state in [
         NodeState::Building,
         NodeState::Used,
@@ -70,10 +70,25 @@ async fn orphans_are_deleted_and_others_left_alone() {
     ] {
         leave(registry, state, |_| {}).await;
     }
-    leave(registry, NodeState::Init, |node| node.allocated_to = gone).await;
+    let no_request = || Some(Allocation::Other("somebody".into()));
+    leave(registry, NodeState::Init, |node| {
+        node.allocated_to.clone_from(&gone);
+    })
+    .await;
+    leave(registry, NodeState::Init, |node| {
+        node.allocated_to = no_request();
+    })
+    .await;
     // These stay.
-    leave(registry, NodeState::Hold, |node| node.allocated_to = gone).await;
+    leave(registry, NodeState::Hold, |node| {
+        node.allocated_to = no_request();
+    })
+    .await;
     leave(registry, NodeState::Ready, |node| node.allocated_to = gone).await;
+    leave(registry, NodeState::Ready, |node| {
+        node.allocated_to = no_request();
+    })
+    .await;
     leave(registry, NodeState::Testing, |_| {}).await;
     leave(registry, NodeState::Used, |node| {
         node.provider = Some(ProviderName::new("others").unwrap());
@@ -109,11 +124,12 @@ async fn orphans_are_deleted_and_others_left_alone() {
                 .find(|(_, node)| node.state == state)
                 .map(|(_, node)| node)
         };
-        let ready_is_free = state(NodeState::Ready)?.allocated_to.is_none();
-        let held = state(NodeState::Hold)?.allocated_to.is_some();
+        let mut ready = left.iter().filter(|(_, n)| n.state == NodeState::Ready);
+        let ready_is_free = ready.all(|(_, node)| node.allocated_to.is_none());
+        let held = state(NodeState::Hold)?.allocated_to == no_request();
         let ghosts_are_gone = zuul.tree.stat(&ghost).await.unwrap().is_none()
             && zuul.tree.stat(&nameless).await.unwrap().is_none();
-        (left.len() == 4 && ready_is_free && held && ghosts_are_gone).then_some(())
+        (left.len() == 5 && ready_is_free && held && ghosts_are_gone).then_some(())
     })
     .await;
     assert_eq!(

@@ -104,7 +104,7 @@ impl Zuul {
                 .unwrap()
                 .unwrap()
                 .value;
-            assert_eq!(read.allocated_to, Some(id), "{read:?}");
+            assert_eq!(read.request(), Some(id), "{read:?}");
             assert_eq!(read.state, NodeState::Ready);
             assert!(read.labels.contains(label), "{read:?}");
             assert_eq!(
@@ -122,7 +122,7 @@ impl Zuul {
                 .unwrap()
                 .held()
                 .unwrap();
-            assert_eq!(held.value.allocated_to, Some(id));
+            assert_eq!(held.value.request(), Some(id));
             nodes.push((*node, held));
         }
         self.registry.requests().delete(id).await.unwrap();

@@ -350,7 +350,7 @@ impl World {
         {
             for number in first..first + 2 {
                 let mut node = Node::new(NodeState::Ready, now);
-                node.allocated_to = Some(*id);
+                node.allocated_to = Some((*id).into());
                 let id = node_id(number);
                 request.nodes.push(id);
                 self.nodes.push(WorldNode {

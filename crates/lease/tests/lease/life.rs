@@ -33,7 +33,7 @@ async fn a_whole_life(store: Store) {
         let node = node.value;
         assert_eq!(node.labels[0], *label);
         assert_eq!(node.state, NodeState::InUse);
-        assert_eq!(node.allocated_to, Some(request));
+        assert_eq!(node.request(), Some(request));
         assert_eq!(node.tenant_name, me.tenant);
         assert_eq!(node.requestor.as_deref(), Some("nodeyard:somebody of acme"));
         let lock = yard.records.nodes().lock_of(part.node).unwrap();

@@ -61,7 +61,8 @@ def nodes():
     yield 'building', node(zk.BUILDING, allocated_to='900-0000000001')
     yield 'ready', ssh_node(zk.READY)
     yield 'aborted', node(zk.ABORTED)
-    yield 'failed', node(zk.FAILED, comment='no valid host: ☃ "quoted" \\ back\tslash')
+    yield 'failed', node(
+        zk.FAILED, allocated_to='not a request', comment='no valid host: ☃ "quoted" \\ back\tslash')
     yield 'deleted', node(zk.DELETED)
     yield 'windows', ssh_node(
         zk.READY, connection_type='winrm', connection_port=5986,

@@ -1,12 +1,14 @@
 //! Golden files: records as the real Python Nodepool and Zuul write them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use nodeyard_testbeds::checkout;
 
 use crate::canonical::Json;
 use crate::rewrite;
 
 pub(crate) fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+    checkout().join("crates/model/tests/golden")
 }
 
 /// A golden file, named `<writer>-<kind>-<case>.json`.

@@ -72,7 +72,7 @@ fn values(kind: &str, key: &str) -> BoxedStrategy<String> {
         }
         "type" => prop_oneof![text(), list(text().boxed())].boxed(),
         "nodes" => list("\"[0-9]{10}\"".boxed()).boxed(),
-        "allocated_to" => "\"[0-9]{3}-[0-9]{10}\"".boxed(),
+        "allocated_to" => prop_oneof!["\"[0-9]{3}-[0-9]{10}\"", text()].boxed(),
         "provider" | "provider_name" => "\"[a-z. -]{3,9}\"".boxed(),
         "connection_port" | "ssh_port" => prop_oneof![
             any::<u16>().prop_map(|n| n.to_string()),

@@ -10,13 +10,14 @@ use nodeyard_model::{
     BuildState, ConnectionPort, ImageBuild, ImageUpload, Label, Node, NodeRequest, NodeState,
     Opaque, Record as _, RequestState, Resources, Timestamp, UploadState,
 };
+use nodeyard_testbeds::checkout;
 
 use crate::canonical::Json;
 use crate::{golden, rewrite};
 
 /// The Python of an environment that `make testbeds` has made.
 fn python(program: &str) -> PathBuf {
-    let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbeds/python/install.sh");
+    let install = checkout().join("testbeds/python/install.sh");
     let output = Command::new(install)
         .args(["--find", program])
         .stderr(Stdio::inherit())

@@ -1,9 +1,9 @@
 //! The HTTP API of a whole yard: its guide, its document under fire, and what a kill leaves.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
+use nodeyard_testbeds::checkout;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Daemon, wait_until};
@@ -93,7 +93,7 @@ fn examples(page: &str) -> String {
 #[test]
 fn the_examples_of_the_guide_run_as_they_stand() {
     let yard = Yard::start();
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.md");
+    let page = checkout().join("docs/api.md");
     let script = examples(&fs::read_to_string(page).unwrap());
     assert!(script.lines().count() > 15, "{script}");
     let script = yard

@@ -56,16 +56,23 @@ impl Bed {
 
     /// The binary under another name.
     pub(crate) fn called(&self, name: &str) -> Command {
+        self.equipped(self.program(name))
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
         let binary = Path::new(env!("CARGO_BIN_EXE_nodeyard"));
-        let mut command = if name == "nodeyard" {
-            Command::new(binary)
-        } else {
-            let link = self.path(name);
-            if !link.exists() {
-                std::os::unix::fs::symlink(binary, &link).unwrap();
-            }
-            Command::new(link)
-        };
+        if name == "nodeyard" {
+            return binary.to_owned();
+        }
+        let link = self.path(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(binary, &link).unwrap();
+        }
+        link
+    }
+
+    fn equipped(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
         command
             .current_dir(self.directory.path())
             .env_clear()
@@ -99,6 +106,17 @@ impl Bed {
     pub(crate) fn builder(&self, config: &str) -> Daemon {
         let mut command = self.called("nodepool-builder");
         command.args(["-f", "-c", config]);
+        self.spawn(&format!("{config}.log"), command)
+    }
+
+    /// The same on a host of this name.
+    pub(crate) fn builder_on(&self, host: &str, config: &str) -> Daemon {
+        let mut command = self.equipped("/usr/bin/unshare");
+        command
+            .args(["--uts", "/bin/sh", "-c"])
+            .args([r#"/bin/hostname "$0" && exec "$@""#, host])
+            .arg(self.program("nodepool-builder"))
+            .args(["-f", "-c", config]);
         self.spawn(&format!("{config}.log"), command)
     }
 

@@ -32,4 +32,5 @@ mod qemu;
 mod request;
 mod store;
 mod store_faults;
+mod two_hosts;
 mod up;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use nodeyard_testbeds::ZooKeeperServer;
+use nodeyard_testbeds::{ZooKeeperServer, checkout};
 use serde_json::json;
 
 use crate::bed::{Bed, Ran};
@@ -120,10 +120,7 @@ impl Fleet {
 }
 
 fn python_environment() -> PathBuf {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../testbeds/python/install.sh"
-    );
+    let script = checkout().join("testbeds/python/install.sh");
     let ran = Ran::from(
         Command::new(script)
             .args(["--find", "nodepool"])

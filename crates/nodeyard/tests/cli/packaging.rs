@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use nodeyard_testbeds::checkout;
+
 use crate::bed::{Bed, Ran};
 
 const UNITS: [&str; 3] = [
@@ -13,7 +15,7 @@ const UNITS: [&str; 3] = [
 ];
 
 fn unit(name: &str) -> String {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let directory = checkout().join("packaging/systemd");
     fs::read_to_string(directory.join(name)).unwrap()
 }
 

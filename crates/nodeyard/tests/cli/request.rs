@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nodeyard_testbeds::{Sshd, ZooKeeperServer};
+use nodeyard_testbeds::{Sshd, ZooKeeperServer, checkout};
 use serde_json::Value;
 
 use crate::bed::{Bed, Daemon, Ran, signal, wait_until};
@@ -422,7 +421,7 @@ fn a_job_of_another_ci_takes_a_machine_with_curl() {
     let sshd = Sshd::start().unwrap();
     let yard = Yard::machines(&[&sshd]);
     yard.bed.write("job", "set -e\nhostname\nexit 5\n");
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/shell-job.sh");
+    let example = checkout().join("examples/shell-job.sh");
     let mut command = Command::new("sh");
     command
         .arg(example)

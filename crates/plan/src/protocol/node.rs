@@ -1,7 +1,7 @@
 //! Nodes, under the node's lock.
 
 use nodeyard_model::{
-    Label, LauncherId, Node, NodeRequest, NodeState, RequestId, Resources, Timestamp,
+    Allocation, Label, LauncherId, Node, NodeRequest, NodeState, RequestId, Resources, Timestamp,
 };
 
 use super::Refused;
@@ -76,9 +76,9 @@ pub fn allocate(
 
 /// Takes a ready node back from a request that is gone, or that this launcher holds and does not fulfil.
 /// It belongs to no tenant any more.
-pub fn free(record: Option<&Node>, request: RequestId) -> Result<Node, Refused> {
+pub fn free(record: Option<&Node>, from: impl Into<Allocation>) -> Result<Node, Refused> {
     let mut node = in_state(record, NodeState::Ready)?.clone();
-    allocated(&node, Some(request))?;
+    allocated(&node, Some(from.into()))?;
     unassign(&mut node);
     Ok(node)
 }
@@ -87,7 +87,7 @@ pub fn free(record: Option<&Node>, request: RequestId) -> Result<Node, Refused> 
 /// trusted to be complete: it goes.
 pub fn reset(record: Option<&Node>, request: RequestId, now: Timestamp) -> Result<Node, Refused> {
     let mut node = record.ok_or(Refused::Gone)?.clone();
-    allocated(&node, Some(request))?;
+    allocated(&node, Some(request.into()))?;
     match node.state {
         NodeState::Init => node.set_state(NodeState::Deleting, now),
         NodeState::Ready
@@ -160,7 +160,7 @@ pub fn deleted(record: Option<&Node>, now: Timestamp) -> Result<Node, Refused> {
 }
 
 fn assign(node: &mut Node, request: RequestId, of: &NodeRequest) {
-    node.allocated_to = Some(request);
+    node.allocated_to = Some(request.into());
     node.tenant_name.clone_from(&of.tenant_name);
     node.requestor.clone_from(&of.requestor);
 }
@@ -179,7 +179,7 @@ fn move_on(
     now: Timestamp,
 ) -> Result<Node, Refused> {
     let mut node = in_state(record, from)?.clone();
-    allocated(&node, Some(request))?;
+    allocated(&node, Some(request.into()))?;
     node.set_state(to, now);
     Ok(node)
 }
@@ -194,11 +194,11 @@ fn in_state(record: Option<&Node>, state: NodeState) -> Result<&Node, Refused> {
     }
 }
 
-fn allocated(node: &Node, to: Option<RequestId>) -> Result<(), Refused> {
+fn allocated(node: &Node, to: Option<Allocation>) -> Result<(), Refused> {
     if node.allocated_to == to {
         Ok(())
     } else {
-        let to = node.allocated_to;
+        let to = node.allocated_to.clone();
         Err(Refused::AllocatedTo { to })
     }
 }

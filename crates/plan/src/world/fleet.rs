@@ -10,8 +10,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodeyard_model::{
-    Label, LauncherId, Node, NodeId, NodeState, ProviderName, RequestId, Resources, TenantName,
-    Timestamp,
+    Allocation, Label, LauncherId, Node, NodeId, NodeState, ProviderName, RequestId, Resources,
+    TenantName, Timestamp,
 };
 
 use super::ledger::Account;
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     pub(crate) provider: Option<ProviderName>,
     pub(crate) key: Option<PoolKey>,
     pub(crate) labels: Box<[Label]>,
-    pub(crate) allocated_to: Option<RequestId>,
+    pub(crate) allocated_to: Option<Allocation>,
     pub(crate) tenant: Option<TenantName>,
     pub(crate) hold_expiration: Option<i64>,
     /// Launched to be ready before anybody asks.
@@ -43,6 +43,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    fn request(&self) -> Option<RequestId> {
+        self.allocated_to.as_ref().and_then(Allocation::request)
+    }
+
     /// Ready and nobody's, as far as the record says.
     pub(crate) fn is_idle(&self) -> bool {
         self.state == NodeState::Ready && self.allocated_to.is_none() && !self.locked
@@ -266,7 +270,7 @@ impl Fleet {
                 && node.launcher.as_ref() == self.own(key.as_ref()).map(|own| &own.id),
             key,
             labels,
-            allocated_to: node.allocated_to,
+            allocated_to: node.allocated_to.clone(),
             tenant: node.tenant_name.clone(),
             hold_expiration: node.hold_expiration,
             for_min_ready: node.requestor.as_deref() == Some(MIN_READY_REQUESTOR),
@@ -361,7 +365,7 @@ impl Fleet {
         if let Some((tenant, charge)) = entry.tenant_charge() {
             self.tenants.entry(tenant.clone()).or_default().used += charge;
         }
-        if let Some(request) = entry.allocated_to {
+        if let Some(request) = entry.request() {
             self.allocated.entry(request).or_default().insert(id);
         }
         if let Some(key) = &entry.key {
@@ -399,7 +403,7 @@ impl Fleet {
         {
             account.used -= charge;
         }
-        if let Some(request) = entry.allocated_to
+        if let Some(request) = entry.request()
             && let Some(nodes) = self.allocated.get_mut(&request)
         {
             nodes.remove(&id);

@@ -316,7 +316,7 @@ impl Launcher {
     }
 
     pub(crate) fn finish_launch(&mut self, id: NodeId) {
-        let request = self.nodes[&id].allocated_to.unwrap();
+        let request = self.nodes[&id].request().unwrap();
         let record = node::launched(self.nodes.get(&id), request, self.now).unwrap();
         self.write_node(id, record);
         self.world.set_node_locked(id, false);
@@ -325,7 +325,7 @@ impl Launcher {
 
     /// The launch fails; for lack of quota the request may get another node.
     pub(crate) fn fail_launch(&mut self, id: NodeId, quota: bool) {
-        let request = self.nodes[&id].allocated_to.unwrap();
+        let request = self.nodes[&id].request().unwrap();
         let record = node::launch_failed(self.nodes.get(&id), request, quota, self.now).unwrap();
         self.write_node(id, record);
         self.complete(request);
@@ -470,7 +470,7 @@ impl Launcher {
                 assert_eq!(given.insert(*node, *id), None, "I1: {node} given twice");
                 let node = &self.nodes[node];
                 assert!(node.labels.contains(label), "I2: {id}");
-                assert_eq!(node.allocated_to, Some(*id), "I1: {id}");
+                assert_eq!(node.request(), Some(*id), "I1: {id}");
             }
         }
         let sum = |of: &dyn Fn(&Node) -> bool| -> Resources {

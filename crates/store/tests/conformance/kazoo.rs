@@ -8,6 +8,7 @@ use bytes::Bytes;
 use nodeyard_store::CreateMode::Persistent;
 use nodeyard_store::lock::{Lock, Locks};
 use nodeyard_store::{Tree, Version};
+use nodeyard_testbeds::checkout;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -27,8 +28,7 @@ struct Kazoo {
 
 impl Kazoo {
     async fn start(backend: &ZooKeeperBackend) -> Self {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let install = here.join("../../testbeds/python/install.sh");
+        let install = checkout().join("testbeds/python/install.sh");
         let found = Command::new("sh")
             .arg(install)
             .args(["--find", "kazoo"])
@@ -41,7 +41,7 @@ impl Kazoo {
         );
         let environment = String::from_utf8(found.stdout).unwrap();
         let mut process = Command::new(Path::new(environment.trim()).join("bin/python"))
-            .arg(here.join("tests/conformance/kazoo_client.py"))
+            .arg(checkout().join("crates/store/tests/conformance/kazoo_client.py"))
             .arg(backend.connection_string())
             .arg(SHORT_SESSION.as_secs().to_string())
             .stdin(Stdio::piped())

@@ -9,7 +9,7 @@ use nodeyard_driver::{
     BootImage, CreateOrder, Driver, ErrorClass, Instance, RequestAttributes, State, Step, Target,
 };
 use nodeyard_driver_metastatic::MetastaticDriver;
-use nodeyard_model::{Label, NodeId, NodeState, RequestState};
+use nodeyard_model::{Label, NodeId, NodeState, RequestId, RequestState};
 
 use crate::yard::{Yard, node, owner, section};
 
@@ -400,7 +400,7 @@ async fn machines_in_between_are_given_back() {
     let machine = |number, state, noted: bool| {
         bed.yard.change(|survey| {
             let mut record = nodeyard_model::Node::new(state, bed.yard.now());
-            record.allocated_to = Some("100-0000000001".parse().unwrap());
+            record.allocated_to = Some("100-0000000001".parse::<RequestId>().unwrap().into());
             let note = nodeyard_driver::backing::Note {
                 owner: "NodePool:metastatic:meta".to_owned(),
                 label: "slot".into(),

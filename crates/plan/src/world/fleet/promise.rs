@@ -102,7 +102,7 @@ impl Fleet {
         if !entry.is_idle() && matches!(self.claims.get(&id), Some(Claim::Eviction(_))) {
             self.claims.remove(&id);
         }
-        let Some(request) = entry.allocated_to else {
+        let Some(request) = entry.request() else {
             return;
         };
         let Some(mut promise) = self.withdraw(request) else {

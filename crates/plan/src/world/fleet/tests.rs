@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nodeyard_model::{Limits, Node, NodeId, NodeState, ProviderName, Resources, Timestamp};
+use nodeyard_model::{
+    Limits, Node, NodeId, NodeState, ProviderName, RequestId, Resources, Timestamp,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -41,7 +43,7 @@ fn change() -> impl Strategy<Value = Change> {
         node.labels = vec!["small".into(), "other".into()];
         node.tenant_name = tenant.map(Into::into);
         node.resources = cores.map(|cores| Resources::new(cores, 1, 0));
-        node.allocated_to = given.then(|| "200-0000000001".parse().unwrap());
+        node.allocated_to = given.then(|| "200-0000000001".parse::<RequestId>().unwrap().into());
         Change::Put(n, Box::new(node))
     });
     prop_oneof![
