@@ -42,11 +42,11 @@ providers:
     ));
 }
 
+/// They have the same playbooks, and use different ones.
 fn project(name: &str, definition: String) -> Project {
-    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet/zuul_pods");
     Project {
         name: name.to_owned(),
-        template: templates.join(name),
+        template: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet/zuul_pods"),
         definition,
     }
 }
@@ -57,7 +57,7 @@ fn projects(cluster: &Cluster) -> Vec<Project> {
 - job:
     name: pod
     parent: base-workspace
-    run: playbooks/run.yaml
+    run: playbooks/pod.yaml
     required-projects: [space]
     nodeset: {nodes: [{name: box, label: box}]}
 - project:
@@ -68,7 +68,7 @@ fn projects(cluster: &Cluster) -> Vec<Project> {
 - job:
     name: space
     parent: base-workspace
-    run: playbooks/run.yaml
+    run: playbooks/space.yaml
     vars: {{image: '{image}'}}
     nodeset: {{nodes: [{{name: space, label: space}}]}}
 - project:

@@ -1,6 +1,7 @@
 //! Repositories as an executor has them.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -19,12 +20,9 @@ impl Source {
         let source = Self {
             directory: directory.to_owned(),
         };
-        let mut noise = vec![0; 8 << 20];
-        let mut seed = 1_u64;
-        for byte in &mut noise {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            *byte = (seed >> 56) as u8;
-        }
+        let mut noise = Vec::new();
+        let random = fs::File::open("/dev/urandom").unwrap();
+        random.take(8 << 20).read_to_end(&mut noise).unwrap();
         for repository in [LARGE, SMALL] {
             let place = source.place(repository);
             fs::create_dir_all(&place).unwrap();
