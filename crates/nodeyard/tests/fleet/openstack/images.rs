@@ -1,11 +1,13 @@
 //! Images that our builder makes and uploads, and servers that boot from them.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::bed::{Configuration, Yard, gearmand};
-use crate::bed::wait_until;
+use crate::bed::{PATIENCE, take};
 
 const MANAGED: Configuration = Configuration {
     provider: "    diskimages: [{name: disk, meta: {os_distro: debian}}]",
@@ -40,7 +42,7 @@ fn a_managed_image_goes_through_gearman_and_becomes_a_server() {
     let waiting = yard.zuul.submit(&["small"]).unwrap();
     yard.build(&jobs, &builder(&program));
 
-    let nodes = crate::bed::take(&yard.zuul, &waiting);
+    let nodes = take(&yard.zuul, &waiting);
     let node = &nodes[0];
     let image = yard.only_active_image();
     assert_eq!(image["os_distro"], "debian");
@@ -79,10 +81,13 @@ fn an_image_of_2_gib_is_uploaded_in_little_memory() {
     yard.set_image_format("raw");
     yard.build(&jobs, &builder(&program));
     let mut image = Value::Null;
-    wait_until("the image is active", || {
+    // Glance reads all of it twice, and the machine may be slow.
+    let deadline = Instant::now() + 5 * PATIENCE;
+    while image["status"] != "active" && Instant::now() < deadline {
         image = yard.project.images().unwrap().pop().unwrap_or_default();
-        image["status"] == "active"
-    });
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(image["status"], "active", "{image}");
     let most = yard.builder_memory("VmHWM");
     eprintln!("the builder needed {most} kB at most");
     assert_eq!(image["size"], 2_u64 << 30);
