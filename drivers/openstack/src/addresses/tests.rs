@@ -94,7 +94,7 @@ fn the_private_address_is_the_one_behind_the_floating_ip() {
 #[test]
 fn an_external_network_needs_no_floating_ip() {
     let direct = server(
-        json!({"public": [address("198.51.100.7", "fixed", "a"), address("2001:db8::7", "fixed", "a")]}),
+        &json!({"public": [address("198.51.100.7", "fixed", "a"), address("2001:db8::7", "fixed", "a")]}),
     );
     let chosen = choose("", false, &direct);
     assert_eq!(chosen.public_v4.as_deref(), Some("198.51.100.7"));
@@ -149,7 +149,7 @@ fn what_nova_was_told_goes_before_everything() {
 #[test]
 fn an_address_of_the_world_is_public_wherever_it_is() {
     let odd = server(
-        json!({"lab": [address("10.1.0.4", "fixed", "a"), address("8.8.4.4", "fixed", "a")]}),
+        &json!({"lab": [address("10.1.0.4", "fixed", "a"), address("8.8.4.4", "fixed", "a")]}),
     );
     assert_eq!(
         choose("", false, &odd).public_v4.as_deref(),
