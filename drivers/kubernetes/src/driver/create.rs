@@ -139,12 +139,13 @@ impl KubernetesDriver {
         };
         self.furnish(link, order, label, &quarters, &furniture)
             .await?;
+        let token = self.ask_for_token(link, label, &quarters);
         if place.pod.is_none() {
+            token.await?;
             return Ok(None);
         }
-        let pod = self
-            .make_pod(link, order, label, &quarters, &furniture)
-            .await?;
+        let pod = self.make_pod(link, order, label, &quarters, &furniture);
+        let ((), pod) = tokio::try_join!(token, pod)?;
         Ok(pod.and_then(|pod| pod.resource_version()))
     }
 

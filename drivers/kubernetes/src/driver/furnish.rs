@@ -57,6 +57,15 @@ impl KubernetesDriver {
                 objects.push(("copy a pull secret", format!("{core}/secrets"), copy));
             }
         }
+        if pod.is_some()
+            && hardening.service_account_name.is_none()
+            && self.options.holder == HolderKind::Namespace
+        {
+            // The cluster makes it by itself, but takes its time, and without it there is no pod.
+            let account = rights::account("default");
+            let path = format!("{core}/serviceaccounts");
+            objects.push(("make a service account", path, account));
+        }
         // What was there before goes with the namespace, what comes now with the node.
         let of_namespace = objects.len();
         if let (Some(ssh), Some(pod)) = (&label.ssh, pod) {
@@ -68,17 +77,9 @@ impl KubernetesDriver {
             objects.extend(ssh_objects(&plan, namespace, furniture.host_keys));
         }
         if has_account(label) {
-            // The cluster removes tokens of accounts that it does not know.
-            let name = quarters.account();
-            let mut account = rights::account(&name);
-            quarters.own(&mut account);
+            let account = rights::account(&quarters.account());
             let path = format!("{core}/serviceaccounts");
-            api.ensure("make a service account", &path, &account)
-                .await?;
-            if hardening.token_ttl.is_none() {
-                let secret = rights::token_secret(&name);
-                objects.push(("make a token", format!("{core}/secrets"), secret));
-            }
+            objects.push(("make a service account", path, account));
             objects.extend(self.rights(label, quarters, pod));
         }
         for (_, _, body) in objects.iter_mut().skip(of_namespace) {
@@ -92,6 +93,23 @@ impl KubernetesDriver {
             self.meet_peers(link, namespace, &buildset).await?;
         }
         Ok(())
+    }
+
+    /// Asks for a token that does not end, unless there is to be one that does. The account has to be there: the cluster
+    /// removes tokens of accounts that it does not know.
+    pub(super) async fn ask_for_token(
+        &self,
+        link: &Link,
+        label: &ClusterLabel,
+        quarters: &Quarters<'_>,
+    ) -> Result<(), Error> {
+        if !has_account(label) || label.hardening.token_ttl.is_some() {
+            return Ok(());
+        }
+        let mut secret = rights::token_secret(&quarters.account());
+        quarters.own(&mut secret);
+        let path = format!("/api/v1/namespaces/{}/secrets", quarters.namespace);
+        link.api.ensure("make a token", &path, &secret).await
     }
 
     fn rights(

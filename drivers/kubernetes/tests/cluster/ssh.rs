@@ -128,8 +128,6 @@ async fn ssh_through_this_process() {
     let services = ["get", "services", "--namespace", "main-0000000065"];
     assert_eq!(json(cluster, &services)["items"], serde_json::json!([]));
 
-    drop(first);
-    let second = make();
     let Some(ConnectionPort::Number(port)) = instance.connection_port else {
         panic!("{:?}", instance.connection_port);
     };
@@ -139,6 +137,12 @@ async fn ssh_through_this_process() {
             .is_ok()
     };
     let deadline = std::time::Instant::now() + PATIENCE;
+    drop(first);
+    while answers().await {
+        assert!(std::time::Instant::now() < deadline, "it still listens");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let second = make();
     while !answers().await {
         assert!(std::time::Instant::now() < deadline, "no way to the pod");
         let wait = second.attend(now()).await.unwrap().unwrap();
