@@ -141,7 +141,7 @@ fn start_new(place: &Path, root: &Path) -> Result<Child> {
     // What one that did not end in order has left.
     let _ = fs::remove_file(root.join("cloud.json"));
     let log = File::create(root.with_added_extension("log"))?;
-    Command::new(crate::python::testbeds().join("openstack/start.sh"))
+    Command::new(crate::checkout::testbeds().join("openstack/start.sh"))
         .arg(place.join("venv/bin/python"))
         .arg("run")
         .arg(place.join("state"))

@@ -9,12 +9,13 @@
 )]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use nodeyard_openstack::{
     CloudSettings, Clouds, Credentials, Domain, Scope, Service, Surroundings, User,
 };
+use nodeyard_testbeds::checkout;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
@@ -120,7 +121,7 @@ print(json.dumps(answers))
 "#;
 
 fn python() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbeds/python/install.sh");
+    let script = checkout().join("testbeds/python/install.sh");
     let found = Command::new(script)
         .args(["--find", "nodepool"])
         .output()

@@ -413,7 +413,7 @@ fn the_roles_publish_and_prune() {
     let ansible = nodeyard_testbeds::ansible()
         .unwrap()
         .join("ansible-playbook");
-    let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/../../roles");
+    let roles = nodeyard_testbeds::checkout().join("roles");
     let play = |build: &str| {
         let program = env!("CARGO_BIN_EXE_nodeyard");
         let playbook = PLAYBOOK.replace("BUILD", build).replace("PROGRAM", program);
@@ -422,7 +422,7 @@ fn the_roles_publish_and_prune() {
         command
             .args(["-i", "localhost,", "-c", "local", "play.yaml"])
             .current_dir(cloud.bed.path(""))
-            .env("ANSIBLE_ROLES_PATH", roles)
+            .env("ANSIBLE_ROLES_PATH", &roles)
             .env("ANSIBLE_LOCALHOST_WARNING", "false")
             .env("HOME", cloud.bed.path(""))
             .env("LC_ALL", "C.UTF-8")

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use nodeyard_testbeds::zuul::{Build, Project};
-use nodeyard_testbeds::{Cluster, ZooKeeperServer, Zuul, ZuulOptions};
+use nodeyard_testbeds::{Cluster, ZooKeeperServer, Zuul, ZuulOptions, checkout};
 use serde_json::Value;
 
 use crate::bed::wait_until;
@@ -46,7 +46,7 @@ providers:
 fn project(name: &str, definition: String) -> Project {
     Project {
         name: name.to_owned(),
-        template: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fleet/zuul_pods"),
+        template: checkout().join("crates/nodeyard/tests/fleet/zuul_pods"),
         definition,
     }
 }

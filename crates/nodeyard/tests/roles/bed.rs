@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use nodeyard_testbeds::{Cluster, Sshd, ansible};
+use nodeyard_testbeds::{Cluster, Sshd, ansible, checkout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -226,8 +226,8 @@ impl Bed {
             path.insert(0, self.path("bin"));
         }
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roles");
+        let tree = checkout();
+        let tests = tree.join("crates/nodeyard/tests/roles");
         let output = Command::new(ansible.join("ansible-playbook"))
             .args([
                 "-i",
