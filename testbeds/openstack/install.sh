@@ -18,8 +18,8 @@ else
     venv=$("$here/../python/install.sh" openstack)
 fi
 
-# Another version of these scripts starts with databases of its own.
-digest=$(cd "$here" && find . -type f -not -path '*/__pycache__/*' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-12)
+# Another version of these programs starts with databases of its own.
+digest=$(cd "$here" && LC_ALL=C && cat ./*.py plugin/*.py plugin/*.dist-info/* | sha256sum | cut -c 1-12)
 place=$cache/$(basename "$venv")-$digest
 
 if [ ! -e "$place/state" ]; then
@@ -33,7 +33,7 @@ if [ ! -e "$place/state" ]; then
         # Another call may have made them while this one waited.
         [ ! -e "$place/state" ] || exit 0
         ln -sfn "$venv" "$place/venv"
-        PYTHONDONTWRITEBYTECODE=1 "$here/start.sh" "$venv/bin/python" make "$place/state"
+        "$here/start.sh" "$venv/bin/python" make "$place/state"
     ) 9>"$place/lock" >&2
 fi
 

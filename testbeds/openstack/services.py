@@ -37,7 +37,8 @@ class Services:
                       "--auth-root-authentication-method=normal")
         self._start("mariadb", "mariadbd", "--no-defaults", "--user=root", "--datadir=" + data, "--skip-networking",
                     "--socket=" + self.place.path("run", "mariadb.sock"), "--innodb-flush-log-at-trx-commit=0",
-                    "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--performance-schema=off", "--max-connections=500")
+                    "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--performance-schema=off",
+                    "--max-connections=500")
         self._until("mariadb", lambda: self._sql("select 1").returncode == 0)
 
     def message_bus(self):

@@ -6,7 +6,10 @@ PASSWORD = "secret"
 REGION = "RegionOne"
 
 #: What listens, in the order of the ports. All of them are on loopback.
-LISTENERS = ("keystone", "glance", "placement", "neutron", "nova", "cinder", "rabbitmq", "rabbitmq-distribution", "epmd")
+LISTENERS = (
+    "keystone", "glance", "placement", "neutron", "nova", "cinder",
+    "rabbitmq", "rabbitmq-distribution", "epmd",
+)
 
 #: Type of service in the catalog, by whom it is served, and what follows the port in its address.
 CATALOG = {
@@ -60,7 +63,10 @@ class Place:
 def write(place):
     for directory in ("etc", "log", "run"):
         os.makedirs(place.path(directory), exist_ok=True)
-    for directory in ("images", "staging", "tasks", "nova", "neutron", "cinder", "rabbitmq", "locks", "fernet", "credential"):
+    for directory in (
+        "images", "staging", "tasks", "nova", "neutron", "cinder",
+        "rabbitmq", "locks", "fernet", "credential",
+    ):
         os.makedirs(place.path("data", directory), exist_ok=True)
     for name, sections in _files(place).items():
         with open(place.etc(name), "w") as file:

@@ -1,7 +1,7 @@
 """Lets Neutron bind ports where no agent plugs them in.
 
-The servers of the test cloud have no hypervisor and no switch. Nova still waits for each port to be bound, so this driver
-of Neutron's ML2 plugin accepts the first segment that it is offered, on any host, and calls the port active.
+The servers of the test cloud have no hypervisor and no switch. Nova still waits for each port to be bound, so this
+driver of Neutron's ML2 plugin accepts the first segment that it is offered, on any host, and calls the port active.
 """
 
 from neutron_lib import constants

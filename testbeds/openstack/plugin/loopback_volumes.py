@@ -1,4 +1,4 @@
-"""A back end of Cinder whose volumes are records and nothing else, as nobody reads from the disks of servers that do not run."""
+"""A back end of Cinder whose volumes are records and nothing else: servers that do not run read nothing."""
 
 from cinder.volume import driver
 
