@@ -1,4 +1,4 @@
-//! What a namespace gets before the pod: limits, secrets, and who may do what.
+//! What a namespace gets before the pod: limits, secrets, keys; and, while the pod starts, who may do what.
 //!
 //! Everything has a fixed name, so whatever an earlier try has made is found and left as it is.
 
@@ -76,12 +76,6 @@ impl KubernetesDriver {
             };
             objects.extend(ssh_objects(&plan, namespace, furniture.host_keys));
         }
-        if has_account(label) {
-            let account = rights::account(&quarters.account());
-            let path = format!("{core}/serviceaccounts");
-            objects.push(("make a service account", path, account));
-            objects.extend(self.rights(label, quarters, pod));
-        }
         for (_, _, body) in objects.iter_mut().skip(of_namespace) {
             quarters.own(body);
         }
@@ -89,27 +83,45 @@ impl KubernetesDriver {
             .iter()
             .map(|(what, path, body)| api.ensure(what, path, body));
         try_join_all(calls).await?;
-        if let Some(buildset) = open_to(label, order) {
-            self.meet_peers(link, namespace, &buildset).await?;
-        }
         Ok(())
     }
 
-    /// Asks for a token that does not end, unless there is to be one that does. The account has to be there: the cluster
-    /// removes tokens of accounts that it does not know.
-    pub(super) async fn ask_for_token(
+    /// Makes the account that Zuul acts as, what it may do, and its token.
+    pub(super) async fn grant(
         &self,
         link: &Link,
+        order: &CreateOrder,
         label: &ClusterLabel,
         quarters: &Quarters<'_>,
+        pod: Option<&str>,
     ) -> Result<(), Error> {
-        if !has_account(label) || label.hardening.token_ttl.is_some() {
+        if !has_account(label) {
             return Ok(());
         }
-        let mut secret = rights::token_secret(&quarters.account());
-        quarters.own(&mut secret);
-        let path = format!("/api/v1/namespaces/{}/secrets", quarters.namespace);
-        link.api.ensure("make a token", &path, &secret).await
+        let core = format!("/api/v1/namespaces/{}", quarters.namespace);
+        let name = quarters.account();
+        let account = rights::account(&name);
+        let path = format!("{core}/serviceaccounts");
+        let mut objects = vec![("make a service account", path, account)];
+        objects.extend(self.rights(label, quarters, pod));
+        for (_, _, body) in &mut objects {
+            quarters.own(body);
+        }
+        let calls = objects
+            .iter()
+            .map(|(what, path, body)| link.api.ensure(what, path, body));
+        try_join_all(calls).await?;
+        if label.hardening.token_ttl.is_none() {
+            // The cluster removes tokens of accounts that it does not know, so the account came first.
+            let mut secret = rights::token_secret(&name);
+            quarters.own(&mut secret);
+            let path = format!("{core}/secrets");
+            link.api.ensure("make a token", &path, &secret).await?;
+        }
+        if let Some(buildset) = open_to(label, order) {
+            self.meet_peers(link, quarters.namespace, &buildset).await?;
+        }
+        Ok(())
     }
 
     fn rights(
