@@ -1,6 +1,6 @@
 //! The two launchers as processes, and what they take of the machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
