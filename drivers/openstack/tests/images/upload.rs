@@ -171,5 +171,5 @@ async fn a_large_sparse_file_takes_no_memory() {
         .find_map(|line| line.strip_prefix("VmHWM:"))
         .unwrap();
     let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(kilobytes < 300 << 10, "{kilobytes} kB");
+    assert!(kilobytes < 100 << 10, "{kilobytes} kB");
 }
