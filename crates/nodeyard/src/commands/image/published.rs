@@ -4,7 +4,7 @@
 //! ever touched: neither what builders upload, which has a record, nor what people make.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use clap::Args;
@@ -136,7 +136,7 @@ pub(super) fn left_behind(
     patience: Patience<'_>,
     in_use: &BTreeSet<ExternalId>,
 ) -> Vec<Fate> {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     let fate = |one: &Published| {
         let old = one
             .cloud
