@@ -26,7 +26,7 @@ Exit codes:
   0  done
   1  it could not be done, or a check failed; the reason is on standard error
   2  the command line is wrong
-  3  `drain`: something is still under way
+  3  `drain`: something is still under way; `image prune`, `image leaks`: something is still there
 `exec` and `git-exec` end as the command that they run does. `request` ends with the code of the command it ran, or
 128 and the number of the signal that ended it.";
 

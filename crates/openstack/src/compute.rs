@@ -112,7 +112,7 @@ impl Server {
         &*self.status == "ERROR"
     }
 
-    /// Some clouds show what is gone for a while.
+    /// It counts against the quota until it is out of the lists; some clouds show it for a while.
     pub fn is_gone(&self) -> bool {
         self.status.eq_ignore_ascii_case("deleted")
             || self.status.eq_ignore_ascii_case("soft_deleted")
@@ -273,12 +273,10 @@ impl Compute {
         self.0.call(Service::Compute, method, what)
     }
 
-    /// All servers of the project, in all detail.
+    /// All servers of the project, in all detail, and what is not quite gone.
     pub async fn servers(&self) -> Result<Vec<Server>, Error> {
         let call = self.call(Method::GET, "list servers");
-        let mut servers: Vec<Server> = call.path(["servers", "detail"]).list("servers").await?;
-        servers.retain(|server| !server.is_gone());
-        Ok(servers)
+        call.path(["servers", "detail"]).list("servers").await
     }
 
     pub async fn server(&self, id: &str) -> Result<Option<Server>, Error> {

@@ -37,7 +37,7 @@ enum Said {
     Unreachable,
 }
 
-fn say(status: u16, body: Value) -> Said {
+fn say(status: u16, body: &Value) -> Said {
     Said::Answer(status, Vec::new(), body.to_string())
 }
 
@@ -50,7 +50,7 @@ fn servers(names: &[&str], next: Option<&str>) -> Said {
         .iter()
         .map(|href| json!({"rel": "next", "href": href}))
         .collect();
-    say(200, json!({"servers": servers, "servers_links": links}))
+    say(200, &json!({"servers": servers, "servers_links": links}))
 }
 
 impl Script {
@@ -177,7 +177,7 @@ async fn a_token_that_is_refused_is_renewed_once_for_all() {
 
     let unauthorized = say(
         401,
-        json!({"error": {"message": "requires authentication"}}),
+        &json!({"error": {"message": "requires authentication"}}),
     );
     let (script, session) = self::session([unauthorized.clone(), unauthorized]);
     let error = Compute::new(session).servers().await.unwrap_err();
@@ -203,7 +203,7 @@ async fn a_token_is_renewed_before_it_ends() {
 #[tokio::test(start_paused = true)]
 async fn what_may_be_repeated_is_tried_again_as_the_service_asks() {
     let busy = Said::Answer(429, vec![("retry-after", "20".to_owned())], String::new());
-    let down = say(503, json!({}));
+    let down = say(503, &json!({}));
     let (script, session) = session([busy, down, Said::Lost, servers(&["a"], None)]);
     let begun = Instant::now();
     let found = Compute::new(session).servers().await.unwrap();
@@ -211,7 +211,7 @@ async fn what_may_be_repeated_is_tried_again_as_the_service_asks() {
     assert_eq!(script.seen().len(), 4);
     assert!(begun.elapsed() >= Duration::from_secs(20));
 
-    let (script, session) = self::session(std::iter::repeat_n(say(503, json!({})), 10));
+    let (script, session) = self::session(std::iter::repeat_n(say(503, &json!({})), 10));
     let error = Compute::new(session).servers().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(script.seen().len(), 4);
@@ -226,11 +226,11 @@ async fn what_may_be_repeated_is_tried_again_as_the_service_asks() {
 
 #[tokio::test(start_paused = true)]
 async fn what_makes_something_is_sent_once_unless_nothing_was_done() {
-    let made = say(202, json!({"server": {"id": "s"}}));
+    let made = say(202, &json!({"server": {"id": "s"}}));
     for (answer, tries) in [
         (Said::Lost, 1),
-        (say(503, json!({})), 1),
-        (say(500, json!({})), 1),
+        (say(503, &json!({})), 1),
+        (say(500, &json!({})), 1),
     ] {
         let (script, session) = session([answer, made.clone()]);
         let error = Compute::new(session)
@@ -240,7 +240,11 @@ async fn what_makes_something_is_sent_once_unless_nothing_was_done() {
         assert!(error.may_have_happened(), "{error}");
         assert_eq!(script.seen().len(), tries);
     }
-    for answer in [Said::Unreachable, say(429, json!({})), say(401, json!({}))] {
+    for answer in [
+        Said::Unreachable,
+        say(429, &json!({})),
+        say(401, &json!({})),
+    ] {
         let (script, session) = session([answer, made.clone()]);
         let id = Compute::new(session)
             .create_server(&NewServer::default())
@@ -281,7 +285,7 @@ async fn pages_are_followed_and_circles_are_noticed() {
 #[tokio::test(start_paused = true)]
 async fn pages_of_glance_have_another_shape() {
     let page =
-        |id: &str, next: Option<&str>| say(200, json!({"images": [{"id": id}], "next": next}));
+        |id: &str, next: Option<&str>| say(200, &json!({"images": [{"id": id}], "next": next}));
     let (script, session) = session([page("a", Some("/v2/images?marker=a")), page("b", None)]);
     let call = session
         .call(Service::Image, Method::GET, "list images")
@@ -310,9 +314,9 @@ async fn calls_are_spaced_by_service() {
 async fn answers_that_make_no_sense_and_missing_services_are_told() {
     for answer in [
         Said::Answer(200, Vec::new(), "<html>".to_owned()),
-        say(200, json!({"other": []})),
-        say(200, json!({"servers": [{"name": "without an id"}]})),
-        say(300, json!({"choices": []})),
+        say(200, &json!({"other": []})),
+        say(200, &json!({"servers": [{"name": "without an id"}]})),
+        say(300, &json!({"choices": []})),
     ] {
         let (_, session) = session([answer]);
         let error = Compute::new(session).servers().await.unwrap_err();

@@ -18,7 +18,8 @@ use nodeyard_driver::{
 };
 use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
 use nodeyard_openstack::{
-    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, Server, Session, Surroundings, Volumes,
+    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, Server, Session, Surroundings, Volume,
+    Volumes,
 };
 
 use self::tidy::DownPorts;
@@ -40,6 +41,7 @@ pub struct OpenStackDriver {
     servers: Shared<Vec<Server>>,
     ports: Shared<Vec<Port>>,
     floating_ips: Shared<Vec<FloatingIp>>,
+    volume_list: Shared<Vec<Volume>>,
     down_ports: Mutex<Option<DownPorts>>,
     /// Whether this host can reach IPv6 addresses.
     local_ipv6: bool,
@@ -65,6 +67,7 @@ impl OpenStackDriver {
             servers: Shared::default(),
             ports: Shared::default(),
             floating_ips: Shared::default(),
+            volume_list: Shared::default(),
             down_ports: Mutex::default(),
             local_ipv6: addresses::host_has_ipv6(),
         }

@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use nodeyard_testbeds::OpenStack;
+use nodeyard_testbeds::openstack::Service;
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Daemon, Ran, http};
@@ -271,6 +273,116 @@ fn what_cannot_be_published_is_refused_before_anything_is_sent() {
         ])
         .failed("there is no provider other");
     assert_eq!(cloud.names(), ["Fake Precise"]);
+}
+
+/// The same on a real OpenStack, with nothing but clouds.yaml.
+#[test]
+fn jobs_publish_prune_and_clean_up_in_openstack() {
+    let Some(openstack) = OpenStack::start_if_possible().unwrap() else {
+        return;
+    };
+    let project = openstack.project("published").unwrap();
+    let mut bed = Bed::new();
+    let clouds = project.clouds_yaml().display().to_string();
+    bed.set("OS_CLIENT_CONFIG_FILE", clouds);
+    bed.write("disk.raw", vec![7; 1 << 20]);
+    let publisher = project.name().to_owned();
+    let image = |args: &[&str]| {
+        let place = ["--cloud", "nodepool", "--publisher", &publisher];
+        let head = ["--format", "json", "image"];
+        bed.run(head.iter().chain(args).chain(&place))
+    };
+    let publish = |number: u32| {
+        let (id, name) = (format!("b{number}"), format!("jammy-{number}"));
+        let args = [
+            "publish", "disk.raw", "--image", "jammy", "--tag", "ci", "--id", &id, "--name", &name,
+        ];
+        let done = image(&[&args[..], &["--property", "os=jammy"]].concat()).succeeded();
+        // Glance counts in seconds.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        done.json()["id"].as_str().unwrap().to_owned()
+    };
+    let ids: Vec<String> = (1..=3).map(publish).collect();
+    assert_eq!(publish(3), ids[2], "it is there already");
+    // One that was aborted, and three that are none of ours.
+    let half = json!({"name": "half", "disk_format": "raw", "container_format": "bare",
+                      "nodeyard_system_id": format!("publisher:{publisher}"),
+                      "nodeyard_published_image": "jammy", "nodeyard_publication": "b4"});
+    project
+        .member()
+        .post(Service::Image, "/v2/images", &half)
+        .unwrap();
+    project
+        .create_image("by-hand", json!({"os": "jammy", "tags": ["ci"]}))
+        .unwrap();
+    let other = json!({"nodeyard_system_id": "publisher:somebody", "nodeyard_published_image": "jammy",
+                       "nodeyard_publication": "b1"});
+    project.create_image("of-others", other).unwrap();
+    let managed = json!({"nodeyard_system_id": "an-installation", "nodepool_build_id": "b"});
+    project.create_image("of-a-builder", managed).unwrap();
+
+    bed.write(
+        "nodepool.yaml",
+        "labels: [{name: small}]
+providers:
+  - name: cloud
+    driver: openstack
+    cloud: nodepool
+    cloud-images:
+      - {name: newest, image-filters: [{name: nodeyard_published_image, values: [jammy]}, {name: tag, values: [ci]}]}
+    pools: [{name: main, labels: [{name: small, cloud-image: newest, min-ram: 1}]}]
+",
+    );
+    let found = bed.run([
+        "-c",
+        "nodepool.yaml",
+        "--format",
+        "json",
+        "image",
+        "candidates",
+    ]);
+    let found = found.succeeded().json();
+    assert_eq!(found[0]["chosen"], ids[2].as_str(), "{found:#}");
+
+    let flavors = project
+        .member()
+        .list(Service::Compute, "/flavors", "flavors")
+        .unwrap();
+    let server = json!({"server": {
+        "name": "user", "imageRef": ids[0], "flavorRef": flavors[0]["id"],
+        "networks": [{"uuid": project.network()}],
+    }});
+    project
+        .member()
+        .post(Service::Compute, "/servers", &server)
+        .unwrap();
+    let pruned = image(&["prune", "jammy", "--keep", "1"]).succeeded().json();
+    let expected = [
+        pair("b4", "stays"),
+        pair("b3", "stays"),
+        pair("b2", "gone"),
+        pair("b1", "stays"),
+    ];
+    assert_eq!(outcomes(&pruned), expected, "{pruned:#}");
+
+    let young = image(&["leaks"]).succeeded().json();
+    assert_eq!(outcomes(&young)[0], pair("b4", "stays"));
+    let leaks = ["leaks", "jammy", "--ended", "b4"];
+    assert_eq!(image(&leaks).code, 3);
+    let gone = image(&[&leaks[..], &["--delete"]].concat())
+        .succeeded()
+        .json();
+    assert_eq!(outcomes(&gone)[0], pair("b4", "gone"));
+    let images = project.images().unwrap();
+    let mut names: Vec<_> = images
+        .iter()
+        .map(|image| image["name"].as_str().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["by-hand", "jammy-1", "jammy-3", "of-a-builder", "of-others"]
+    );
 }
 
 const PLAYBOOK: &str = r#"

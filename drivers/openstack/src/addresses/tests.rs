@@ -35,7 +35,7 @@ fn networks(settings: &CloudSettings) -> Networks {
     Networks::new(settings, all).unwrap()
 }
 
-fn server(addresses: Value) -> Server {
+fn server(addresses: &Value) -> Server {
     serde_json::from_value(json!({"id": "s", "status": "ACTIVE", "addresses": addresses})).unwrap()
 }
 
@@ -61,12 +61,12 @@ fn interface(more: &str, local_ipv6: bool, server: &Server) -> Option<String> {
 
 #[test]
 fn a_private_server_has_no_interface_until_it_has_a_floating_ip() {
-    let plain = server(json!({"ci-net": [address("10.9.0.4", "fixed", "a")]}));
+    let plain = server(&json!({"ci-net": [address("10.9.0.4", "fixed", "a")]}));
     let chosen = choose("", false, &plain);
     assert_eq!(chosen.interface, None);
     assert_eq!(chosen.private_v4.as_deref(), Some("10.9.0.4"));
     assert!(lacks_public_address(&plain, &chosen));
-    let with = server(json!({"ci-net": [
+    let with = server(&json!({"ci-net": [
         address("10.9.0.4", "fixed", "a"), address("203.0.113.9", "floating", "a"),
     ]}));
     let chosen = choose("", false, &with);
@@ -81,7 +81,7 @@ fn a_private_server_has_no_interface_until_it_has_a_floating_ip() {
 
 #[test]
 fn the_private_address_is_the_one_behind_the_floating_ip() {
-    let two = server(json!({
+    let two = server(&json!({
         "ci-net": [address("10.9.0.4", "fixed", "a")],
         "lab": [address("10.1.0.4", "fixed", "b"), address("203.0.113.9", "floating", "b")],
     }));
@@ -94,7 +94,7 @@ fn the_private_address_is_the_one_behind_the_floating_ip() {
 #[test]
 fn an_external_network_needs_no_floating_ip() {
     let direct = server(
-        json!({"public": [address("198.51.100.7", "fixed", "a"), address("2001:db8::7", "fixed", "a")]}),
+        &json!({"public": [address("198.51.100.7", "fixed", "a"), address("2001:db8::7", "fixed", "a")]}),
     );
     let chosen = choose("", false, &direct);
     assert_eq!(chosen.public_v4.as_deref(), Some("198.51.100.7"));
@@ -118,7 +118,7 @@ fn an_external_network_needs_no_floating_ip() {
 
 #[test]
 fn clouds_yaml_may_name_the_network_to_use() {
-    let two = server(json!({
+    let two = server(&json!({
         "ci-net": [address("10.9.0.4", "fixed", "a")],
         "public": [address("198.51.100.7", "fixed", "b")],
     }));
@@ -133,7 +133,7 @@ fn clouds_yaml_may_name_the_network_to_use() {
 
 #[test]
 fn what_nova_was_told_goes_before_everything() {
-    let mut told = server(json!({"public": [address("198.51.100.7", "fixed", "a")]}));
+    let mut told = server(&json!({"public": [address("198.51.100.7", "fixed", "a")]}));
     told.access_ipv4 = Some("192.0.2.1".into());
     assert_eq!(
         choose("", false, &told).public_v4.as_deref(),
@@ -149,7 +149,7 @@ fn what_nova_was_told_goes_before_everything() {
 #[test]
 fn an_address_of_the_world_is_public_wherever_it_is() {
     let odd = server(
-        json!({"lab": [address("10.1.0.4", "fixed", "a"), address("8.8.4.4", "fixed", "a")]}),
+        &json!({"lab": [address("10.1.0.4", "fixed", "a"), address("8.8.4.4", "fixed", "a")]}),
     );
     assert_eq!(
         choose("", false, &odd).public_v4.as_deref(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nodeyard_driver::{CreateOrder, Error, Instance, State, Step, template};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_model::{NodeId, Resources, Timestamp};
 use nodeyard_openstack::{BootVolume, ErrorKind, NewServer, Server};
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,11 @@ impl OpenStackDriver {
             }
             Create::Booting { server, since } => {
                 let age = now.since(since);
-                let Some(server) = self.look_at(&server, age).await? else {
+                let all = self.servers(self.options.list_age.min(age)).await?;
+                if self.remove_doubles(order.node, &server, &all).await? {
+                    return Ok(Step::wait(self.options.poll.after(age)));
+                }
+                let Some(server) = self.look_at(&server, &all).await? else {
                     start_over(state)?;
                     let text = format!("server {server} was deleted while it booted");
                     return Err(Error::retry(text));
@@ -70,13 +74,28 @@ impl OpenStackDriver {
         }
     }
 
-    /// The server, as a list that is not too old shows it. What is not in the list may be too new for it.
-    async fn look_at(&self, id: &str, age: Duration) -> Result<Option<Server>, Error> {
-        let servers = self.servers(self.options.list_age.min(age)).await?;
-        match servers.iter().find(|server| *server.id == *id) {
+    /// The server, as the list shows it. What is not in the list may be too new for it.
+    async fn look_at(&self, id: &str, all: &[Server]) -> Result<Option<Server>, Error> {
+        match all
+            .iter()
+            .find(|server| *server.id == *id && !server.is_gone())
+        {
             Some(server) => Ok(Some(server.clone())),
             None => self.compute.server(id).await.map_err(failed),
         }
+    }
+
+    /// An order whose answer was lost may be carried out after we have looked in vain and placed it again. True if there
+    /// was such a server.
+    async fn remove_doubles(&self, node: NodeId, id: &str, all: &[Server]) -> Result<bool, Error> {
+        let is_double = |server: &&Server| self.is_of_node(server, node) && *server.id != *id;
+        let mut found = false;
+        for server in all.iter().filter(is_double) {
+            found = true;
+            // Not by the node's id: its floating IP belongs to the other one.
+            self.delete_server(None, server).await?;
+        }
+        Ok(found)
     }
 
     /// It is up: what it still lacks, and what it is.

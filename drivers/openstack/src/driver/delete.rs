@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use nodeyard_driver::{Error, ResourceKind, State, Step, Target};
 use nodeyard_model::{NodeId, Timestamp};
-use nodeyard_openstack::{ErrorKind, Server};
+use nodeyard_openstack::Server;
 use serde::{Deserialize, Serialize};
 
 use super::{OpenStackDriver, text_id};
 use crate::failure::failed;
+
+/// Nova lists a server as deleted until it does not count any more, which takes a moment; some clouds show it for longer.
+const SHOWN: Duration = Duration::from_secs(60);
+/// A volume that has not gone after this time is left to whoever looks for leaks.
+const VOLUMES_GO: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 enum Delete {
@@ -71,15 +76,37 @@ impl OpenStackDriver {
                 let age = now.since(since);
                 // A list from before the deletion may not know the server yet.
                 let there = self.servers(self.options.list_age.min(age)).await?;
-                if there.iter().any(|server| servers.contains(&server.id)) {
-                    return Ok(Step::wait(self.options.poll.after(age)));
-                }
-                for volume in &volumes {
-                    self.delete_volume(volume).await?;
-                }
-                Ok(Step::Done(()))
+                let is_there = |server: &Server| {
+                    servers.contains(&server.id) && !(server.is_gone() && age > SHOWN)
+                };
+                let waits =
+                    there.iter().any(is_there) || self.volumes_are_there(&volumes, age).await?;
+                Ok(if waits {
+                    Step::wait(self.options.poll.after(age))
+                } else {
+                    Step::Done(())
+                })
             }
         }
+    }
+
+    /// Volumes go with their server, but after it. Those that do not are deleted.
+    async fn volumes_are_there(&self, volumes: &[Box<str>], age: Duration) -> Result<bool, Error> {
+        if volumes.is_empty() || age > VOLUMES_GO {
+            return Ok(false);
+        }
+        let all = self.volumes(self.options.list_age.min(age)).await?;
+        let mut there = false;
+        for volume in all.iter().filter(|volume| volumes.contains(&volume.id)) {
+            there = true;
+            if matches!(&*volume.status, "available" | "error") {
+                self.volumes
+                    .delete_volume(&volume.id)
+                    .await
+                    .map_err(failed)?;
+            }
+        }
+        Ok(there)
     }
 
     /// All that carry the node's id, and the one that its record names. A lost answer may have left two.
@@ -122,21 +149,5 @@ impl OpenStackDriver {
                 .map_err(failed)?;
         }
         Ok(())
-    }
-
-    /// One that has not gone with its server. While it is on its way, Cinder says that it is busy.
-    async fn delete_volume(&self, id: &str) -> Result<(), Error> {
-        match self.volumes.delete_volume(id).await {
-            Ok(()) => Ok(()),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::Refused | ErrorKind::Conflict | ErrorKind::NoService
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(failed(error)),
-        }
     }
 }

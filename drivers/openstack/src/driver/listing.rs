@@ -1,6 +1,7 @@
 //! What there is.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{Error, Resource, ResourceKind, Tags};
@@ -12,7 +13,7 @@ use crate::failure::failed;
 use crate::{images, mark};
 
 impl OpenStackDriver {
-    /// All servers, as they were `age` ago or later.
+    /// All servers, as they were `age` ago or later, what is not quite gone included.
     pub(super) async fn servers(&self, age: Duration) -> List<Server> {
         let ask = async { self.compute.servers().await.map_err(failed) };
         self.servers.within(age, ask).await
@@ -23,6 +24,17 @@ impl OpenStackDriver {
         self.ports.within(age, ask).await
     }
 
+    pub(super) async fn volumes(&self, age: Duration) -> List<Volume> {
+        let ask = async {
+            match self.volumes.volumes().await {
+                Ok(volumes) => Ok(volumes),
+                Err(error) if error.kind() == ErrorKind::NoService => Ok(Vec::new()),
+                Err(error) => Err(failed(error)),
+            }
+        };
+        self.volume_list.within(age, ask).await
+    }
+
     pub(super) async fn floating_ips(&self, age: Duration) -> List<FloatingIp> {
         let ask = async { self.network.floating_ips().await.map_err(failed) };
         self.floating_ips.within(age, ask).await
@@ -30,7 +42,7 @@ impl OpenStackDriver {
 
     /// What carries the id of a node of ours.
     pub(super) fn is_of_node(&self, server: &Server, node: NodeId) -> bool {
-        self.options.owner.owns_node(&tags(server), node)
+        !server.is_gone() && self.options.owner.owns_node(&tags(server), node)
     }
 
     pub(super) async fn list_everything(&self) -> Result<Vec<Resource>, Error> {
@@ -41,6 +53,7 @@ impl OpenStackDriver {
         let sizes: HashMap<_, _> = volumes.iter().map(|v| (&*v.id, v.size)).collect();
         let mut all: Vec<_> = servers
             .iter()
+            .filter(|server| !server.is_gone())
             .map(|server| {
                 let attached = server.volumes.iter().map(|volume| &*volume.id);
                 let sizes = attached.filter_map(|id| sizes.get(id).copied());
@@ -101,17 +114,13 @@ impl OpenStackDriver {
     }
 
     /// Volumes, if anybody has any to do with them.
-    async fn volumes_of(&self, servers: &[Server]) -> Result<Vec<Volume>, Error> {
+    async fn volumes_of(&self, servers: &[Server]) -> List<Volume> {
         let labels = self.options.pools.iter().flat_map(|pool| &pool.labels);
         let boots = labels.into_iter().any(|label| label.boot_volume.is_some());
         if !boots && servers.iter().all(|server| server.volumes.is_empty()) {
-            return Ok(Vec::new());
+            return Ok(Arc::default());
         }
-        match self.volumes.volumes().await {
-            Ok(volumes) => Ok(volumes),
-            Err(error) if error.kind() == ErrorKind::NoService => Ok(Vec::new()),
-            Err(error) => Err(failed(error)),
-        }
+        self.volumes(Duration::ZERO).await
     }
 }
 

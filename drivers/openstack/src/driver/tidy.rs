@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nodeyard_driver::{Error, ResourceKind, Tidied};
 use nodeyard_model::Timestamp;
-use nodeyard_openstack::Port;
+use nodeyard_openstack::{self as openstack, ErrorKind, Port};
 
 use super::{OpenStackDriver, lock};
 use crate::failure::failed;
@@ -42,11 +42,7 @@ impl OpenStackDriver {
         let ips = self.floating_ips(Duration::ZERO).await?;
         let mut removed = 0;
         for ip in ips.iter().filter(|ip| ip.port_id.is_none()) {
-            self.network
-                .delete_floating_ip(&ip.id)
-                .await
-                .map_err(failed)?;
-            removed += 1;
+            removed += removal(self.network.delete_floating_ip(&ip.id).await)?;
         }
         Ok(removed)
     }
@@ -65,8 +61,7 @@ impl OpenStackDriver {
         let mut removed = 0;
         for port in &before {
             if ports.remove(port) {
-                self.network.delete_port(port).await.map_err(failed)?;
-                removed += 1;
+                removed += removal(self.network.delete_port(port).await)?;
             }
         }
         *lock(&self.down_ports) = Some(DownPorts { seen: now, ports });
@@ -92,5 +87,17 @@ impl OpenStackDriver {
             .filter(is_left)
             .map(|port| port.id)
             .collect())
+    }
+}
+
+/// How many were removed. What we may not remove stays: newer Neutrons leave the ports of servers to Nova.
+fn removal(result: Result<(), openstack::Error>) -> Result<usize, Error> {
+    match result {
+        Ok(()) => Ok(1),
+        Err(error) if matches!(error.kind(), ErrorKind::Forbidden | ErrorKind::Conflict) => {
+            tracing::warn!(%error, "something that nobody uses cannot be removed");
+            Ok(0)
+        }
+        Err(error) => Err(failed(error)),
     }
 }

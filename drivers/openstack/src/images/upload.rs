@@ -230,11 +230,12 @@ impl OpenStackDriver {
 
     /// The digests of what was sent; none of what the cloud fetches by itself.
     async fn send(&self, order: &UploadOrder, image: &str) -> Result<Option<Digests>, Error> {
+        let glance = self.glance();
         let path = match &order.source {
             ImageSource::File(path) => path,
             ImageSource::Url(url) => {
                 self.offers("web-download").await?;
-                let import = self.glance().import(image, Import::Web(url));
+                let import = glance.import(image, Import::Web(url));
                 import.await.map_err(failed)?;
                 return Ok(None);
             }
@@ -248,13 +249,13 @@ impl OpenStackDriver {
         }
         let progress = order.progress.clone();
         let told = move |sent, all| progress.report(sent, all);
-        let sent = self.glance().send(image, path, place, told).await;
+        let sent = glance.send(image, path, place, told).await;
         let digests = match sent {
             Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
             sent => sent.map_err(failed)?,
         };
         if place == Place::Stage {
-            let import = self.glance().import(image, Import::Staged);
+            let import = glance.import(image, Import::Staged);
             import.await.map_err(failed)?;
         }
         Ok(Some(digests))
@@ -464,4 +465,66 @@ fn failed(error: openstack::Error) -> Error {
         _ => return failure::failed(error),
     };
     Error::new(class, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use nodeyard_driver::{Publication, SystemId};
+
+    use super::*;
+
+    fn tags(system: &str, id: &str) -> Tags {
+        Tags {
+            system: Some(SystemId::new(system)),
+            publication: Some(Publication {
+                image: "jammy".into(),
+                id: id.into(),
+            }),
+            ..Tags::default()
+        }
+    }
+
+    #[test]
+    fn every_attempt_at_an_upload_has_an_id_that_everybody_knows() {
+        let first = image_id(&tags("a", "1"), 0);
+        assert_eq!(first, image_id(&tags("a", "1"), 0));
+        for other in [
+            image_id(&tags("a", "1"), 1),
+            image_id(&tags("a", "2"), 0),
+            image_id(&tags("b", "1"), 0),
+        ] {
+            assert_ne!(first, other);
+        }
+        assert!(first.parse::<uuid::Uuid>().is_ok());
+    }
+
+    #[test]
+    fn properties_have_the_types_that_glance_wants() {
+        let metadata = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let good = metadata(&[
+            ("container_format", "ovf"),
+            ("min_disk", "3"),
+            ("os_version", "22.04"),
+            ("protected", "True"),
+        ]);
+        let changes = serde_json::to_value(changes_of(&good).unwrap()).unwrap();
+        let set = |path: &str, value: Value| serde_json::json!({"op": "add", "path": path, "value": value});
+        assert_eq!(
+            changes,
+            Value::from(vec![
+                set("/min_disk", 3.into()),
+                set("/os_version", "22.04".into()),
+                set("/protected", true.into()),
+            ])
+        );
+        for bad in [("min_ram", "much"), ("os_hidden", "perhaps")] {
+            let error = changes_of(&metadata(&[bad])).unwrap_err();
+            assert!(error.to_string().contains(bad.0), "{error}");
+        }
+    }
 }

@@ -36,6 +36,14 @@ impl Bed {
         })
     }
 
+    /// Another one for each test: what was uploaded once in a Glance is never made again.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner {
+            system: SystemId::new(self.project.name()),
+            provider: provider(),
+        }
+    }
+
     /// A process of its own, as far as the driver can tell.
     pub(crate) fn driver(&self) -> OpenStackDriver {
         self.driver_with("")
@@ -56,7 +64,7 @@ impl Bed {
         let Section::OpenStack(section) = &config.providers["cloud"].driver else {
             panic!("another driver");
         };
-        let mut options = Options::of(section, owner()).unwrap();
+        let mut options = Options::of(section, self.owner()).unwrap();
         options.poll.least = Duration::from_millis(20);
         options.poll.most = Duration::from_millis(200);
         options.image_age = Duration::ZERO;
@@ -90,7 +98,7 @@ impl Bed {
         let format = file.extension().unwrap().to_str().unwrap().into();
         let upload = key(number);
         UploadOrder {
-            tags: owner().upload_tags(upload.build.build, upload.upload),
+            tags: self.owner().upload_tags(upload.build.build, upload.upload),
             name: format!("disk-{number}").into(),
             source: ImageSource::File(file),
             format,
@@ -111,11 +119,8 @@ impl Bed {
     }
 }
 
-pub(crate) fn owner() -> Owner {
-    Owner {
-        system: SystemId::new("this-installation"),
-        provider: ProviderName::new("cloud").unwrap(),
-    }
+fn provider() -> ProviderName {
+    ProviderName::new("cloud").unwrap()
 }
 
 pub(crate) fn key(number: u32) -> UploadKey {
@@ -124,7 +129,7 @@ pub(crate) fn key(number: u32) -> UploadKey {
             image: ImageName::new("disk").unwrap(),
             build: BuildId::from_u128(7),
         },
-        provider: owner().provider,
+        provider: provider(),
         upload: format!("{number:010}").parse().unwrap(),
     }
 }

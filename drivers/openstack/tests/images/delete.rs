@@ -4,7 +4,7 @@ use nodeyard_driver::{Driver, ErrorClass, ResourceKind, State, Step, Target};
 use nodeyard_testbeds::openstack::{Answer, Calls, Fault, Service};
 use serde_json::json;
 
-use crate::bed::{Bed, delete, now, owner, upload};
+use crate::bed::{Bed, delete, now, upload};
 
 #[tokio::test]
 async fn what_is_in_use_stays_and_says_so_and_goes_later() {
@@ -83,7 +83,7 @@ async fn leaks_carry_our_tags_and_go_as_they_are_listed() {
     let listed = driver.list().await.unwrap();
     let ours: Vec<_> = listed
         .into_iter()
-        .filter(|one| one.kind == ResourceKind::IMAGES && owner().owns(&one.tags))
+        .filter(|one| one.kind == ResourceKind::IMAGES && bed.owner().owns(&one.tags))
         .collect();
     assert_eq!(ours.len(), 1);
     let target = Target::Resource {

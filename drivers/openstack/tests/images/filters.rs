@@ -37,8 +37,10 @@ async fn the_newest_active_one_that_meets_everything_is_chosen() {
         filter("owner", bed.project.id()),
     ];
     let ready = async || {
-        let ready = driver.readiness(&"main".into(), &"small".into(), now());
-        ready.await.unwrap()
+        driver
+            .readiness(&"main".into(), &"small".into(), now())
+            .await
+            .unwrap()
     };
     let chosen = async || {
         let found = driver.find_image(&filters).await.unwrap();

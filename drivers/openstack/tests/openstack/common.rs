@@ -59,10 +59,11 @@ pub(crate) fn options(owner: Owner) -> Options {
         disk_images: Vec::new(),
         clean_floating_ips: false,
         port_cleanup_interval: Duration::ZERO,
-        image_upload_timeout: Duration::from_secs(600),
+        image_import: false,
         rate: Duration::ZERO,
         list_age: Duration::from_millis(100),
         catalog_age: Duration::from_secs(300),
+        image_age: Duration::from_secs(300),
         poll: Poll {
             least: Duration::from_millis(50),
             most: Duration::from_secs(1),

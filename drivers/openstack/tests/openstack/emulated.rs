@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ResourceKind, Tags, Target};
+use nodeyard_driver::{BootImage, Driver, ResourceKind, State, Tags, Target};
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
 use nodeyard_model::{Resources, Timestamp};
 use nodeyard_openstack::{CloudSettings, Transport};
 
 use crate::common::{
-    change, create, delete, delete_node, node, now, options, order, owner, session, settings,
+    change, create, create_from, delete, delete_node, node, now, options, order, owner, session,
+    settings,
 };
 use crate::emulation::Emulation;
 use crate::faults::Faulty;
@@ -107,7 +108,7 @@ async fn survives(suite: Suite, from_volume: bool) {
 #[tokio::test(start_paused = true)]
 async fn emulated_servers_survive_faults_of_every_kind() {
     let suite = Suite {
-        pairs: Some(97),
+        pairs: Some(397),
         step_limit: Duration::from_secs(60),
         ..Suite::default()
     };
@@ -199,4 +200,21 @@ async fn emulated_floating_ips_of_ours_are_used_again_and_others_are_not() {
     delete_node(&driver, node(1)).await;
     delete_node(&driver, node(2)).await;
     assert_eq!(cloud.exists(), BTreeSet::from(["ip i-1".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_server_that_comes_after_its_double_is_removed() {
+    let cloud = Arc::new(Emulation::default());
+    let driver = emulated(quick(false), &cloud);
+    let order = order(&owner("kit"), node(1));
+    let mut state = State::fresh();
+    driver.create(&order, &mut state, now()).await.unwrap();
+    let id = state.external_id.clone();
+    cloud.add_late(&order.tags.to_metadata());
+    let instance = create_from(&driver, &order, &mut state).await.unwrap();
+    assert_eq!(Some(instance.external_id), id);
+    let listed = driver.list().await.unwrap();
+    let count = |kind| listed.iter().filter(|thing| thing.kind == kind).count();
+    assert_eq!(count(ResourceKind::INSTANCES), 1);
+    assert_eq!(count(ResourceKind::FLOATING_IPS), 1);
 }

@@ -77,6 +77,13 @@ impl Emulation {
         self.world().create_server(&body);
     }
 
+    /// A server whose order was lost on its way for a while.
+    pub(crate) fn add_late(&self, metadata: &BTreeMap<&'static str, String>) {
+        let body =
+            json!({"server": {"name": "late", "flavorRef": "f-small", "metadata": metadata}});
+        self.world().create_server(&body);
+    }
+
     /// An address of ours that nobody uses.
     pub(crate) fn add_floating_ip(&self, description: &str) {
         let body =

@@ -1,5 +1,6 @@
 //! Lives of servers on the real services.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{Driver, Readiness, ResourceKind, State, Step, Target};
@@ -7,6 +8,7 @@ use nodeyard_driver_openstack::{ImageChoice, LabelImage};
 use nodeyard_model::{ResourceName, Resources};
 use nodeyard_testbeds::openstack::{Gateway, Project, Service};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::common::{
     change, cloud, create, delete, delete_node, driver, node, now, options, order, owner,
@@ -118,13 +120,13 @@ async fn the_number_of_calls_does_not_grow_with_looking() {
     options.list_age = Duration::from_secs(1);
     change(&mut options, |pool| pool.auto_floating_ip = false);
     let driver = driver(options, &project.clouds_yaml_through(&gateway).unwrap());
-    let orders: Vec<_> = (1..=6).map(|number| order(&owner, node(number))).collect();
-    let [a, b, c, d, e, f] = &orders[..] else {
-        unreachable!()
-    };
-    let make = |order| create(&driver, order);
-    let all = tokio::join!(make(a), make(b), make(c), make(d), make(e), make(f));
-    for instance in [all.0, all.1, all.2, all.3, all.4, all.5] {
+    let driver = Arc::new(driver);
+    let mut made = JoinSet::new();
+    for number in 1..=6 {
+        let (driver, order) = (Arc::clone(&driver), order(&owner, node(number)));
+        made.spawn(async move { create(&driver, &order).await });
+    }
+    for instance in made.join_all().await {
         instance.unwrap();
     }
     let counts = gateway.counts();
@@ -141,8 +143,8 @@ async fn the_number_of_calls_does_not_grow_with_looking() {
     }
     // Nobody is asked for by itself, except for one that a list was too early for.
     assert!(count("compute GET /v2.1/servers/{id}") <= 6, "{counts:?}");
-    for order in &orders {
-        delete_node(&driver, order.node).await;
+    for number in 1..=6 {
+        delete_node(&driver, node(number)).await;
     }
 }
 
@@ -154,12 +156,16 @@ async fn the_quota_of_the_cloud_counts() {
     project
         .set_quota(&[("instances", 3), ("cores", -1), ("ram", 8192)])
         .unwrap();
+    project
+        .set_volume_quota(&[("volumes", 4), ("gigabytes", -1)])
+        .unwrap();
     let driver = driver(options(owner("limits")), &project.clouds_yaml());
     let limits = driver.limits().await.unwrap();
     assert_eq!(limits.get(&ResourceName::INSTANCES), Some(3.into()));
     assert_eq!(limits.get(&ResourceName::CORES), None);
     assert_eq!(limits.get(&ResourceName::RAM), Some(8192.into()));
-    assert_eq!(limits.get(&"volumes".into()), None);
+    assert_eq!(limits.get(&"volumes".into()), Some(4.into()));
+    assert_eq!(limits.get(&"volume-gb".into()), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,7 +206,8 @@ async fn a_label_waits_for_its_image() {
     for image in &mut options.cloud_images {
         image.choice = ImageChoice::Name("later".into());
     }
-    options.catalog_age = Duration::ZERO;
+    options.image_age = Duration::ZERO;
+    options.list_age = Duration::ZERO;
     assert_eq!(
         options.pools[0].labels[0].image,
         LabelImage::Cloud("disk".into())
@@ -243,11 +250,7 @@ async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
     let driver = driver(options, &project.clouds_yaml());
     let order = order(&owner("tidy"), node(1));
     create(&driver, &order).await.unwrap();
-    let gone = port(
-        "left",
-        "compute:nova",
-        "00000000-0000-0000-0000-000000000001",
-    );
+    let gone = port("left", "", "");
     let load_balancer = port("kept", "Octavia", "lb");
     let public = member.list(
         Service::Network,
@@ -310,4 +313,34 @@ async fn what_a_record_names_is_deleted_whoever_made_it() {
     let mut state = State::default();
     let again = ours.delete(&target, &mut state, now()).await.unwrap();
     assert_eq!(again, Step::Done(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_boots_from_a_volume_that_goes_with_it() {
+    let Some(project) = project("volume") else {
+        return;
+    };
+    let mut options = options(owner("volume"));
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.boot_volume = Some(11);
+        }
+    });
+    let driver = driver(options, &project.clouds_yaml());
+    let instance = create(&driver, &order(&owner("volume"), node(1)))
+        .await
+        .unwrap();
+    assert_eq!(instance.resources.get(&"volume-gb".into()), 11.into());
+    let volumes = project.volumes().unwrap();
+    assert_eq!(volumes.len(), 1);
+    assert_eq!(volumes[0]["size"], 11);
+    assert_eq!(volumes[0]["metadata"]["nodepool_node_id"], "0000000001");
+    let listed = driver.list().await.unwrap();
+    let server = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::INSTANCES);
+    assert_eq!(server.unwrap().takes, instance.resources);
+    delete_node(&driver, node(1)).await;
+    assert!(project.servers().unwrap().is_empty());
+    assert!(project.volumes().unwrap().is_empty());
 }

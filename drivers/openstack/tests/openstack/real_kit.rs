@@ -136,7 +136,7 @@ async fn servers_survive_faults_of_every_kind() {
     let suite = Suite {
         nodes: 1,
         singles: 47,
-        step_limit: Duration::from_secs(15),
+        step_limit: Duration::from_secs(30),
         ..Suite::default()
     };
     match explore(suite, || async { ProjectBed::new(&project) }).await {

@@ -129,7 +129,7 @@ async fn a_server_in_error_says_why() {
     let owner = owner("error");
     let mut options = options(owner.clone());
     label(&mut options, |label| {
-        label.flavor_name = Some("impossible".into())
+        label.flavor_name = Some("impossible".into());
     });
     let driver = yard.driver(options);
     let error = create(&driver, &order(&owner, node(1))).await.unwrap_err();
@@ -144,22 +144,23 @@ async fn what_does_not_exist_is_named_before_anything_is_made() {
     let Some(yard) = Yard::new("unknown") else {
         return;
     };
-    let wrong: [(&str, fn(&mut Options)); 5] = [
+    type Spoil = fn(&mut Options);
+    let wrong: [(&str, Spoil); 5] = [
         ("flavor \"hug\"", |options| {
-            label(options, |label| label.flavor_name = Some("hug".into()))
+            label(options, |label| label.flavor_name = Some("hug".into()));
         }),
         ("network \"nett\"", |options| {
-            label(options, |label| label.networks = vec!["nett".into()])
+            label(options, |label| label.networks = vec!["nett".into()]);
         }),
         ("key pair \"nobody\"", |options| {
-            label(options, |label| label.key_name = Some("nobody".into()))
+            label(options, |label| label.key_name = Some("nobody".into()));
         }),
         ("security group \"open\"", |options| {
             change(options, |pool| pool.security_groups = vec!["open".into()]);
         }),
         ("availability zone \"moon\"", |options| {
             change(options, |pool| {
-                pool.availability_zones = vec!["moon".into()]
+                pool.availability_zones = vec!["moon".into()];
             });
         }),
     ];

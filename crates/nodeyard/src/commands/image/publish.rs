@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
 use nodeyard_builder::worker::machine;
 use nodeyard_driver::{
@@ -33,7 +33,7 @@ use crate::output::{self, Format as Output};
 /// How long a cloud gets to remove what has failed.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Keys that clouds give a meaning of their own, or that make up the mark.
+/// How the names of marks begin, ours and Nodepool's.
 const RESERVED: [&str; 2] = ["nodeyard_", "nodepool_"];
 
 #[derive(Debug, Args)]

@@ -186,9 +186,12 @@ impl<'a> Place<'a> {
         let removed = timeout(limit, machine::delete(&*self.cloud.driver, &target)).await;
         match removed {
             Ok(Ok(())) => ("gone", reason.to_owned()),
+            Ok(Err(error)) if error.class() == ErrorClass::Retry => {
+                ("still-there", with_causes(&error))
+            }
             Ok(Err(error)) => ("failed", with_causes(&error)),
             Err(_) => (
-                "in-use",
+                "still-there",
                 format!(
                     "{reason}, but the cloud has not let go of it in {} s",
                     limit.as_secs()
