@@ -4,7 +4,7 @@
 //! ever touched: neither what builders upload, which has a record, nor what people make.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use clap::Args;
@@ -136,7 +136,7 @@ pub(super) fn left_behind(
     patience: Patience<'_>,
     in_use: &BTreeSet<ExternalId>,
 ) -> Vec<Fate> {
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     let fate = |one: &Published| {
         let old = one
             .cloud
@@ -148,7 +148,7 @@ pub(super) fn left_behind(
             ImageStatus::Pending if ended => Fate::Goes("not complete, and its job is over"),
             ImageStatus::Pending if old => Fate::Goes("not complete after so long"),
             ImageStatus::Pending => Fate::Stays("not complete; its job may be at it"),
-            ImageStatus::Active if seen.insert(&one.publication) => Fate::Stays("complete"),
+            ImageStatus::Active if seen.insert(one.publication.clone()) => Fate::Stays("complete"),
             ImageStatus::Active if in_use.contains(&one.cloud.id) => Fate::Stays("in use"),
             ImageStatus::Active => Fate::Goes("published twice"),
         }
