@@ -53,7 +53,7 @@ impl Project {
         let user = made(&admin, Service::Identity, "/users", "user", &account)?;
         for role in ["member", "reader"] {
             let found = admin.get(Service::Identity, &format!("/roles?name={role}"))?;
-            let role = text(found.pointer("/roles/0/id"))?;
+            let role = text(found.pointer("/roles/0/id")).with_context(|| found.to_string())?;
             let path = format!("/projects/{id}/users/{user}/roles/{role}");
             admin.call("PUT", Service::Identity, &path, None)?;
         }
@@ -284,7 +284,7 @@ impl Drop for Project {
 /// A network with a way to the outside. Returns the ids of network and router.
 fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
     let outside = admin.get(Service::Network, "/v2.0/networks?name=public")?;
-    let outside = text(outside.pointer("/networks/0/id"))?;
+    let outside = text(outside.pointer("/networks/0/id")).with_context(|| outside.to_string())?;
     let network = Service::Network;
     let net = made(
         member,

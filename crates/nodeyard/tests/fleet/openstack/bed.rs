@@ -164,6 +164,23 @@ image-size-estimate: 1M
         (request, node)
     }
 
+    /// Asks for a node until there is one: without an image a request fails.
+    #[track_caller]
+    pub(crate) fn take_one_when_there_is_an_image(&self, label: &str) -> (String, Value) {
+        let mut taken = None;
+        wait_until("a request is served", || {
+            let request = self.zuul.submit(&[label]).unwrap();
+            if self.zuul.wait(&request).unwrap() == "fulfilled" {
+                let node = take(&self.zuul, &request).remove(0);
+                taken = Some((request, node));
+            } else {
+                self.zuul.cancel(&request).unwrap();
+            }
+            taken.is_some()
+        });
+        taken.unwrap()
+    }
+
     /// Waits until neither records nor the cloud know anything of nodes.
     #[track_caller]
     pub(crate) fn wait_until_empty(&self) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::bed::{Configuration, Yard, gearmand};
-use crate::bed::{PATIENCE, take};
+use crate::bed::PATIENCE;
 
 const MANAGED: Configuration = Configuration {
     provider: "    diskimages: [{name: disk, meta: {os_distro: debian}}]",
@@ -39,15 +39,13 @@ fn a_managed_image_goes_through_gearman_and_becomes_a_server() {
     let jobs = gearmand();
     let program = yard.image_program(r#"qemu-img create -q -f "$format" "$file" 1M"#);
     yard.launch(&launcher());
-    let waiting = yard.zuul.submit(&["small"]).unwrap();
     yard.build(&jobs, &builder(&program));
 
-    let nodes = take(&yard.zuul, &waiting);
-    let node = &nodes[0];
+    let (waiting, node) = yard.take_one_when_there_is_an_image("small");
     let image = yard.only_active_image();
     assert_eq!(image["os_distro"], "debian");
     assert_eq!(image["disk_format"], "qcow2");
-    let server = yard.server(node);
+    let server = yard.server(&node);
     assert_eq!(server["image"]["id"], image["id"]);
     assert_eq!(server["status"], "ACTIVE");
     assert_eq!(node["username"], "zuul");

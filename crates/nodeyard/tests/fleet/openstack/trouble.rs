@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::bed::{Configuration, Yard, gearmand};
 use super::images;
-use crate::bed::{run_all, take, wait_until};
+use crate::bed::{run_all, wait_until};
 
 const ADDRESSED: Configuration = Configuration {
     provider: "    cloud-images: [{name: disk, username: zuul}]\n    clean-floating-ips: true",
@@ -146,8 +146,7 @@ fn an_upload_that_is_cut_is_made_again_and_leaves_nothing() {
     );
     yard.launch(&images::launcher());
     yard.build(&jobs, &images::builder(&program));
-    let waiting = yard.zuul.submit(&["small"]).unwrap();
-    let node = take(&yard.zuul, &waiting).remove(0);
+    let (waiting, node) = yard.take_one_when_there_is_an_image("small");
     // The failed attempts are gone, or go.
     let image = yard.only_active_image();
     wait_until("the server has the image", || {
