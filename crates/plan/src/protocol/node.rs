@@ -78,7 +78,7 @@ pub fn allocate(
 /// It belongs to no tenant any more.
 pub fn free(record: Option<&Node>, from: impl Into<Allocation>) -> Result<Node, Refused> {
     let mut node = in_state(record, NodeState::Ready)?.clone();
-    allocated(&node, Some(from.into()))?;
+    allocated(&node, Some(&from.into()))?;
     unassign(&mut node);
     Ok(node)
 }
@@ -87,7 +87,7 @@ pub fn free(record: Option<&Node>, from: impl Into<Allocation>) -> Result<Node, 
 /// trusted to be complete: it goes.
 pub fn reset(record: Option<&Node>, request: RequestId, now: Timestamp) -> Result<Node, Refused> {
     let mut node = record.ok_or(Refused::Gone)?.clone();
-    allocated(&node, Some(request.into()))?;
+    allocated(&node, Some(&request.into()))?;
     match node.state {
         NodeState::Init => node.set_state(NodeState::Deleting, now),
         NodeState::Ready
@@ -179,7 +179,7 @@ fn move_on(
     now: Timestamp,
 ) -> Result<Node, Refused> {
     let mut node = in_state(record, from)?.clone();
-    allocated(&node, Some(request.into()))?;
+    allocated(&node, Some(&request.into()))?;
     node.set_state(to, now);
     Ok(node)
 }
@@ -194,8 +194,8 @@ fn in_state(record: Option<&Node>, state: NodeState) -> Result<&Node, Refused> {
     }
 }
 
-fn allocated(node: &Node, to: Option<Allocation>) -> Result<(), Refused> {
-    if node.allocated_to == to {
+fn allocated(node: &Node, to: Option<&Allocation>) -> Result<(), Refused> {
+    if node.allocated_to.as_ref() == to {
         Ok(())
     } else {
         let to = node.allocated_to.clone();
