@@ -127,7 +127,7 @@ fn wanted(config: &Config, what: Option<&str>) -> anyhow::Result<Vec<Wanted>> {
 fn nothing_wanted(config: &Config, what: &str) -> String {
     let providers = config.providers.values();
     let mut labels = providers
-        .flat_map(|provider| provider.pools())
+        .flat_map(nodeyard_config::Provider::pools)
         .flat_map(|pool| pool.labels);
     let label = labels.find(|label| label.name.as_str() == what);
     match label.map(|label| (label.diskimage, label.cloud_image)) {

@@ -1,5 +1,6 @@
 //! The clouds that a command asks by itself, without a store: those of the configuration, or one of clouds.yaml.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -89,9 +90,14 @@ fn of_clouds_yaml(text: &str) -> anyhow::Result<Arc<Config>> {
         Some((cloud, region)) => (cloud, Some(region)),
         None => (text, None),
     };
-    let mut provider = json!({"name": MADE_UP, "driver": "openstack", "cloud": cloud, "rate": 0});
+    let mut provider = BTreeMap::from([
+        ("name", json!(MADE_UP)),
+        ("driver", json!("openstack")),
+        ("cloud", json!(cloud)),
+        ("rate", json!(0)),
+    ]);
     if let Some(region) = region {
-        provider["region-name"] = region.into();
+        provider.insert("region-name", json!(region));
     }
     let written = json!({"providers": [provider]});
     let mut file = tempfile::NamedTempFile::new()?;
