@@ -422,7 +422,10 @@ fn the_roles_publish_and_prune() {
         command
             .args(["-i", "localhost,", "-c", "local", "play.yaml"])
             // What else is called Python on this host does not matter.
-            .args(["-e", "ansible_python_interpreter={{ ansible_playbook_python }}"])
+            .args([
+                "-e",
+                "ansible_python_interpreter={{ ansible_playbook_python }}",
+            ])
             .current_dir(cloud.bed.path(""))
             .env("ANSIBLE_ROLES_PATH", &roles)
             .env("ANSIBLE_LOCALHOST_WARNING", "false")
