@@ -99,7 +99,7 @@ class Steering:
         self.nodesets[request.id] = nodeset.copy()
         return {"request": request.id}
 
-    def wait(self, request, seconds=60):
+    def wait(self, request, seconds=300):
         """Until it is fulfilled or has failed."""
         completed = self.nodepool.wait(request, seconds)
         return {"state": completed.state, "nodes": completed.nodes}
