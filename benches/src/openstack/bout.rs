@@ -1,6 +1,7 @@
 //! One launcher, from the requests to the last server that is gone.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -86,6 +87,9 @@ pub(crate) async fn hold(
     project.create_image("disk", json!({}))?;
     let gateway = Gateway::start(cloud)?;
     let clouds = project.clouds_yaml_through(&gateway)?;
+    // Without a public address Python's driver knows of none, unless it is told that private ones will do.
+    let private = fs::read_to_string(&clouds)? + "    private: true\n";
+    fs::write(&clouds, private)?;
     let zuul = arena.clear().await?;
     let configuration = configuration(count);
     let options = arena
@@ -95,7 +99,8 @@ pub(crate) async fn hold(
 
     // One request is served before the clock starts.
     let first = zuul.submit(200, &["small"]).await?;
-    let first = timeout(START_PATIENCE, zuul.fulfilled(first)).await??;
+    let first = timeout(START_PATIENCE, zuul.fulfilled(first)).await?;
+    let first = first.with_context(|| complaints(&launcher))?;
     zuul.run_job(first.id, Duration::ZERO).await?;
     zuul.gone_after(START_PATIENCE).await;
 
@@ -149,6 +154,16 @@ pub(crate) async fn hold(
     zuul.close().await;
     drop((observer, watch, gateway));
     Ok(outcome)
+}
+
+/// What a launcher that does not serve says about it.
+fn complaints(launcher: &Launcher) -> String {
+    let log = fs::read_to_string(launcher.log()).unwrap_or_default();
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("ERROR") || line.contains("WARNING"))
+        .collect();
+    lines.join("\n")
 }
 
 /// When the servers were asked for. What was refused has had to be asked for again.
