@@ -270,10 +270,11 @@ fn normal_ours(mut ours: Value) -> Value {
             }
         }
         for image in each(&mut provider["diskimages"]) {
-            let tags = if image.get("tags").is_some() {
-                "tags"
-            } else {
+            // Where there are both, `tags` is ours.
+            let tags = if image.get("meta").is_some() {
                 "meta"
+            } else {
+                "tags"
             };
             image["metadata"] = image[tags].take();
         }
