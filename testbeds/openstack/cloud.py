@@ -62,6 +62,7 @@ def run(state, root):
     services.move_in()
     services.identity()
     services.everything_else()
+    seed.Admin(place).greet()
     announce(place)
     wait_until_idle(services, place)
     services.stop()

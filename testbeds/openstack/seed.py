@@ -53,6 +53,14 @@ class Admin:
         self._json("POST", network + "/subnets", {"subnet": {
             "network_id": public, "name": "public", "ip_version": 4, "cidr": "198.18.0.0/16", "enable_dhcp": False}})
 
+    def greet(self):
+        """The first request of all to a service must not have company: some get ready in the middle of it, and Neutron
+        shows somebody else who asks meanwhile no networks."""
+        for service, path in (
+            ("network", "/v2.0/networks"), ("compute", "/flavors"), ("image", "/v2/images"), ("block-storage", "/volumes"),
+        ):
+            self._json("GET", self.place.url(service) + path)
+
     def _json(self, method, url, body=None):
         with self._send(method, url, body) as answer:
             return json.load(answer)

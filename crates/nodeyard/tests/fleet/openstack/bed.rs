@@ -13,7 +13,7 @@ use nodeyard_testbeds::{
 };
 use serde_json::Value;
 
-use crate::bed::{LONG_SESSION, client, node, take, wait_until};
+use crate::bed::{LONG_SESSION, client, node, request, take, wait_until};
 
 /// None where there can be none, which is said.
 fn cloud() -> Option<&'static OpenStack> {
@@ -167,18 +167,19 @@ image-size-estimate: 1M
     /// Asks for a node until there is one: without an image a request fails.
     #[track_caller]
     pub(crate) fn take_one_when_there_is_an_image(&self, label: &str) -> (String, Value) {
-        let mut taken = None;
+        let mut asked: Option<String> = None;
         wait_until("a request is served", || {
-            let request = self.zuul.submit(&[label]).unwrap();
-            if self.zuul.wait(&request).unwrap() == "fulfilled" {
-                let node = take(&self.zuul, &request).remove(0);
-                taken = Some((request, node));
-            } else {
-                self.zuul.cancel(&request).unwrap();
+            let id = asked.get_or_insert_with(|| self.zuul.submit(&[label]).unwrap());
+            let state = request(&self.zuul, id).unwrap()["state"].clone();
+            if state == "failed" {
+                self.zuul.cancel(id).unwrap();
+                asked = None;
             }
-            taken.is_some()
+            state == "fulfilled"
         });
-        taken.unwrap()
+        let id = asked.unwrap();
+        let node = take(&self.zuul, &id).remove(0);
+        (id, node)
     }
 
     /// Waits until neither records nor the cloud know anything of nodes.
