@@ -283,7 +283,8 @@ impl Drop for Project {
 
 /// A network with a way to the outside. Returns the ids of network and router.
 fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
-    let outside = outside(admin)?;
+    let outside = admin.get(Service::Network, "/v2.0/networks?name=public")?;
+    let outside = text(outside.pointer("/networks/0/id")).with_context(|| outside.to_string())?;
     let network = Service::Network;
     let net = made(
         member,
@@ -301,19 +302,6 @@ fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
     let path = format!("/v2.0/routers/{router}/add_router_interface");
     member.put(network, &path, &json!({"subnet_id": subnet}))?;
     Ok((net, router))
-}
-
-/// The network that leads out. A list may lack it while another one is deleted.
-fn outside(admin: &Session) -> Result<String> {
-    let deadline = Instant::now() + REMOVAL_PATIENCE;
-    loop {
-        let found = admin.get(Service::Network, "/v2.0/networks?name=public")?;
-        if let Ok(id) = text(found.pointer("/networks/0/id")) {
-            return Ok(id);
-        }
-        ensure!(Instant::now() < deadline, "there is no network `public`");
-        thread::sleep(Duration::from_millis(100));
-    }
 }
 
 fn is_of_router(port: &Value) -> bool {
