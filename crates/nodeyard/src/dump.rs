@@ -265,16 +265,13 @@ async fn carry_out(tree: &dyn Tree, plan: Plan) -> anyhow::Result<()> {
     // Operations take effect in the order they are begun, so a parent is there before its children
     // although nobody waits for it.
     for (path, data) in plan.create {
-        writes.push_back(boxed(async move {
-            tree.create(&path, data, CreateMode::Persistent)
-                .await
-                .map(drop)
-        }));
+        writes.push_back(boxed(create(tree, path, data)));
         drain(&mut writes, WINDOW).await?;
     }
     for (path, data) in plan.replace {
         writes.push_back(boxed(async move {
-            tree.set(&path, data, Version::Any).await.map(drop)
+            tree.set(&path, data, Version::Any).await?;
+            Ok(())
         }));
         drain(&mut writes, WINDOW).await?;
     }
@@ -285,9 +282,28 @@ async fn carry_out(tree: &dyn Tree, plan: Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-type Pending<'a> = futures_util::future::BoxFuture<'a, nodeyard_store::Result<()>>;
+/// Somebody who works on the store may have made the record since the plan; the same one is as good.
+async fn create(tree: &dyn Tree, path: TreePath, data: Bytes) -> anyhow::Result<()> {
+    match tree
+        .create(&path, data.clone(), CreateMode::Persistent)
+        .await
+    {
+        Err(error) if error.is_node_exists() => {
+            let found = tree.get(&path).await?;
+            ensure!(
+                found.data == data,
+                "{path} was made with other data while the import ran; stop what works on the \
+                 store and import again"
+            );
+            Ok(())
+        }
+        created => Ok(created.map(drop)?),
+    }
+}
 
-fn boxed<'a>(write: impl Future<Output = nodeyard_store::Result<()>> + Send + 'a) -> Pending<'a> {
+type Pending<'a> = futures_util::future::BoxFuture<'a, anyhow::Result<()>>;
+
+fn boxed<'a>(write: impl Future<Output = anyhow::Result<()>> + Send + 'a) -> Pending<'a> {
     Box::pin(write)
 }
 

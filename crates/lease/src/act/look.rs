@@ -89,25 +89,33 @@ impl Hand<'_> {
         lease: LeaseId,
         known: Option<RequestId>,
     ) -> store::Result<Option<(RequestId, NodeRequest)>> {
-        let mut id = known;
-        if id.is_none() {
-            id = self.request_in_view(lease).map(|item| item.id);
+        if let Some(id) = known {
+            return self.read_request(id).await;
         }
-        if id.is_none() {
-            self.book.requests.synced().await?;
-            id = self.request_in_view(lease).map(|item| item.id);
+        if let Some(item) = self.request_in_view(lease)
+            && let Some(found) = self.read_request(item.id).await?
+        {
+            return Ok(Some(found));
         }
-        let Some(id) = id else { return Ok(None) };
-        let stored = ext::get_opt(&**self.tree, &request_path(id)?).await?;
-        let Some(record) = stored else {
+        // The view may lag: it has none yet, or still the one that was replaced.
+        self.book.requests.synced().await?;
+        match self.request_in_view(lease) {
+            Some(item) => self.read_request(item.id).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn read_request(
+        &self,
+        id: RequestId,
+    ) -> store::Result<Option<(RequestId, NodeRequest)>> {
+        let path = request_path(id)?;
+        let Some(record) = ext::get_opt(&**self.tree, &path).await? else {
             return Ok(None);
         };
         match NodeRequest::from_json(&record.data) {
             Ok(request) => Ok(Some((id, request))),
-            Err(source) => Err(store::Error::Malformed {
-                path: request_path(id)?,
-                source,
-            }),
+            Err(source) => Err(store::Error::Malformed { path, source }),
         }
     }
 

@@ -133,7 +133,8 @@ async fn a_node_that_is_lost_before_it_was_taken_is_replaced() {
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(status.lease.phase, Phase::Active);
+    let end = &status.lease.end;
+    assert_eq!(status.lease.phase, Phase::Active, "{end:?}");
     assert_ne!(status.lease.request, Some(request));
     assert!(status.lease.part(nodes[1]).is_none());
     keeping.leases.release(&me, asked.id).await.unwrap();
