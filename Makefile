@@ -19,8 +19,8 @@ help: ## Show this list
 demo: ## Build an image on this machine, boot a container and a virtual machine from it, log in
 	testbeds/packages.sh gcc libc6-dev
 	testbeds/demo/install.sh
-	$(CARGO) build --locked --no-default-features --bin nodeyard
-	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
+	$(CARGO) build --locked --profile demo --no-default-features --bin nodeyard
+	testbeds/demo.sh "$(CARGO_TARGET_DIR)/demo/nodeyard"
 
 .PHONY: check
 check: ## The quick inner loop: format, lints, unit tests (nothing to install)
@@ -43,8 +43,8 @@ FUZZ ?= 1
 
 .PHONY: fuzz
 fuzz: ## Throw damaged records, configurations and packets at the readers, longer than the tests do
-	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-model --test records properties
-	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-config --test hostile survived
+	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked --workspace --test records properties
+	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked --workspace --test hostile survived
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-gearman --lib codec
 
 .PHONY: bench

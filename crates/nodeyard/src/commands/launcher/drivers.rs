@@ -13,6 +13,7 @@ use nodeyard_driver::{Driver, Error, ImageFilter, Owner};
 use nodeyard_driver_container::{self as container, ContainerDriver};
 use nodeyard_driver_fake as fake;
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
+#[cfg(feature = "openstack")]
 use nodeyard_driver_openstack::{self as openstack, OpenStackDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
@@ -105,6 +106,7 @@ impl Drivers {
                 let scanner = Arc::clone(&self.scanner);
                 Ok(clusters::kubernetes(section, owner, scanner))
             }
+            #[cfg(feature = "openstack")]
             config::Driver::OpenStack(section) => {
                 let options = openstack::Options::of(section, owner)?;
                 let around = openstack::Surroundings::of_process();
