@@ -35,6 +35,7 @@ pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use nodepool::{Launcher, LauncherOptions, connection};
 pub use openstack::OpenStack;
+pub use process::free_port;
 pub use proxy::Proxy;
 pub use python::{ansible, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};

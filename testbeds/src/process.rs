@@ -189,6 +189,11 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// One of [`free_ports`].
+pub fn free_port() -> Result<u16> {
+    free_ports().map(|[port]| port)
+}
+
 /// Starts something again, with other ports, if someone took one of them meanwhile.
 pub(crate) fn retried<T>(start: impl Fn() -> Result<T>) -> Result<T> {
     start().or_else(|_| start()).or_else(|_| start())

@@ -1,14 +1,14 @@
 //! Beside a real `nodepool-launcher` on the same ZooKeeper.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use nodeyard_model::NodeState;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
-use nodeyard_testbeds::{ZooKeeperServer, checkout};
+use nodeyard_testbeds::{ZooKeeperServer, checkout, free_port};
 use tempfile::TempDir;
 
 use crate::bed::{DEADLINE, Fleet, Served, eventually, node};
@@ -28,9 +28,7 @@ impl Python {
     async fn start(zookeeper: &ZooKeeperServer) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let statsd = Ear::open().await;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let webapp = listener.local_addr().unwrap();
-        drop(listener);
+        let webapp = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let certificates = zookeeper.certificates();
         let configuration = serde_json::json!({
             "zookeeper-servers": [{"host": "127.0.0.1", "port": zookeeper.tls_port()}],

@@ -10,7 +10,7 @@ mod publish;
 mod published;
 mod retire;
 mod trial;
-mod wait;
+pub(super) mod wait;
 mod why;
 
 use std::collections::BTreeSet;
@@ -153,12 +153,7 @@ async fn on_store(
         StoreCommand::Builds => lists::builds(registry, context.format).await,
         StoreCommand::Uploads => lists::uploads(registry, context.format).await,
         StoreCommand::Build { image, wait } => {
-            let before = wait::builds(registry, &image).await?;
-            images::request_build(registry, context, &image).await?;
-            match wait {
-                true => wait::for_build(registry, context, &image, &before).await,
-                false => Ok(()),
-            }
+            wait::request_build(registry, context, &image, wait).await
         }
         StoreCommand::Wait { image } => {
             wait::for_build(registry, context, &image, &BTreeSet::new()).await

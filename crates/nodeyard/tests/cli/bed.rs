@@ -45,8 +45,7 @@ impl Bed {
 
     /// A port that nobody listens on.
     pub(crate) fn free_port(&self) -> u16 {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port()
+        nodeyard_testbeds::free_port().unwrap()
     }
 
     /// `nodeyard`, with an environment that knows nothing of the machine.

@@ -1,7 +1,6 @@
 //! One process, one machine, no cloud: a request is served by a container, and a person logs in to it.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Command;
 
 use nodeyard_testbeds::ContainerRuntime;
@@ -18,8 +17,7 @@ fn configuration(podman: &ContainerRuntime, bed: &Bed) -> String {
     let socket = socket.display();
     let state = bed.path("state");
     let state = state.display();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = port.local_addr().unwrap().port();
+    let port = bed.free_port();
     format!(
         "
 state-dir: {state}

@@ -46,6 +46,10 @@ fn is_built_uploaded_and_explained() {
     let _daemon = up(&bed);
     let waited = image(&bed, &["build", "tiny", "--wait"]).succeeded();
     assert!(waited.err.contains("is ready"), "{}", waited.err);
+    let mut nodepool = bed.called("nodepool");
+    nodepool.args(["-c", "nodepool.yaml", "image-build", "tiny", "--wait"]);
+    let waited = crate::bed::Ran::from(nodepool.output().unwrap()).succeeded();
+    assert!(waited.err.contains("is ready"), "{}", waited.err);
     let uploads = image(&bed, &["uploads", "--format", "json"]).succeeded();
     let uploads: Value = serde_json::from_str(&uploads.out).unwrap();
     assert_eq!(uploads[0]["state"], "ready");

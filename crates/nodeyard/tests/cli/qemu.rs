@@ -1,7 +1,6 @@
 //! One process, one machine, no cloud: a request is served by a virtual machine, and a person logs in to it.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 fn configuration(bed: &Bed) -> String {
     let key = fs::read_to_string(bed.path("key.pub")).unwrap();
     let guest = qemu_guest().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = port.local_addr().unwrap().port();
+    let port = bed.free_port();
     format!(
         "
 state-dir: {state}

@@ -1,12 +1,11 @@
 //! `nodeyard up` on the ZooKeeper of a Zuul, with pages that explain what it does.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use nodeyard_testbeds::{ZooKeeperServer, connection};
+use nodeyard_testbeds::{ZooKeeperServer, connection, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -31,8 +30,8 @@ impl Yard {
         Self {
             directory: tempfile::tempdir().unwrap(),
             connection: connection(zookeeper, LONG_SESSION),
-            web_port: free_port(),
-            api_port: free_port(),
+            web_port: free_port().unwrap(),
+            api_port: free_port().unwrap(),
             environment: Vec::new(),
             told_on_failure,
             process: None,
@@ -124,10 +123,4 @@ impl Drop for Yard {
             let _ended = process.wait();
         }
     }
-}
-
-/// A port that nobody listens on.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

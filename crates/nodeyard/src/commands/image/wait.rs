@@ -11,6 +11,7 @@ use nodeyard_plan::images::Subject;
 use nodeyard_store::registry::Registry;
 use tokio::time::sleep;
 
+use crate::commands::nodepool::images;
 use crate::context::Context;
 
 /// The progress is written once a second; there is no sense in looking more often.
@@ -18,11 +19,23 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 const BAR: usize = 30;
 
-/// The builds there are.
-pub(super) async fn builds(
+/// Asks for a build, and stays until it is everywhere if it is to.
+pub(in crate::commands) async fn request_build(
     registry: &Registry,
+    context: &Context,
     image: &ImageName,
-) -> anyhow::Result<BTreeSet<BuildId>> {
+    wait: bool,
+) -> anyhow::Result<()> {
+    let before = builds(registry, image).await?;
+    images::request_build(registry, context, image).await?;
+    match wait {
+        true => for_build(registry, context, image, &before).await,
+        false => Ok(()),
+    }
+}
+
+/// The builds there are.
+async fn builds(registry: &Registry, image: &ImageName) -> anyhow::Result<BTreeSet<BuildId>> {
     let builds = registry.images().builds(image).await?;
     Ok(builds.into_iter().map(|(key, _)| key.build).collect())
 }
@@ -42,16 +55,18 @@ pub(super) async fn for_build(
             takers.map(|provider| provider.name().to_owned()).collect()
         })
         .unwrap_or_default();
-    let images = registry.images();
+    let records = registry.images();
     let mut line = Line::default();
     loop {
-        let builds = images.builds(image).await?;
+        let builds = records.builds(image).await?;
         let newest = builds
             .into_iter()
             .filter(|(key, _)| !before.contains(&key.build))
             .max_by(|(_, a), (_, b)| a.stat.czxid.cmp(&b.stat.czxid));
         match newest {
-            None => line.show("waits for a worker")?,
+            None => line.show(&format!(
+                "waits for a worker; `nodeyard image why {image}` says more"
+            ))?,
             Some((key, build)) => match build.value.state {
                 BuildState::Failed => {
                     line.end()?;
@@ -64,8 +79,8 @@ pub(super) async fn for_build(
                 BuildState::Deleting => bail!("the build {image}-{} is being deleted", key.build),
                 BuildState::Ready => {
                     let mut missing = providers.clone();
-                    for provider in images.providers(&key).await? {
-                        let uploads = images.uploads(&key, &provider).await?;
+                    for provider in records.providers(&key).await? {
+                        let uploads = records.uploads(&key, &provider).await?;
                         let ready = |state| state == UploadState::Ready;
                         if uploads.iter().any(|(_, upload)| ready(upload.value.state)) {
                             missing.remove(provider.as_str());
@@ -75,14 +90,36 @@ pub(super) async fn for_build(
                         line.show(&format!("{image}-{} is ready", key.build))?;
                         return line.end();
                     }
-                    let missing: Vec<String> = missing.into_iter().collect();
-                    let what = format!("is uploaded to {}", missing.join(", "));
+                    let what = uploading(registry, &key, &missing).await?;
                     line.show(&told(registry, &key, &what).await?)?;
                 }
             },
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// Where it is still missing, and why the last try failed.
+async fn uploading(
+    registry: &Registry,
+    key: &BuildKey,
+    missing: &BTreeSet<String>,
+) -> anyhow::Result<String> {
+    let notes = Notes::read(&**registry.tree(), &key.image).await?;
+    let failed = |name: &str| {
+        notes.setbacks.iter().find_map(|(subject, setback)| {
+            let ours = matches!(subject, Subject::Upload { provider } if provider.as_str() == name);
+            (ours && setback.build == key.build).then_some(&setback.reason)
+        })
+    };
+    let missing: Vec<String> = missing
+        .iter()
+        .map(|name| match failed(name) {
+            Some(reason) => format!("{name} again, which failed: {reason}"),
+            None => name.clone(),
+        })
+        .collect();
+    Ok(format!("is uploaded to {}", missing.join(", ")))
 }
 
 /// What is done, with a bar for each job whose worker says how far it is.

@@ -16,6 +16,7 @@ use clap::{Args, Subcommand};
 use nodeyard_model::{BuildId, ImageName, NodeId, ProviderName, Timestamp, UploadId};
 use nodeyard_store::registry::{Patience, Registry};
 
+use crate::commands::image::wait;
 use crate::context::Context;
 use crate::store_access;
 
@@ -44,7 +45,12 @@ pub(crate) enum StoreCommand {
     /// List the current node requests
     RequestList,
     /// Ask the builders to build an image
-    ImageBuild { image: ImageName },
+    ImageBuild {
+        image: ImageName,
+        /// Stay until it is built and uploaded, and show how far it is
+        #[arg(long)]
+        wait: bool,
+    },
     /// Keep an image from being built and uploaded
     ImagePause { image: ImageName },
     /// Take a pause back
@@ -114,8 +120,8 @@ async fn on_store(
         StoreCommand::DibImageList => lists::builds(registry, context.format).await,
         StoreCommand::ImageStatus => lists::image_status(registry, context.format).await,
         StoreCommand::RequestList => lists::requests(registry, context.format).await,
-        StoreCommand::ImageBuild { image } => {
-            images::request_build(registry, context, &image).await
+        StoreCommand::ImageBuild { image, wait } => {
+            wait::request_build(registry, context, &image, wait).await
         }
         StoreCommand::ImagePause { image } => images::pause(registry, &image).await,
         StoreCommand::ImageUnpause { image } => images::unpause(registry, &image).await,

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use nodeyard_testbeds::gearman::{JobServer, Kind};
 use nodeyard_testbeds::openstack::{Gateway, Project};
 use nodeyard_testbeds::{
-    Launcher, LauncherOptions, OpenStack, ZooKeeperServer, ZuulClient, connection,
+    Launcher, LauncherOptions, OpenStack, ZooKeeperServer, ZuulClient, connection, free_port,
 };
 use serde_json::Value;
 
@@ -97,7 +97,7 @@ image-size-estimate: 1M
 {configuration}",
             zookeeper = connection(&self.zookeeper, LONG_SESSION),
             jobs = jobs.port(),
-            web = free_port(),
+            web = free_port().unwrap(),
             dir = directory.display(),
         );
         fs::write(directory.join("builder.yaml"), text).unwrap();
@@ -224,12 +224,6 @@ impl Drop for Yard {
 
 pub(crate) fn gearmand() -> JobServer {
     JobServer::start(Kind::Gearmand, None).unwrap()
-}
-
-/// A port that nobody listens on.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// What the launcher is told about labels and the cloud.
