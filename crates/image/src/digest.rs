@@ -43,10 +43,6 @@ impl Digests {
         self.md5.is_none() && self.sha256.is_none()
     }
 
-    pub fn is_complete(&self) -> bool {
-        self.md5.is_some() && self.sha256.is_some()
-    }
-
     /// Compares with what was promised, as far as both are known.
     pub fn check(&self, promised: &Self) -> Result<(), Mismatch> {
         let pairs = [

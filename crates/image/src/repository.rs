@@ -79,7 +79,7 @@ pub enum Error {
     NoRoom(#[from] NoRoom),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{} is not what it was", path.display())]
+    #[error("{} is not what its digests say; delete the build", path.display())]
     Mismatch {
         path: PathBuf,
         #[source]

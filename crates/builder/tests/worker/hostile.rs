@@ -189,6 +189,34 @@ async fn half_an_image_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_another_builder_left_is_checked_before_it_is_uploaded() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let images = host.path("images");
+    std::fs::create_dir(&images).unwrap();
+    let (right, wrong) = ("4".repeat(32), "5".repeat(32));
+    for id in [&right, &wrong] {
+        let file = images.join(format!("good-{id}.qcow2"));
+        std::fs::write(&file, "abc").unwrap();
+    }
+    let promise = |id: &str, digest: &str| {
+        let file = images.join(format!("good-{id}.qcow2.md5"));
+        std::fs::write(file, format!("{digest}  good-{id}.qcow2\n")).unwrap();
+    };
+    promise(&right, "900150983cd24fb0d6963f7d28e17f72");
+    promise(&wrong, "900150983cd24fb0d6963f7d28e17f73");
+    let config = parse(&host.config(&[("good", GOOD)], ""));
+    let cloud = Cloud::new(Simulate::default());
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let order = r#"{"provider": "fake-cloud", "image-name": "good"}"#;
+    jobs.json(&format!("image-upload:{right}"), order).await;
+    let failure = jobs.call(&format!("image-upload:{wrong}"), order).await;
+    let failure = failure.unwrap_err();
+    assert!(failure.reason.contains("MD5"), "{failure}");
+    assert_eq!(cloud.uploads().await.len(), 1);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_room_a_build_is_not_begun() {
     let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
     let roomy = host.config(&[("good", GOOD)], "");

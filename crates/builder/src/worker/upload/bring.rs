@@ -135,6 +135,7 @@ impl Upload {
         } else {
             State::fresh()
         };
+        self.verify().await?;
         let file = self.file().await?;
         steps.send_replace(STEP);
         let order = self.order(file.clone());
@@ -167,6 +168,23 @@ impl Upload {
             self.clean_up(state).await;
         }
         Err(problem)
+    }
+
+    /// What another builder has left here nobody has checked yet.
+    async fn verify(&self) -> Result<(), Problem> {
+        let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
+        let files = self.manifest.files.iter();
+        let unchecked = files.filter(|(_, file)| file.verified.is_none());
+        let formats: Vec<Format> = unchecked.map(|(format, _)| format.clone()).collect();
+        let verified = blocking(move || {
+            formats
+                .iter()
+                .try_for_each(|format| repository.verify(&id, format).map(drop))
+        });
+        tokio::select! {
+            verified = verified => verified,
+            () = self.context.stopping.cancelled() => Err(stopped()),
+        }
     }
 
     /// The file in the provider's format, converted if need be.
