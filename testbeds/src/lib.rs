@@ -2,8 +2,8 @@
 //!
 //! Everything listens on loopback only, on ports of its own, with its files in a directory of its own, so any
 //! number of tests can run side by side. What was started ends with the value that stands for it, and at the
-//! latest with the process that started it; only [`OpenStack`] stays a while, since it starts slowly. The programs come from Debian packages
-//! (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
+//! latest with the process that started it; only [`OpenStack`] stays a while, since it starts slowly. The
+//! programs come from Debian packages (`testbeds/install.sh`) and from Python's (`testbeds/python/install.sh`).
 
 pub mod containers;
 pub mod dib;
@@ -20,6 +20,7 @@ mod process;
 mod proxy;
 mod python;
 mod qemu;
+mod seconds;
 mod sshd;
 #[cfg(feature = "store")]
 pub mod store;
@@ -39,6 +40,7 @@ pub use process::free_port;
 pub use proxy::Proxy;
 pub use python::{ansible, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
+pub use seconds::next_second;
 pub use sshd::Sshd;
 pub use web_server::WebServer;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};

@@ -16,10 +16,14 @@ use clap::Args;
 use nodeyard_testbeds::ZooKeeperServer;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use self::client::Client;
 use self::yard::{Store, Yard};
 use crate::report::{self, Figure, rate};
+
+/// For what comes by itself, once its cause is there.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How large the load of the API's benchmark is
 #[derive(Debug, Clone, Args)]
@@ -93,8 +97,8 @@ async fn run(yard: &Yard, load: &Load) -> anyhow::Result<Outcome> {
     }
     let took = begun.elapsed();
     let busy = yard.memory()?;
-    // The last events are on their way.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The last events are on their way. Whether all have come is checked below.
+    let _ = timeout(PATIENCE, all_heard(&times, load.requests)).await;
     let times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
     let event = times.heard.iter().filter_map(|(id, heard)| {
         let (_, answered) = times.asked.get(id)?;
@@ -117,6 +121,16 @@ async fn run(yard: &Yard, load: &Load) -> anyhow::Result<Outcome> {
         idle,
         busy,
     })
+}
+
+async fn all_heard(times: &Shared, leases: usize) {
+    let heard = || {
+        let times = times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.heard.len()
+    };
+    while heard() < leases {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Notes when the first event of each lease comes.
@@ -181,15 +195,7 @@ fn text(object: &Value, key: &str) -> anyhow::Result<String> {
 fn figures(outcome: Outcome, load: &Load) -> Vec<Figure> {
     let quantiles = |mut times: Vec<Duration>| {
         times.sort_unstable();
-        let at = |part: usize| {
-            let place = (times.len() * part / 100).min(times.len().saturating_sub(1));
-            times.get(place).copied().unwrap_or_default()
-        };
-        format!(
-            "p50 {:.1} ms, p99 {:.1} ms",
-            at(50).as_secs_f64() * 1e3,
-            at(99).as_secs_f64() * 1e3
-        )
+        report::times("", &times)
     };
     let per_second = load.requests as f64 / outcome.took.as_secs_f64();
     vec![

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use serde::Deserialize;
@@ -60,7 +60,18 @@ struct Status {
 }
 
 impl Audit {
-    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+    /// As soon as it tells of something that was asked after `time`.
+    pub(crate) async fn read_until(time: SystemTime, path: &Path) -> anyhow::Result<Self> {
+        loop {
+            let audit = Self::read(path)?;
+            if audit.calls.iter().any(|call| call.at > time) {
+                return Ok(audit);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).context("the API server keeps no record")?;
         let mut audit = Self {
             calls: Vec::new(),

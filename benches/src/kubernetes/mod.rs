@@ -23,8 +23,6 @@ use crate::report::{self, Figure, brief, percentile, ratio, times};
 
 const PODS: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Before all that was said has been written down.
-const INK: Duration = Duration::from_secs(1);
 
 /// What a launcher made of it.
 struct Result {
@@ -132,9 +130,10 @@ async fn bout(arena: &Arena, cluster: &Cluster, who: Who, pods: usize) -> anyhow
     gone_after.sort();
     let computed = processor_time(launcher.pid())? - computed_before;
     let all_gone = SystemTime::now();
-    tokio::time::sleep(INK).await;
+    // What is asked last is written down last.
+    cluster.kubectl(&["get", "namespaces"])?;
     let log = cluster.audit_log().context("the cluster is not ours")?;
-    let audit = Audit::read(&log)?;
+    let audit = timeout(PATIENCE, Audit::read_until(all_gone, &log)).await??;
     launcher.kill();
     zuul.close().await;
 

@@ -353,6 +353,7 @@ async fn idle(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
     for who in sizes.contestants() {
         let bout = Pool::Machines.begin(arena, *who, NODES).await?;
         let pid = bout.launcher.pid();
+        // What the start has left to do is not counted.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = processor_time(pid)?;
         tokio::time::sleep(watched).await;

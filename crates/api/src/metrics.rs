@@ -112,11 +112,6 @@ impl Metrics {
         }))
     }
 
-    /// Whether there is a statsd to tell.
-    pub fn has_statsd(&self) -> bool {
-        self.0.statsd.is_some()
-    }
-
     pub fn launched(&self, launch: Launch<'_>) {
         {
             let mut recorded = self.recorded();

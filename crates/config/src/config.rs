@@ -70,11 +70,6 @@ impl ZooKeeper {
         };
         self.servers.iter().map(address).collect()
     }
-
-    /// As Nodepool and kazoo write it: the addresses with the chroot at the end.
-    pub fn connection_string(&self) -> String {
-        format!("{}{}", self.addresses().join(","), self.chroot)
-    }
 }
 
 impl Config {

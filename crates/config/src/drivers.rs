@@ -29,7 +29,7 @@ pub use cluster_extras::{
 pub use container::{
     Container, ContainerCloudImage, ContainerDiskImage, ContainerLabel, ContainerPool, Reach,
 };
-pub use image::Connection;
+pub use image::{Connection, ImageAccess};
 pub use image_filters::ImageFilter;
 pub use metastatic::{Metastatic, MetastaticLabel, MetastaticPool};
 pub use openstack::{

@@ -19,7 +19,7 @@ use crate::body::Body;
 use crate::connect;
 use crate::credentials::Credentials;
 use crate::error::Error;
-use crate::url::{Origin, Url};
+use crate::url::{BadUrl, Origin, Url};
 
 pub(crate) type NoBody = Empty<Bytes>;
 /// A connection between two requests.
@@ -231,10 +231,9 @@ impl Client {
     ) -> Result<Response, Error> {
         let mut message = hyper::Request::new(NoBody::new());
         *message.method_mut() = request.method.clone();
-        *message.uri_mut() = url
-            .target()
-            .parse()
-            .map_err(|_| Error::NoLocation { url: url.clone() })?;
+        *message.uri_mut() = url.target().parse().map_err(|_| {
+            BadUrl::new("its path or query has characters that no request can have")
+        })?;
         let headers = message.headers_mut();
         if let Ok(host) = HeaderValue::from_str(&url.origin().authority()) {
             headers.insert(HOST, host);

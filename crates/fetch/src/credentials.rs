@@ -49,7 +49,16 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    pub(crate) async fn read(&self) -> Result<String, Error> {
+    fn is_bad(&self) -> Error {
+        let place = match self {
+            Self::File(path) => format!("in {}", path.display()),
+            Self::Env(name) => format!("in the variable {name}"),
+            Self::Inline(_) => "in the configuration".to_owned(),
+        };
+        Error::BadSecret { place }
+    }
+
+    async fn read(&self) -> Result<String, Error> {
         let text = match self {
             Self::File(path) => {
                 let bytes =
@@ -60,9 +69,9 @@ impl Secret {
                             source,
                         })?;
                 if bytes.len() > LONGEST_SECRET {
-                    return Err(Error::BadSecret);
+                    return Err(self.is_bad());
                 }
-                String::from_utf8(bytes).map_err(|_| Error::BadSecret)?
+                String::from_utf8(bytes).map_err(|_| self.is_bad())?
             }
             Self::Env(name) => {
                 std::env::var(&**name).map_err(|_| Error::NoVariable { name: name.clone() })?
@@ -76,15 +85,16 @@ impl Secret {
 impl Credentials {
     /// What to put into a request, if anything.
     pub(crate) async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
-        let text = match self {
+        let (secret, text) = match self {
             Self::None | Self::Mtls { .. } => return Ok(None),
-            Self::Bearer(token) => format!("Bearer {}", token.read().await?),
+            Self::Bearer(token) => (token, format!("Bearer {}", token.read().await?)),
             Self::Basic { username, password } => {
                 let pair = format!("{username}:{}", password.read().await?);
-                format!("Basic {}", BASE64_STANDARD.encode(pair))
+                let text = format!("Basic {}", BASE64_STANDARD.encode(pair));
+                (password, text)
             }
         };
-        let mut value = HeaderValue::from_str(&text).map_err(|_| Error::BadSecret)?;
+        let mut value = HeaderValue::from_str(&text).map_err(|_| secret.is_bad())?;
         value.set_sensitive(true);
         Ok(Some(value))
     }

@@ -77,9 +77,9 @@ pub enum Error {
     )]
     NoVariable { name: Box<str> },
     #[error(
-        "a secret is of no use: it is too long, or has other characters than text; write it anew"
+        "the secret {place} is of no use: it is too long, or has other characters than text; write it anew"
     )]
-    BadSecret,
+    BadSecret { place: String },
 }
 
 impl Error {
@@ -100,7 +100,7 @@ impl Error {
             | Self::NoLocation { .. }
             | Self::TooLarge { .. }
             | Self::NoVariable { .. }
-            | Self::BadSecret => false,
+            | Self::BadSecret { .. } => false,
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct BadUrl {
 }
 
 impl BadUrl {
-    fn new(reason: &'static str) -> Self {
+    pub(crate) fn new(reason: &'static str) -> Self {
         Self { reason }
     }
 }
@@ -113,7 +113,7 @@ impl Url {
         target.split_once('?').map_or(target, |(path, _)| path)
     }
 
-    pub fn has_query(&self) -> bool {
+    fn has_query(&self) -> bool {
         self.target.contains('?')
     }
 

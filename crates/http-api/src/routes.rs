@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod images;
 pub(crate) mod info;
 pub(crate) mod leases;
+pub(crate) mod new_request;
 pub(crate) mod nodes;
 pub(crate) mod providers;
 pub(crate) mod requests;
@@ -39,7 +40,10 @@ const PREFIX: &str = "/api/v1";
 fn described() -> OpenApiRouter<App> {
     let paths = OpenApiRouter::new()
         .routes(routes!(info::show_info))
-        .routes(routes!(requests::list_requests, leases::create_request))
+        .routes(routes!(
+            requests::list_requests,
+            new_request::create_request
+        ))
         .routes(routes!(requests::show_request, requests::cancel_request))
         .routes(routes!(requests::explain_request))
         .routes(routes!(leases::list_leases))

@@ -43,7 +43,7 @@ impl Default for Timing {
             pass: Duration::from_secs(30),
             cleanup: Duration::from_secs(60),
             delete_retry: Duration::from_secs(5),
-            lock_age: nodeyard_plan::locks::MAX_AGE,
+            lock_age: Duration::from_secs(8 * 3600),
             cloud_check: Duration::from_secs(300),
             start_retry: Duration::from_secs(10),
             delete_limit: Duration::from_secs(600),

@@ -353,18 +353,7 @@ async fn register(
     };
     let mut node = Node::init(ctx.clock.now());
     node.set_state(NodeState::Ready, ctx.clock.now());
-    let attributes = provider
-        .settings
-        .pools
-        .get(&place.pool)
-        .map(|pool| &pool.attributes);
-    describe(
-        &mut node,
-        provider,
-        place,
-        sighting,
-        attributes.unwrap_or(&Opaque::NULL),
-    );
+    describe(&mut node, provider, place, sighting);
     let created = async {
         // Through the guard: whoever keeps this roster next does not see a record of ours appear later.
         let path = TreePath::new(layout::NODES)?.unnamed_child();
@@ -418,18 +407,7 @@ async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -
             return held.guard.release().await;
         }
         let mut node = held.value.clone();
-        let attributes = provider
-            .settings
-            .pools
-            .get(&place.pool)
-            .map(|pool| &pool.attributes);
-        describe(
-            &mut node,
-            provider,
-            place,
-            sighting,
-            attributes.unwrap_or(&Opaque::NULL),
-        );
+        describe(&mut node, provider, place, sighting);
         let ops = vec![set_node(id, &node, held.stat.version)?, unlock(&held.guard)];
         commit(&held.guard, ops).await?;
         held.guard.forget();
@@ -457,14 +435,9 @@ fn agrees(node: &Node, place: &Place, attributes: &Opaque) -> bool {
             .all(|key| node.host_keys.contains(key))
 }
 
-fn describe(
-    node: &mut Node,
-    provider: &Provider,
-    place: &Place,
-    sighting: Sighting,
-    attributes: &Opaque,
-) {
+fn describe(node: &mut Node, provider: &Provider, place: &Place, sighting: Sighting) {
     let machine = &place.machine;
+    let pool = provider.settings.pools.get(&place.pool);
     node.labels.clone_from(&place.labels);
     node.provider = Some(provider.name.clone());
     node.pool = Some(place.pool.clone());
@@ -480,7 +453,7 @@ fn describe(
     node.connection_type = Some((&*place.connection_type).into());
     node.shell_type = place.shell_type.as_deref().map(Into::into);
     node.python_path = Some((&*place.python_path).into());
-    node.attributes = attributes.clone();
+    node.attributes = pool.map_or(Opaque::NULL, |pool| pool.attributes.clone());
     node.slot = Some(place.slot);
 }
 

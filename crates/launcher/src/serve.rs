@@ -60,6 +60,18 @@ struct Taken {
     got: Vec<Got>,
 }
 
+impl Taken {
+    fn new(held: Held<NodeRequest>) -> Self {
+        if let Some(event) = &held.value.event_id {
+            tracing::Span::current().record("event", &**event);
+        }
+        Self {
+            held,
+            got: Vec::new(),
+        }
+    }
+}
+
 /// A node for a request: ready, allocated to it, its lock held.
 #[derive(Debug)]
 struct Got {
@@ -115,13 +127,7 @@ impl Serving {
             Attempt::Busy => return Ok(Served::NotAsPlanned),
             Attempt::Gone => return Ok(Served::Gone),
         };
-        if let Some(event) = &held.value.event_id {
-            tracing::Span::current().record("event", &**event);
-        }
-        let mut taken = Taken {
-            held,
-            got: Vec::new(),
-        };
+        let mut taken = Taken::new(held);
         if let Order::Decline(reason) = &first {
             return self.decline(taken, reason).await;
         }
@@ -221,13 +227,7 @@ impl Serving {
             Attempt::Busy => return Ok(Served::NotAsPlanned),
             Attempt::Gone => return Ok(Served::Gone),
         };
-        if let Some(event) = &held.value.event_id {
-            tracing::Span::current().record("event", &**event);
-        }
-        let mut taken = Taken {
-            held,
-            got: Vec::new(),
-        };
+        let mut taken = Taken::new(held);
         let mut complete = true;
         for node in nodes {
             match node? {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config::{
-    self as config, Limit, Metastatic, OpenStackPool, OpenStackSettings, PoolCommon, Static,
+    self as config, ImageAccess, Limit, Metastatic, OpenStackPool, OpenStackSettings, PoolCommon,
+    Static,
 };
 use nodeyard_model::{
     ConnectionPort, ImageName, Label, Limits, Opaque, PoolName, Quantity, ResourceName,
@@ -21,8 +22,6 @@ use nodeyard_model::{
 use crate::error::StartError;
 
 pub(crate) use self::cluster::keeps_to_cluster;
-
-const SSH_PORT: u16 = 22;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -81,6 +80,22 @@ impl Default for Access {
             username: None,
             python_path: "auto".into(),
             shell_type: None,
+        }
+    }
+}
+
+impl Access {
+    /// As the entry of a label's image says, if it has one.
+    fn of(entry: Option<ImageAccess<'_>>) -> Self {
+        let Some(entry) = entry else {
+            return Self::default();
+        };
+        Self {
+            connection_type: entry.connection.connection_type.as_str().into(),
+            connection_port: ConnectionPort::Number(entry.connection.connection_port.0),
+            username: entry.username.map(Into::into),
+            python_path: entry.python_path.into(),
+            shell_type: entry.shell_type.map(Into::into),
         }
     }
 }
@@ -164,13 +179,11 @@ fn of_metastatic(section: &Metastatic) -> Settings {
 fn of_openstack(section: &OpenStackSettings) -> Result<Settings, StartError> {
     let pools = section.pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
+            let (disk, cloud) = (label.diskimage.as_ref(), label.cloud_image.as_ref());
             let settings = LabelSettings {
-                image: image_of(
-                    label.diskimage.as_ref(),
-                    label.cloud_image.as_ref().map(|name| name.as_str()),
-                )?,
+                image: image_of(disk, cloud.map(|name| name.as_str()))?,
                 host_key_checking: label.host_key_checking,
-                access: openstack_access(section, label),
+                access: Access::of(section.image_access(disk, cloud)),
             };
             Ok((Label::new(label.name.as_str()), settings))
         });
@@ -196,31 +209,6 @@ fn openstack_limits(pool: &OpenStackPool) -> [(ResourceName, Limit); 4] {
     ]
 }
 
-fn openstack_access(section: &OpenStackSettings, label: &config::OpenStackLabel) -> Access {
-    let disk = named(&label.diskimage, &section.diskimages, |image| &image.name);
-    let cloud = named(&label.cloud_image, &section.cloud_images, |image| {
-        &image.name
-    });
-    let connection = disk.map(|image| &image.connection);
-    let connection = connection.or(cloud.map(|image| &image.connection));
-    let login = cloud.map(|image| Login {
-        username: image.username.as_deref(),
-        python_path: &image.python_path,
-        shell_type: image.shell_type.as_deref(),
-    });
-    access(connection, None, login)
-}
-
-/// The entry that a label names.
-fn named<'e, E>(
-    wanted: &Option<config::Name>,
-    entries: &'e [E],
-    name: impl Fn(&E) -> &config::Name,
-) -> Option<&'e E> {
-    let wanted = wanted.as_ref()?;
-    entries.iter().find(|entry| name(entry) == wanted)
-}
-
 /// What a label boots from.
 fn image_of(disk: Option<&config::Name>, cloud: Option<&str>) -> Result<ImageSettings, StartError> {
     Ok(match (disk, cloud) {
@@ -228,35 +216,6 @@ fn image_of(disk: Option<&config::Name>, cloud: Option<&str>) -> Result<ImageSet
         (None, Some(image)) => ImageSettings::Cloud(image.into()),
         (None, None) => ImageSettings::None,
     })
-}
-
-/// What an image that is in the cloud already says about logging in. Of those that we build their uploads say it.
-struct Login<'c> {
-    username: Option<&'c str>,
-    python_path: &'c str,
-    shell_type: Option<&'c str>,
-}
-
-/// `port` is for drivers that choose it by the label.
-fn access(
-    connection: Option<&config::Connection>,
-    port: Option<u16>,
-    login: Option<Login<'_>>,
-) -> Access {
-    let login = login.unwrap_or(Login {
-        username: None,
-        python_path: "auto",
-        shell_type: None,
-    });
-    let port = port.or(connection.map(|connection| connection.connection_port.0));
-    let kind = connection.map_or("ssh", |connection| &connection.connection_type);
-    Access {
-        connection_type: kind.into(),
-        connection_port: ConnectionPort::Number(port.unwrap_or(SSH_PORT)),
-        username: login.username.map(Into::into),
-        python_path: login.python_path.into(),
-        shell_type: login.shell_type.map(Into::into),
-    }
 }
 
 pub(crate) fn quantity(limit: u64) -> Quantity {

@@ -336,6 +336,7 @@ impl<'a> Hand<'a> {
         let done = self.commit(id, lease.clone(), version, ops).await?;
         Ok(done.then_some(lease))
     }
+
     /// Writes a lease and all of `ops`; false if something is not as it was.
     async fn commit(
         &self,

@@ -63,6 +63,11 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// It has its nodes, or will not get any: there is nothing to wait for.
+    pub fn is_settled(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Taking | Self::Dropping)
+    }
+
     /// Nothing has been decided about its end.
     pub fn is_alive(self) -> bool {
         !matches!(self, Self::Ending | Self::Ended)

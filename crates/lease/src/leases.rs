@@ -113,10 +113,7 @@ impl Leases {
         let mut changes = self.book.leases.changes();
         loop {
             let status = self.get(caller, id).await?;
-            if !matches!(
-                status.lease.phase,
-                Phase::Waiting | Phase::Taking | Phase::Dropping
-            ) {
+            if status.lease.phase.is_settled() {
                 return Ok(status);
             }
             self.changed(&mut changes, id).await?;

@@ -15,7 +15,7 @@ use crate::ask::{self, Caller};
 use crate::book::{self, json, scope_path};
 use crate::buildsets;
 use crate::error::{Error, Result};
-use crate::ids::{LeaseId, ScopeId};
+use crate::ids::ScopeId;
 use crate::inventory::inventory;
 use crate::lease::PartState;
 use crate::leases::{Leases, Status};
@@ -210,14 +210,6 @@ impl Leases {
     /// Which of our scopes change from now on.
     pub fn scope_changes(&self) -> Changes<ScopeId> {
         self.book.scopes.changes()
-    }
-
-    /// The leases of a scope of ours.
-    pub fn leases_of(&self, scope: ScopeId) -> Vec<LeaseId> {
-        self.members(scope)
-            .into_iter()
-            .map(|status| status.id)
-            .collect()
     }
 
     async fn change_scope(

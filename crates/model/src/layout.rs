@@ -46,11 +46,6 @@ pub fn node(id: NodeId) -> String {
     format!("{NODES}/{id}")
 }
 
-/// What the sequence number of a new node is appended to.
-pub fn node_prefix() -> String {
-    format!("{NODES}/")
-}
-
 pub fn node_lock(id: NodeId) -> String {
     format!("{NODES}/{id}/{LOCK}")
 }
@@ -112,11 +107,6 @@ pub fn build_providers(key: &BuildKey) -> String {
 
 pub fn uploads(key: &BuildKey, provider: &ProviderName) -> String {
     format!("{}/{provider}/images", build_providers(key))
-}
-
-/// What the sequence number of a new upload is appended to.
-pub fn upload_prefix(key: &BuildKey, provider: &ProviderName) -> String {
-    format!("{}/", uploads(key, provider))
 }
 
 /// Held by whoever uploads the build to the provider.

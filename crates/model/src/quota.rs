@@ -69,10 +69,6 @@ impl Quantity {
         }
     }
 
-    pub fn is_negative(self) -> bool {
-        self < Self::ZERO
-    }
-
     /// Exact for whole numbers; results beyond the range stop at its end.
     fn combine(self, other: Self, whole: fn(i64, i64) -> i64, float: fn(f64, f64) -> f64) -> Self {
         Self(match (self.0, other.0) {
@@ -253,10 +249,6 @@ impl Resources {
 
     pub fn iter(&self) -> impl Iterator<Item = (&ResourceName, Quantity)> {
         self.0.iter()
-    }
-
-    pub fn is_non_negative(&self) -> bool {
-        self.iter().all(|(_, quantity)| !quantity.is_negative())
     }
 
     fn combine(&mut self, other: &Self, operation: fn(Quantity, Quantity) -> Quantity) {

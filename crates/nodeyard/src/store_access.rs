@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use nodeyard_config::Config;
+use nodeyard_config::{Config, Handle};
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
 use nodeyard_store::{Error, Tree, TreePath, socket};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use crate::context::Context;
 
@@ -53,6 +54,19 @@ impl Target {
             return Ok(Target::ZooKeeper(options(zookeeper)?));
         }
         Ok(Target::Embedded(state_dir(config)?))
+    }
+}
+
+/// Tells the client of a changed `zookeeper-servers`. The session stays, so all servers must belong to one ensemble.
+pub(crate) async fn follow_servers(client: Arc<ZooKeeper>, mut config: Handle) {
+    while let Some(config) = config.changed().await {
+        match Target::of(Some(&config)) {
+            Ok(Target::ZooKeeper(options)) => client.set_hosts(options.hosts),
+            Ok(Target::Embedded(_)) => {
+                warn!("`zookeeper-servers` is gone; another store is used after a restart");
+            }
+            Err(error) => warn!("the ZooKeeper servers stay as they were: {error:#}"),
+        }
     }
 }
 

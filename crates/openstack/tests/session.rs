@@ -97,6 +97,7 @@ fn respond(status: u16, headers: &[(&'static str, String)], body: &str) -> Respo
 #[async_trait]
 impl Transport for Script {
     async fn send(&self, request: Request) -> Result<Response, TransportError> {
+        // Answers take their time, so that callers meet; the clock of these tests is not the real one.
         if request.url.path().ends_with("/auth/tokens") {
             tokio::time::sleep(Duration::from_secs(1)).await;
             return Ok(self.login());

@@ -6,7 +6,7 @@
 //!
 //! - [`assign`]: which pool serves which request, with what
 //! - [`explain`]: why a request waits
-//! - [`min_ready`], [`expiry`], [`orphans`], [`locks`], [`leaks`]: nodes to prepare, and what to clean up
+//! - [`min_ready`], [`expiry`], [`orphans`], [`leaks`]: nodes to prepare, and what to clean up
 //! - [`protocol`]: what may be written next, given a record that was read under its lock
 //! - [`canary`]: which upload of an image a launch uses
 //! - [`images`]: when an image is built, uploaded and deleted; apart from all the others
@@ -37,7 +37,6 @@ pub mod expiry;
 pub mod explain;
 pub mod images;
 pub mod leaks;
-pub mod locks;
 pub mod min_ready;
 pub mod orphans;
 pub mod protocol;

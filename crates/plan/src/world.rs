@@ -184,7 +184,7 @@ impl World {
         self.registry_changed(Change::Candidates);
     }
 
-    pub fn remove_own_pool(&mut self, key: &PoolKey) {
+    fn remove_own_pool(&mut self, key: &PoolKey) {
         self.own.remove(key);
         self.stale.remove(key);
         self.fleet.forget_pool(key);

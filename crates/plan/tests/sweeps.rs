@@ -1,4 +1,4 @@
-//! Ready nodes, expiry, orphans, locks and leaks.
+//! Ready nodes, expiry, orphans and leaks.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use common::{Launcher, ask, cost, limits, node_id, request_id, setup, time};
 use nodeyard_model::{Allocation, Label, Node, NodeState, ProviderName, RequestState};
 use nodeyard_plan::expiry::{self, Reason};
 use nodeyard_plan::leaks::{self, Leaks, Owner, Resource, Sightings, Uploads};
-use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, locks, min_ready};
+use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, min_ready};
 use nodeyard_plan::{orphans, protocol};
 
 fn launcher() -> Launcher {
@@ -181,21 +181,6 @@ fn orphans_are_what_nobody_holds() {
     world.remove_request(request_id(200, 1));
     let stranded = orphans::find(world).stranded;
     assert_eq!(stranded.len(), 3, "its request is gone, too");
-}
-
-#[test]
-fn locks_outlive_their_requests_for_a_while() {
-    let mut launcher = launcher();
-    let world = &mut launcher.world;
-    let [alive, young, old] = [1, 2, 3].map(|n| request_id(200, n));
-    world.put_request(alive, &ask(&["small"], time(1.0)), time(1.0));
-    let locks = [
-        (alive, time(0.0)),
-        (young, time(90_000.0)),
-        (old, time(0.0)),
-    ];
-    let outlived = locks::outlived(world, locks, locks::MAX_AGE, time(100_000.0));
-    assert_eq!(outlived, [old]);
 }
 
 #[test]

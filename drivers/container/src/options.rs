@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nodeyard_config as config;
 use nodeyard_driver::{Error, ImageFilter, Owner, Poll};
+use nodeyard_driver_common::{image_filters, image_name};
 use nodeyard_model::{ImageName, Label, PoolName};
 
 const SSH_PORT: u16 = 22;
@@ -66,7 +67,11 @@ impl Options {
         let mut pools = Vec::new();
         for pool in &section.pools {
             let labels = pool.labels.iter();
-            let labels = labels.map(|label| LabelOptions::of(label, connection(section, label)));
+            let labels = labels.map(|label| {
+                let (disk, cloud) = (label.diskimage.as_ref(), label.cloud_image.as_ref());
+                let entry = section.image_access(disk, cloud);
+                LabelOptions::of(label, entry.map(|entry| entry.connection))
+            });
             pools.push(PoolOptions {
                 name: PoolName::new(pool.common.name.as_str()),
                 labels: labels.collect::<Result<_, _>>()?,
@@ -202,8 +207,10 @@ impl LabelOptions {
             (None, Some(image), _) => LabelImage::Cloud(image.as_str().into()),
             (None, None, Some(reference)) => LabelImage::Reference(reference.as_str().into()),
             (None, None, None) => {
-                let text = format!("label {} has no image", label.name);
-                return Err(Error::permanent(text));
+                return Err(Error::permanent(format!(
+                    "label {} has no image; give it an `image`, a `diskimage` or a `cloud-image`",
+                    label.name
+                )));
             }
         };
         let options = Self {
@@ -301,50 +308,17 @@ pub enum ImageChoice {
     Filters(Vec<ImageFilter>),
 }
 
-/// What the entry of a label's image says about reaching it.
-fn connection<'a>(
-    section: &'a config::Container,
-    label: &config::ContainerLabel,
-) -> Option<&'a config::Connection> {
-    if let Some(name) = &label.diskimage {
-        let image = section
-            .diskimages
-            .iter()
-            .find(|image| image.name == *name)?;
-        return Some(&image.connection);
-    }
-    let name = label.cloud_image.as_ref()?;
-    let image = section
-        .cloud_images
-        .iter()
-        .find(|image| image.name == *name)?;
-    Some(&image.connection)
-}
-
 fn choice(image: &config::ContainerCloudImage) -> ImageChoice {
     if let Some(id) = &image.image_id {
         return ImageChoice::Id(id.as_str().into());
     }
     match &image.image_filters {
-        Some(filters) => ImageChoice::Filters(
-            filters
-                .iter()
-                .map(|filter| ImageFilter {
-                    name: filter.name.clone(),
-                    values: filter.values.clone(),
-                })
-                .collect(),
-        ),
+        Some(filters) => ImageChoice::Filters(image_filters(filters)),
         None => {
             let name = image.image_name.as_deref().unwrap_or(image.name.as_str());
             ImageChoice::Reference(name.into())
         }
     }
-}
-
-fn image_name(name: &config::Name) -> Result<ImageName, Error> {
-    ImageName::new(name.as_str())
-        .map_err(|cause| Error::permanent("an image cannot be used").because(cause))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodeyard_driver::{CloudImage, Error, ErrorClass, ExternalId, ImageStatus, RateLimiter, Tags};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_model::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -153,23 +153,6 @@ pub(crate) struct Flavor {
     pub(crate) name: String,
     pub(crate) ram: i64,
     pub(crate) vcpus: i64,
-}
-
-impl Flavor {
-    /// What one server of it takes, with volumes of these sizes.
-    pub(crate) fn takes(&self, volumes: impl IntoIterator<Item = i64>) -> Resources {
-        let mut takes = Resources::new(self.vcpus, 1, self.ram);
-        let (mut count, mut size) = (0_i64, 0_i64);
-        for gigabytes in volumes {
-            count += 1;
-            size = size.saturating_add(gigabytes);
-        }
-        if count > 0 {
-            takes.set("volumes".into(), count);
-            takes.set("volume-gb".into(), size);
-        }
-        takes
-    }
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -17,15 +17,15 @@ use nodeyard_driver::{
     RateLimiter, Readiness, Resource, ResourceKind, State, Step, Target, Tidied, UploadOrder,
     UploadedImage,
 };
+use nodeyard_driver_common::openstack::{DownPorts, PoolOptions, takes};
 use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources, Timestamp};
 use serde::Deserialize;
 use serde_json::json;
 
 use self::catalog::{CatalogCache, IMAGE_LIFETIME};
 use self::image_list::ImageList;
-use self::tidy::DownPorts;
 use crate::client::{Client, Flavor, Server, SharedList, Volume};
-use crate::options::{LabelOptions, Options, PoolOptions};
+use crate::options::Options;
 use crate::transport::Transport;
 
 /// A driver for one provider in a simulated cloud.
@@ -34,7 +34,7 @@ pub struct FakeDriver {
     client: Client,
     catalog: Mutex<CatalogCache>,
     images: ImageList,
-    down_ports: Mutex<Option<DownPorts>>,
+    down_ports: DownPorts,
 }
 
 impl fmt::Debug for FakeDriver {
@@ -57,7 +57,7 @@ impl FakeDriver {
             options,
             catalog: Mutex::default(),
             images: ImageList::new(IMAGE_LIFETIME),
-            down_ports: Mutex::default(),
+            down_ports: DownPorts::default(),
         }
     }
 
@@ -70,13 +70,6 @@ impl FakeDriver {
                 let provider = &self.options.owner.provider;
                 Error::permanent(format!("provider {provider} has no pool {name}"))
             })
-    }
-
-    fn label<'a>(&self, pool: &'a PoolOptions, name: &Label) -> Result<&'a LabelOptions, Error> {
-        pool.labels
-            .iter()
-            .find(|label| label.name == *name)
-            .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
     }
 
     /// What carries the id of a node of ours.
@@ -105,7 +98,7 @@ impl FakeDriver {
             let takes = server
                 .flavor_id()
                 .and_then(|id| flavors.get(id))
-                .map_or_else(|| Resources::new(0, 1, 0), |flavor| flavor.takes(sizes));
+                .map_or_else(|| Resources::new(0, 1, 0), |f| takes(f.vcpus, f.ram, sizes));
             Resource {
                 kind: ResourceKind::INSTANCES,
                 id: server.id.as_str().into(),
@@ -201,8 +194,9 @@ impl Driver for FakeDriver {
     }
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
-        let label = self.label(self.pool(pool)?, label)?;
-        Ok(self.takes(label, &self.flavor_of(label).await?))
+        let label = self.pool(pool)?.label(label)?;
+        let flavor = self.flavor_of(label).await?;
+        Ok(label.takes(flavor.vcpus, flavor.ram))
     }
 
     async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
@@ -220,7 +214,7 @@ impl Driver for FakeDriver {
         label: &Label,
         now: Timestamp,
     ) -> Result<Readiness, Error> {
-        let label = self.label(self.pool(pool)?, label)?;
+        let label = self.pool(pool)?.label(label)?;
         self.image_readiness(label, now).await
     }
 
@@ -258,7 +252,7 @@ impl Driver for FakeDriver {
         label: &Label,
         id: &ExternalId,
     ) -> Result<Option<String>, Error> {
-        if !self.label(self.pool(pool)?, label)?.console_log {
+        if !self.pool(pool)?.label(label)?.console_log {
             return Ok(None);
         }
         let arguments = json!({"id": server_id(id)?});

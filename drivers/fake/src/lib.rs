@@ -20,10 +20,11 @@ pub use driver::FakeDriver;
 pub use hostkeys::RemoteScan;
 pub use http::serve;
 pub use nodeyard_driver::Clock;
-pub use options::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
-    PoolOptions,
+pub use nodeyard_driver_common::LabelImage;
+pub use nodeyard_driver_common::openstack::{
+    CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
 };
+pub use options::Options;
 pub use simulate::{FailureRates, FlavorOptions, Quota, Simulate, Span};
 pub use transport::{CallError, Http, InProcess, InvalidUrl, Transport, connect};
 pub use world::World;

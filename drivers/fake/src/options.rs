@@ -1,10 +1,10 @@
 //! What a driver has to know from the configuration: the keys of `driver: openstack`.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nodeyard_driver::{ImageFilter, Owner, Poll};
-use nodeyard_model::{ImageName, Label, PoolName};
+use nodeyard_config::Fake;
+use nodeyard_driver::{Error, Owner, Poll};
+use nodeyard_driver_common::openstack::{CloudImageOptions, DiskImageOptions, PoolOptions};
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -28,6 +28,24 @@ pub struct Options {
 }
 
 impl Options {
+    pub fn of(section: &Fake, owner: Owner) -> Result<Self, Error> {
+        let settings = &section.settings;
+        let pools = settings.pools.iter().map(PoolOptions::of);
+        let cloud_images = settings.cloud_images.iter().map(CloudImageOptions::of);
+        let disk_images = settings.diskimages.iter().map(DiskImageOptions::of);
+        Ok(Self {
+            cloud: section.cloud.as_str().into(),
+            region: settings.region_name.as_deref().map(Into::into),
+            pools: pools.collect::<Result<_, Error>>()?,
+            cloud_images: cloud_images.collect(),
+            disk_images: disk_images.collect::<Result<_, Error>>()?,
+            clean_floating_ips: settings.clean_floating_ips,
+            port_cleanup_interval: *settings.port_cleanup_interval,
+            // A simulated cloud has no limit of calls; the configured rate is that of the real one.
+            ..Self::new(owner)
+        })
+    }
+
     pub fn new(owner: Owner) -> Self {
         Self {
             owner,
@@ -44,79 +62,4 @@ impl Options {
             poll: Poll::default(),
         }
     }
-}
-
-#[derive(Debug, Clone)]
-pub struct PoolOptions {
-    pub name: PoolName,
-    pub availability_zones: Vec<Box<str>>,
-    pub security_groups: Vec<Box<str>>,
-    pub auto_floating_ip: bool,
-    pub labels: Vec<LabelOptions>,
-}
-
-#[derive(Debug, Clone)]
-pub struct LabelOptions {
-    pub name: Label,
-    pub image: LabelImage,
-    /// In MiB. One of this and `flavor_name` is there.
-    pub min_ram: Option<u64>,
-    pub flavor_name: Option<Box<str>>,
-    pub key_name: Option<Box<str>>,
-    pub console_log: bool,
-    /// The size in GB of the volume to boot from.
-    pub boot_volume: Option<u64>,
-    pub instance_properties: BTreeMap<String, String>,
-    pub dynamic_instance_properties: BTreeMap<String, String>,
-    pub userdata: Option<Box<str>>,
-    /// Its own, or those of its pool.
-    pub networks: Vec<Box<str>>,
-}
-
-impl LabelOptions {
-    pub fn new(name: Label, image: LabelImage, flavor_name: &str) -> Self {
-        Self {
-            name,
-            image,
-            min_ram: None,
-            flavor_name: Some(flavor_name.into()),
-            key_name: None,
-            console_log: false,
-            boot_volume: None,
-            instance_properties: BTreeMap::new(),
-            dynamic_instance_properties: BTreeMap::new(),
-            userdata: None,
-            networks: Vec::new(),
-        }
-    }
-}
-
-/// What the machines of a label boot from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LabelImage {
-    Disk(ImageName),
-    /// The name of an entry of `cloud_images`.
-    Cloud(Box<str>),
-}
-
-#[derive(Debug, Clone)]
-pub struct DiskImageOptions {
-    pub name: ImageName,
-    pub config_drive: Option<bool>,
-}
-
-#[derive(Debug, Clone)]
-pub struct CloudImageOptions {
-    pub name: Box<str>,
-    pub choice: ImageChoice,
-    pub config_drive: Option<bool>,
-}
-
-/// Which image of the cloud.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageChoice {
-    /// Taken for granted, not looked up.
-    Id(Box<str>),
-    Name(Box<str>),
-    Filters(Vec<ImageFilter>),
 }

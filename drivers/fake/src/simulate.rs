@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nodeyard_config::{self as config, SimulatedTime};
+
 /// Empty lists of zones, flavors, images and networks stand for a set that suits most configurations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Simulate {
@@ -20,6 +22,45 @@ pub struct Simulate {
     pub seed: u64,
 }
 
+impl Simulate {
+    pub fn of(section: &config::Simulate) -> Self {
+        let quota = &section.quota;
+        let failures = section.failures.iter().map(|(call, failure)| {
+            let rates = FailureRates {
+                error: failure.error,
+                lost: failure.lost,
+                hang: failure.hang,
+                class: failure.class.clone(),
+            };
+            (call.clone(), rates)
+        });
+        let flavors = section.flavors.iter().map(|flavor| FlavorOptions {
+            name: flavor.name.clone(),
+            ram: flavor.ram,
+            vcpus: flavor.vcpus,
+            disk: flavor.disk,
+        });
+        Self {
+            boot_time: Span::of(section.boot_time),
+            delete_time: Span::of(section.delete_time),
+            upload_time: Span::of(section.upload_time),
+            quota: Quota {
+                cores: quota.cores,
+                instances: quota.instances,
+                ram: quota.ram,
+                volumes: quota.volumes,
+                volume_gb: quota.volume_gb,
+            },
+            failures: failures.collect(),
+            zones: section.zones.clone(),
+            flavors: flavors.collect(),
+            images: section.images.clone(),
+            networks: section.networks.clone(),
+            seed: section.seed,
+        }
+    }
+}
+
 /// A time, drawn anew for each event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
@@ -28,6 +69,13 @@ pub struct Span {
 }
 
 impl Span {
+    fn of(time: SimulatedTime) -> Self {
+        Self {
+            min: *time.min,
+            max: *time.max,
+        }
+    }
+
     pub const fn exactly(time: Duration) -> Self {
         Self {
             min: time,

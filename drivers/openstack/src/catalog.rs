@@ -5,14 +5,16 @@ use std::sync::Arc;
 use nodeyard_driver::{
     BootImage, CloudImage, CreateOrder, Error, ExternalId, ImageStatus, Readiness, image_filters,
 };
-use nodeyard_model::Resources;
+use nodeyard_driver_common::LabelImage;
+use nodeyard_driver_common::openstack::{
+    CloudImageOptions, ImageChoice, LabelOptions, PoolOptions,
+};
 use nodeyard_openstack::{ErrorKind, Flavor, Net, SecurityGroup, Zone};
 
 use crate::driver::{OpenStackDriver, text_id};
 use crate::failure::{failed, missing};
 use crate::images;
 use crate::networks::Networks;
-use crate::options::{CloudImageOptions, ImageChoice, LabelImage, LabelOptions, PoolOptions};
 use crate::shared::Shared;
 
 /// What changes seldom.
@@ -212,28 +214,6 @@ impl OpenStackDriver {
             }
         }
         Ok(())
-    }
-
-    /// What one server takes of the quota.
-    pub(crate) fn takes(flavor: &Flavor, volumes: impl IntoIterator<Item = i64>) -> Resources {
-        let mut takes = Resources::new(flavor.vcpus, 1, flavor.ram);
-        let (mut count, mut size) = (0_i64, 0_i64);
-        for gigabytes in volumes {
-            count += 1;
-            size = size.saturating_add(gigabytes);
-        }
-        if count > 0 {
-            takes.set("volumes".into(), count);
-            takes.set("volume-gb".into(), size);
-        }
-        takes
-    }
-
-    pub(crate) fn label_takes(label: &LabelOptions, flavor: &Flavor) -> Resources {
-        let size = label
-            .boot_volume
-            .map(|size| i64::try_from(size).unwrap_or(i64::MAX));
-        Self::takes(flavor, size)
     }
 
     fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {

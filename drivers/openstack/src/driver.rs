@@ -8,7 +8,7 @@ mod tidy;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,18 +16,18 @@ use nodeyard_driver::{
     Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
     Readiness, Resource, State, Step, Target, Tidied, UploadOrder, UploadedImage,
 };
+use nodeyard_driver_common::openstack::{DownPorts, PoolOptions};
 use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
 use nodeyard_openstack::{
     Clouds, Compute, ErrorKind, FloatingIp, Network, Port, Server, Session, Surroundings, Volume,
     Volumes,
 };
 
-use self::tidy::DownPorts;
 use crate::addresses;
 use crate::catalog::Catalog;
 use crate::failure::failed;
 use crate::images;
-use crate::options::{LabelOptions, Options, PoolOptions};
+use crate::options::Options;
 use crate::shared::Shared;
 
 /// A driver for one provider in a cloud.
@@ -42,7 +42,7 @@ pub struct OpenStackDriver {
     ports: Shared<Vec<Port>>,
     floating_ips: Shared<Vec<FloatingIp>>,
     volume_list: Shared<Vec<Volume>>,
-    down_ports: Mutex<Option<DownPorts>>,
+    down_ports: DownPorts,
     /// Whether this host can reach IPv6 addresses.
     local_ipv6: bool,
 }
@@ -68,7 +68,7 @@ impl OpenStackDriver {
             ports: Shared::default(),
             floating_ips: Shared::default(),
             volume_list: Shared::default(),
-            down_ports: Mutex::default(),
+            down_ports: DownPorts::default(),
             local_ipv6: addresses::host_has_ipv6(),
         }
     }
@@ -98,13 +98,6 @@ impl OpenStackDriver {
             let provider = &self.options.owner.provider;
             Error::permanent(format!("provider {provider} has no pool {name}"))
         })
-    }
-
-    fn label<'a>(&self, pool: &'a PoolOptions, name: &Label) -> Result<&'a LabelOptions, Error> {
-        let mut labels = pool.labels.iter();
-        labels
-            .find(|label| label.name == *name)
-            .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
     }
 }
 
@@ -162,10 +155,10 @@ impl Driver for OpenStackDriver {
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
         let pool = self.pool(pool)?;
-        let label = self.label(pool, label)?;
+        let label = pool.label(label)?;
         let flavor = self.flavor_of(label).await?;
         self.check(pool, label).await?;
-        Ok(Self::label_takes(label, &flavor))
+        Ok(label.takes(flavor.vcpus, flavor.ram))
     }
 
     async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
@@ -178,7 +171,7 @@ impl Driver for OpenStackDriver {
         label: &Label,
         _now: Timestamp,
     ) -> Result<Readiness, Error> {
-        let label = self.label(self.pool(pool)?, label)?;
+        let label = self.pool(pool)?.label(label)?;
         self.image_readiness(label).await
     }
 
@@ -216,7 +209,7 @@ impl Driver for OpenStackDriver {
         label: &Label,
         id: &ExternalId,
     ) -> Result<Option<String>, Error> {
-        if !self.label(self.pool(pool)?, label)?.console_log {
+        if !self.pool(pool)?.label(label)?.console_log {
             return Ok(None);
         }
         self.compute.console(&text_id(id)?).await.map_err(failed)
@@ -231,10 +224,6 @@ impl Driver for OpenStackDriver {
 pub(crate) fn text_id(id: &ExternalId) -> Result<String, Error> {
     id.as_text()
         .ok_or_else(|| Error::permanent(format!("{id} is not an id of this cloud")))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 type List<T> = Result<Arc<Vec<T>>, Error>;

@@ -15,8 +15,9 @@ mod options;
 mod shared;
 
 pub use driver::OpenStackDriver;
-pub use nodeyard_openstack::Surroundings;
-pub use options::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
-    PoolOptions,
+pub use nodeyard_driver_common::LabelImage;
+pub use nodeyard_driver_common::openstack::{
+    CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
 };
+pub use nodeyard_openstack::Surroundings;
+pub use options::Options;

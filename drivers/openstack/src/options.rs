@@ -1,11 +1,10 @@
 //! What the driver has to know from the configuration.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nodeyard_config::{self as config, OpenStack, OpenStackLabel, OpenStackPool};
-use nodeyard_driver::{Error, ImageFilter, Owner, Poll};
-use nodeyard_model::{ImageName, Label, PoolName};
+use nodeyard_config::OpenStack;
+use nodeyard_driver::{Error, Owner, Poll};
+use nodeyard_driver_common::openstack::{CloudImageOptions, DiskImageOptions, PoolOptions};
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -32,85 +31,19 @@ pub struct Options {
     pub poll: Poll,
 }
 
-#[derive(Debug, Clone)]
-pub struct PoolOptions {
-    pub name: PoolName,
-    pub availability_zones: Vec<Box<str>>,
-    pub security_groups: Vec<Box<str>>,
-    pub auto_floating_ip: bool,
-    pub labels: Vec<LabelOptions>,
-}
-
-#[derive(Debug, Clone)]
-pub struct LabelOptions {
-    pub name: Label,
-    pub image: LabelImage,
-    /// In MiB. One of this and `flavor_name` is there.
-    pub min_ram: Option<u64>,
-    pub flavor_name: Option<Box<str>>,
-    pub key_name: Option<Box<str>>,
-    pub console_log: bool,
-    /// The size in GB of the volume to boot from.
-    pub boot_volume: Option<u64>,
-    pub instance_properties: BTreeMap<String, String>,
-    pub dynamic_instance_properties: BTreeMap<String, String>,
-    pub userdata: Option<Box<str>>,
-    /// Its own, or those of its pool.
-    pub networks: Vec<Box<str>>,
-}
-
-/// What the machines of a label boot from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LabelImage {
-    Disk(ImageName),
-    /// The name of an entry of `cloud_images`.
-    Cloud(Box<str>),
-}
-
-#[derive(Debug, Clone)]
-pub struct DiskImageOptions {
-    pub name: ImageName,
-    pub config_drive: Option<bool>,
-}
-
-#[derive(Debug, Clone)]
-pub struct CloudImageOptions {
-    pub name: Box<str>,
-    pub choice: ImageChoice,
-    pub config_drive: Option<bool>,
-}
-
-/// Which image of the cloud.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageChoice {
-    /// Taken for granted, not looked up.
-    Id(Box<str>),
-    /// Or its id, as Nodepool has it.
-    Name(Box<str>),
-    Filters(Vec<ImageFilter>),
-}
-
 impl Options {
     pub fn of(section: &OpenStack, owner: Owner) -> Result<Self, Error> {
         let settings = &section.settings;
         let pools = settings.pools.iter().map(PoolOptions::of);
-        let disk_images = settings.diskimages.iter().map(|image| {
-            Ok(DiskImageOptions {
-                name: image_name(&image.name)?,
-                config_drive: image.config_drive,
-            })
-        });
+        let cloud_images = settings.cloud_images.iter().map(CloudImageOptions::of);
+        let disk_images = settings.diskimages.iter().map(DiskImageOptions::of);
         let rate = *settings.rate;
         Ok(Self {
             owner,
             cloud: section.cloud.as_str().into(),
             region: settings.region_name.as_deref().map(Into::into),
             pools: pools.collect::<Result<_, Error>>()?,
-            cloud_images: settings
-                .cloud_images
-                .iter()
-                .map(CloudImageOptions::of)
-                .collect(),
+            cloud_images: cloud_images.collect(),
             disk_images: disk_images.collect::<Result<_, Error>>()?,
             clean_floating_ips: settings.clean_floating_ips,
             port_cleanup_interval: *settings.port_cleanup_interval,
@@ -126,89 +59,4 @@ impl Options {
             },
         })
     }
-}
-
-impl PoolOptions {
-    fn of(pool: &OpenStackPool) -> Result<Self, Error> {
-        Ok(Self {
-            name: pool.common.name.as_str().into(),
-            availability_zones: texts(&pool.availability_zones),
-            security_groups: texts(&pool.security_groups),
-            auto_floating_ip: pool.auto_floating_ip,
-            labels: pool
-                .labels
-                .iter()
-                .map(LabelOptions::of)
-                .collect::<Result<_, Error>>()?,
-        })
-    }
-}
-
-impl LabelOptions {
-    fn of(label: &OpenStackLabel) -> Result<Self, Error> {
-        let image = match (&label.diskimage, &label.cloud_image) {
-            (Some(image), _) => LabelImage::Disk(image_name(image)?),
-            (None, Some(image)) => LabelImage::Cloud(image.as_str().into()),
-            (None, None) => {
-                let text = format!("label {} has no image", label.name);
-                return Err(Error::permanent(text));
-            }
-        };
-        let properties = label.instance_properties.iter().map(|(key, value)| {
-            let text = value
-                .as_str()
-                .map_or_else(|| value.to_string(), ToOwned::to_owned);
-            (key.clone(), text)
-        });
-        let dynamic = label.dynamic_instance_properties.iter();
-        Ok(Self {
-            name: label.name.as_str().into(),
-            image,
-            min_ram: label.min_ram,
-            flavor_name: label.flavor_name.as_deref().map(Into::into),
-            key_name: label.key_name.as_deref().map(Into::into),
-            console_log: label.console_log,
-            boot_volume: label.boot_from_volume.then_some(label.volume_size),
-            instance_properties: properties.collect(),
-            dynamic_instance_properties: dynamic
-                .map(|(key, text)| (key.clone(), text.clone()))
-                .collect(),
-            userdata: label.userdata.as_deref().map(Into::into),
-            networks: texts(&label.networks),
-        })
-    }
-}
-
-impl CloudImageOptions {
-    fn of(image: &config::OpenStackCloudImage) -> Self {
-        let choice = match (&image.image_id, &image.image_filters) {
-            (Some(id), _) => ImageChoice::Id(id.as_str().into()),
-            (None, Some(filters)) => ImageChoice::Filters(
-                filters
-                    .iter()
-                    .map(|filter| ImageFilter {
-                        name: filter.name.clone(),
-                        values: filter.values.clone(),
-                    })
-                    .collect(),
-            ),
-            (None, None) => {
-                let name = image.image_name.as_deref().unwrap_or(image.name.as_str());
-                ImageChoice::Name(name.into())
-            }
-        };
-        Self {
-            name: image.name.as_str().into(),
-            choice,
-            config_drive: image.config_drive,
-        }
-    }
-}
-
-fn image_name(name: &str) -> Result<ImageName, Error> {
-    ImageName::new(name).map_err(|cause| Error::permanent("an image cannot be used").because(cause))
-}
-
-fn texts(texts: &[String]) -> Vec<Box<str>> {
-    texts.iter().map(|text| text.as_str().into()).collect()
 }

@@ -13,11 +13,12 @@ use nodeyard_driver::{
     Instance, Readiness, Resource, ResourceKind, State, Step, Target, Tidied, UploadOrder,
     UploadedImage,
 };
+use nodeyard_driver_common::LabelImage;
 use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources, Timestamp};
 
 use crate::host::{Host, LocalId, Machine};
 use crate::local::LocalHost;
-use crate::options::{LabelImage, Options};
+use crate::options::Options;
 
 /// A driver for one provider.
 pub struct QemuDriver {

@@ -30,8 +30,9 @@ mod recipe;
 pub use driver::QemuDriver;
 pub use host::{Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals};
 pub use local::{LocalHost, ProcessIdentity};
+pub use nodeyard_driver_common::LabelImage;
 pub use options::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options,
-    PoolOptions, Reach,
+    CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, Network, Options, PoolOptions,
+    Reach,
 };
 pub use recipe::{DiskFormat, Kernel, Recipe, Seed};

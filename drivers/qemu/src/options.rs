@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nodeyard_config::{self as config, Accelerator, Qemu, QemuNetwork};
 use nodeyard_driver::{Error, ImageFilter, Owner, Poll};
+use nodeyard_driver_common::{LabelImage, image_filters, image_name};
 use nodeyard_model::{ImageName, Label, PoolName};
 
 #[derive(Debug, Clone)]
@@ -64,14 +65,6 @@ pub struct LabelOptions {
     pub console_log: bool,
     /// Machines continue from saved memory, where their image knows how to.
     pub warm_template: bool,
-}
-
-/// What the machines of a label boot from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LabelImage {
-    Disk(ImageName),
-    /// The name of an entry of `cloud_images`.
-    Cloud(Box<str>),
 }
 
 #[derive(Debug, Clone)]
@@ -261,17 +254,10 @@ fn pool(pool: &config::QemuPool) -> Result<PoolOptions, Error> {
 }
 
 fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
-    let image = match (&label.diskimage, &label.cloud_image) {
-        (Some(image), _) => LabelImage::Disk(image_name(image)?),
-        (None, Some(image)) => LabelImage::Cloud(image.as_str().into()),
-        (None, None) => {
-            let name = &label.name;
-            return Err(Error::permanent(format!("label {name} has no image")));
-        }
-    };
+    let (disk, cloud) = (label.diskimage.as_ref(), label.cloud_image.as_ref());
     Ok(LabelOptions {
         name: label.name.as_str().into(),
-        image,
+        image: LabelImage::of(&label.name, disk, cloud)?,
         cpus: label.cpus,
         memory: label.memory,
         disk_size: label.disk_size,
@@ -298,19 +284,12 @@ fn reach(connection: &config::Connection) -> Reach {
 }
 
 fn cloud_image(image: &config::QemuCloudImage) -> Result<CloudImageOptions, Error> {
-    let filters = image
-        .image_filters
-        .iter()
-        .flatten()
-        .map(|filter| ImageFilter {
-            name: filter.name.clone(),
-            values: filter.values.clone(),
-        });
+    let filters = image.image_filters.as_deref().unwrap_or_default();
     Ok(CloudImageOptions {
         name: image.name.as_str().into(),
         choice: match path(image.path.as_ref())? {
             Some(path) => ImageChoice::Path(path),
-            None => ImageChoice::Filters(filters.collect()),
+            None => ImageChoice::Filters(image_filters(filters)),
         },
         username: image.username.as_deref().map(Into::into),
         reach: reach(&image.connection),
@@ -330,10 +309,6 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
         ))
         .because(cause)
     })
-}
-
-fn image_name(name: &str) -> Result<ImageName, Error> {
-    ImageName::new(name).map_err(|cause| Error::permanent("an image cannot be used").because(cause))
 }
 
 #[cfg(test)]

@@ -232,6 +232,7 @@ async fn during_a_deletion() {
             .json("image-build:trusty", r#"{"image-id": "1"}"#)
             .await;
         submit(&bed.jobs, "image-delete:1", "").await;
+        // Wherever it is by then.
         tokio::time::sleep(Duration::from_millis(round)).await;
         bed.kill(worker).await;
 

@@ -235,13 +235,6 @@ section! {
     }
 }
 
-impl AwsPool {
-    /// Whether machines get a public IPv4 address, with the older key taken into account.
-    pub fn wants_public_ipv4(&self) -> bool {
-        self.public_ip_address.unwrap_or(self.public_ipv4)
-    }
-}
-
 fn check_pool(pool: &AwsPool, _map: &Map, decoder: &mut Decoder<'_>) {
     for label in pool.labels.iter().filter(|label| label.dedicated_host) {
         if pool.availability_zone.is_none() {

@@ -1,6 +1,6 @@
 //! `driver: container`: machines as containers on this host.
 
-use super::image::{Connection, image_driver};
+use super::image::{Connection, image_access, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
@@ -145,3 +145,4 @@ fn check_label(label: &ContainerLabel, map: &Map, decoder: &mut Decoder<'_>) {
 }
 
 image_driver!(Container);
+image_access!(Container);

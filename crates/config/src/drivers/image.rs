@@ -16,6 +16,50 @@ section! {
     }
 }
 
+/// How machines of an image are reached, and as whom.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageAccess<'c> {
+    pub connection: &'c Connection,
+    /// This and what follows is said here of images that exist already. Of those that are built, their uploads say it.
+    pub username: Option<&'c str>,
+    pub python_path: &'c str,
+    pub shell_type: Option<&'c str>,
+}
+
+/// Finds an [`ImageAccess`] in a section with `diskimages` and `cloud_images`.
+macro_rules! image_access {
+    ($section:ident) => {
+        impl $section {
+            /// How the machines of a label are reached that names `disk` as its `diskimage`, or `cloud` as its
+            /// `cloud-image`.
+            pub fn image_access(
+                &self,
+                disk: Option<&$crate::values::Name>,
+                cloud: Option<&$crate::values::Name>,
+            ) -> Option<$crate::drivers::ImageAccess<'_>> {
+                if let Some(name) = disk {
+                    let image = self.diskimages.iter().find(|image| image.name == *name)?;
+                    return Some($crate::drivers::ImageAccess {
+                        connection: &image.connection,
+                        username: None,
+                        python_path: "auto",
+                        shell_type: None,
+                    });
+                }
+                let name = cloud?;
+                let image = self.cloud_images.iter().find(|image| image.name == *name)?;
+                Some($crate::drivers::ImageAccess {
+                    connection: &image.connection,
+                    username: image.username.as_deref(),
+                    python_path: &image.python_path,
+                    shell_type: image.shell_type.as_deref(),
+                })
+            }
+        }
+    };
+}
+pub(super) use image_access;
+
 /// The driver-independent view of a section with `pools`, `diskimages` and `cloud_images`.
 macro_rules! image_driver {
     ($section:ident) => {

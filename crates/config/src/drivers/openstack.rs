@@ -1,6 +1,6 @@
 //! `driver: openstack`, and `driver: fake`, which takes the same keys.
 
-use super::image::{Connection, image_driver};
+use super::image::{Connection, image_access, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
 use super::simulate::Simulate;
 use crate::decode::{Decoder, Judgement};
@@ -186,6 +186,7 @@ fn check_label(_label: &OpenStackLabel, map: &Map, decoder: &mut Decoder<'_>) {
 }
 
 image_driver!(OpenStackSettings);
+image_access!(OpenStackSettings);
 
 macro_rules! delegate_to_settings {
     ($($section:ty),+) => {

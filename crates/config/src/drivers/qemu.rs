@@ -1,6 +1,6 @@
 //! `driver: qemu`: virtual machines on this host.
 
-use super::image::{Connection, image_driver};
+use super::image::{Connection, image_access, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
@@ -167,3 +167,4 @@ fn check_label(label: &QemuLabel, map: &Map, decoder: &mut Decoder<'_>) {
 }
 
 image_driver!(Qemu);
+image_access!(Qemu);

@@ -1,15 +1,15 @@
-//! Leases: getting nodes, keeping them, giving them back.
+//! Leases: keeping nodes, giving them back.
+
+mod shown;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use nodeyard_lease as lease;
-use nodeyard_lease::{Connection, LeaseId, Leases, PartState, Phase, Status};
+use nodeyard_lease::{LeaseId, Leases, Phase, Status};
 use nodeyard_store::view::Changes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::refusal::refused;
@@ -18,167 +18,20 @@ use crate::access::{Caller, Reader, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Follow, Kind, Subject};
-use crate::extract::{IdempotencyKey, Json, Named, OptionalJson, Query};
+use crate::extract::{Named, OptionalJson, Query};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
-use crate::whole::{maybe_whole, whole};
-use crate::{schema, time};
+use crate::schema;
+use crate::whole::maybe_whole;
+
+pub(super) use self::shown::{ConnectionInfo, Lease};
 
 /// The longest that an answer is waited for.
-pub(crate) const MOST_WAIT: u64 = 60;
-
-/// Either way.
-const MOST_PRIORITY: u64 = 1_000_000;
-
-/// Nodes that somebody has or waits for.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Lease {
-    #[schema(value_type = schema::LeaseId)]
-    id: String,
-    #[schema(value_type = schema::LeasePhase)]
-    phase: String,
-    /// What was asked for, in order.
-    #[schema(examples(json!(["debian"])))]
-    labels: Vec<String>,
-    /// Its request, while it waits and for a while after.
-    #[schema(value_type = Option<schema::RequestId>)]
-    request: Option<String>,
-    /// What it has or had, in the order of the labels.
-    nodes: Vec<LeaseNode>,
-    tenant: Option<String>,
-    /// Who asked: the name of a token.
-    requestor: String,
-    scope: Option<String>,
-    #[schema(format = DateTime)]
-    created: Option<String>,
-    /// When it ends unless it is renewed.
-    #[schema(format = DateTime)]
-    expires: Option<String>,
-    /// How long a renewal lasts, in seconds.
-    duration: u64,
-    /// Where the nodes are to come from, and why.
-    #[schema(examples("any provider"))]
-    placement: String,
-    end: Option<LeaseEnd>,
-}
-
-/// A node of a lease.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct LeaseNode {
-    #[schema(value_type = schema::NodeId)]
-    id: String,
-    label: String,
-    #[schema(value_type = schema::PartState)]
-    state: &'static str,
-    /// How to reach it; only for those who may use it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connection: Option<ConnectionInfo>,
-}
-
-/// How to reach a node.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ConnectionInfo {
-    /// Such as `ssh`, `winrm` or `kubectl`.
-    #[schema(examples("ssh"))]
-    kind: String,
-    /// The address, or what it is called by: a pod, a container.
-    #[schema(examples("192.0.2.17"))]
-    host: Option<String>,
-    #[schema(examples(22))]
-    port: Option<u16>,
-    #[schema(examples("zuul"))]
-    user: Option<String>,
-    /// The interpreter for Ansible: a path, or `auto`.
-    python: Option<String>,
-    shell: Option<String>,
-    /// `<type> <base64>` each.
-    host_keys: Vec<String>,
-    /// How to reach a cluster: server, namespace, token.
-    #[schema(value_type = Value)]
-    cluster: Option<serde_json::Value>,
-}
-
-impl From<Connection> for ConnectionInfo {
-    fn from(connection: Connection) -> Self {
-        Self {
-            kind: connection.kind,
-            host: connection.host,
-            port: connection.port,
-            user: connection.user,
-            python: connection.python,
-            shell: connection.shell,
-            host_keys: connection.host_keys,
-            cluster: connection.cluster,
-        }
-    }
-}
-
-/// Why a lease has ended.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct LeaseEnd {
-    #[schema(format = DateTime)]
-    time: Option<String>,
-    #[schema(value_type = schema::EndCause)]
-    cause: serde_json::Value,
-    /// More about it, for people.
-    detail: String,
-}
-
-pub(super) fn part_state(state: PartState) -> &'static str {
-    match state {
-        PartState::Leased => "leased",
-        PartState::Held => "held",
-        PartState::Returned => "returned",
-        PartState::Lost => "lost",
-    }
-}
-
-impl Lease {
-    /// With how to reach the nodes, for those who may know.
-    fn of(status: &Status, connections: bool) -> Self {
-        let lease = &status.lease;
-        let nodes = status.nodes.iter().map(|seen| LeaseNode {
-            id: seen.part.node.to_string(),
-            label: seen.part.label.to_string(),
-            state: part_state(seen.part.state),
-            connection: seen
-                .node
-                .as_ref()
-                .filter(|_| connections && seen.part.state == PartState::Leased)
-                .map(|node| Connection::of(node).into()),
-        });
-        Self {
-            id: status.id.to_string(),
-            phase: lease.phase.to_string(),
-            labels: lease.ask.labels.iter().map(ToString::to_string).collect(),
-            request: lease.request.map(|request| request.to_string()),
-            nodes: nodes.collect(),
-            tenant: lease.tenant.as_ref().map(ToString::to_string),
-            requestor: lease.requestor.to_string(),
-            scope: lease.ask.scope.as_ref().map(ToString::to_string),
-            created: time::shown(lease.created),
-            expires: time::shown(lease.expires),
-            duration: lease.ask.duration,
-            placement: lease.placement.to_string(),
-            end: lease.end.as_ref().map(|end| LeaseEnd {
-                time: time::shown(end.at),
-                cause: serde_json::to_value(end.cause).unwrap_or_default(),
-                detail: match &end.text {
-                    Some(text) => format!("{}: {text}", end.cause),
-                    None => end.cause.to_string(),
-                },
-            }),
-        }
-    }
-
-    fn for_caller(caller: &Caller, status: &Status) -> Self {
-        Self::of(status, may_use(caller, &status.lease))
-    }
-}
+const MOST_WAIT: u64 = 60;
 
 /// Who may look at a lease is decided by its tenant; who may touch it must be its requestor, or of its tenant, or an
 /// operator.
-pub(super) fn may_use(caller: &Caller, lease: &lease::Lease) -> bool {
+fn may_use(caller: &Caller, lease: &lease::Lease) -> bool {
     let own = caller.tenant.is_some() || caller.name.as_deref() == Some(&*lease.requestor);
     caller.may(Right::Operate) || own && caller.may(Right::Request)
 }
@@ -194,149 +47,6 @@ pub(super) fn must_use(caller: &Caller, lease: &lease::Lease) -> Result<()> {
             lease.requestor
         ),
     ))
-}
-
-/// What to ask for.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(examples(json!({"labels": ["debian"], "duration": 3600})))]
-pub(crate) struct NewRequest {
-    /// What the nodes must be, one for each, in this order.
-    #[schema(value_type = Vec<schema::LabelName>, min_items = 1, max_items = 100)]
-    labels: Vec<String>,
-    /// For how many seconds the nodes are kept unless the lease is renewed. A request that waits is kept as long.
-    #[schema(minimum = 1, maximum = 2_592_000)]
-    #[serde(default = "an_hour", deserialize_with = "whole")]
-    duration: u64,
-    /// Whose request it is; only for tokens that have no tenant of their own.
-    #[serde(default)]
-    #[schema(value_type = Option<schema::LabelName>)]
-    tenant: Option<String>,
-    /// The only provider that will do.
-    #[serde(default)]
-    #[schema(value_type = Option<schema::PathText>)]
-    provider: Option<String>,
-    #[serde(default)]
-    #[schema(inline)]
-    priority: Priority,
-    /// Lower is sooner, among requests of one priority.
-    #[serde(default, deserialize_with = "whole")]
-    #[schema(default = 0, minimum = -1_000_000, maximum = 1_000_000)]
-    relative_priority: i64,
-    /// The scope that owns it; made if there is none.
-    #[serde(default)]
-    #[schema(value_type = Option<schema::ScopeName>)]
-    scope: Option<String>,
-    #[serde(default)]
-    #[schema(inline)]
-    affinity: Affinity,
-}
-
-fn an_hour() -> u64 {
-    3600
-}
-
-/// Which requests are served first.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Priority {
-    High,
-    #[default]
-    Normal,
-    Low,
-}
-
-/// What to do where the provider of a scope's first nodes cannot serve the request.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Affinity {
-    /// Any other provider will do.
-    #[default]
-    Prefer,
-    /// The request fails.
-    Strict,
-}
-
-impl NewRequest {
-    fn ask(self) -> Result<lease::Ask> {
-        let labels = self.labels.iter().map(|label| label.as_str().into());
-        let mut ask = lease::Ask::new(labels.collect(), Duration::from_secs(self.duration));
-        ask.tenant = self.tenant.map(|tenant| tenant.as_str().into());
-        ask.provider = self
-            .provider
-            .map(|provider| provider.parse())
-            .transpose()
-            .map_err(|error: nodeyard_model::InvalidName| {
-                Problem::invalid_body("/provider", error.to_string())
-            })?;
-        ask.priority = match self.priority {
-            Priority::High => lease::Priority::High,
-            Priority::Normal => lease::Priority::Normal,
-            Priority::Low => lease::Priority::Low,
-        };
-        if self.relative_priority.unsigned_abs() > MOST_PRIORITY {
-            let text = format!("it must be from -{MOST_PRIORITY} to {MOST_PRIORITY}");
-            return Err(Problem::invalid_body("/relative_priority", text));
-        }
-        ask.relative_priority = self.relative_priority;
-        ask.scope = self
-            .scope
-            .map(|scope| scope.parse())
-            .transpose()
-            .map_err(refused)?;
-        ask.affinity = match self.affinity {
-            Affinity::Prefer => lease::Affinity::Prefer,
-            Affinity::Strict => lease::Affinity::Strict,
-        };
-        Ok(ask)
-    }
-}
-
-/// Ask for nodes
-///
-/// The answer is a lease that waits for its nodes: `GET` it with `wait`, or follow the events about it. With an
-/// `Idempotency-Key` the same request can be sent again, and gives the same lease.
-#[utoipa::path(
-    post, path = "/requests", tag = "requests", request_body = NewRequest,
-    params(("idempotency-key" = Option<schema::IdempotencyKey>, Header, description = "Makes what is sent twice happen once.")),
-    responses(
-        (status = 200, description = "It was asked for before with the same key.", body = Lease),
-        (status = 201, description = "It is asked for.", body = Lease,
-            headers(("location" = String, description = "The address of the lease."))),
-        (status = 409, description = "The key was used for another request, or the scope is being closed.", body = Problem, content_type = "application/problem+json"),
-    ),
-    security(("token" = ["request"])),
-)]
-pub(crate) async fn create_request(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    IdempotencyKey(key): IdempotencyKey,
-    Json(body): Json<NewRequest>,
-) -> Result<Response> {
-    let ask = body.ask()?;
-    let lessee = caller.as_lessee();
-    // The keys of one client say nothing to another.
-    let key = key.map(|key| format!("{}/{key}", lessee.name));
-    let asked = app.leases.ask(&lessee, &ask, key.as_deref()).await;
-    let asked = asked.map_err(refused)?;
-    let status = if asked.new {
-        StatusCode::CREATED
-    } else {
-        StatusCode::OK
-    };
-    let location = format!("/api/v1/leases/{}", asked.id);
-    let lease = Status {
-        id: asked.id,
-        lease: asked.lease.into(),
-        request: None,
-        nodes: Vec::new(),
-    };
-    let lease = Lease::for_caller(&caller, &lease);
-    let mut response = Answer(status, lease).into_response();
-    if let Ok(location) = HeaderValue::from_str(&location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
 }
 
 /// Which leases to list.
@@ -430,7 +140,7 @@ pub(crate) async fn show_lease(
         loop {
             let change = waiter.next_change();
             let status = app.leases.get(&lessee, id).await?;
-            if is_settled(&status.lease) {
+            if status.lease.phase.is_settled() {
                 return Ok(status);
             }
             change.await;
@@ -442,14 +152,6 @@ pub(crate) async fn show_lease(
     };
     let status = status.map_err(refused)?;
     Ok(Answer::ok(Lease::for_caller(&caller, &status)))
-}
-
-/// There is nothing to wait for any more.
-fn is_settled(lease: &lease::Lease) -> bool {
-    !matches!(
-        lease.phase,
-        Phase::Waiting | Phase::Taking | Phase::Dropping
-    )
 }
 
 pub(super) fn lease_id(text: &str) -> Result<LeaseId> {

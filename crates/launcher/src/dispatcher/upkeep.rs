@@ -416,6 +416,8 @@ fn listed(resource: &Resource, uploads: &[UploadKey]) -> Option<leaks::Resource>
     })
 }
 
+/// A request's lock lies beside it, so that Zuul can delete the request without looking; nobody deletes the lock with
+/// it. It stays for a while, for those who still stand in line.
 async fn remove_old_locks(ctx: &Context) -> nodeyard_store::Result<()> {
     let requests = ctx.registry.requests();
     let now = ctx.clock.now();

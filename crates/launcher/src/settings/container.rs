@@ -1,23 +1,17 @@
 //! Containers on this host.
 
 use nodeyard_config::{Container, ContainerLabel, Reach};
-use nodeyard_model::{Label, ResourceName};
+use nodeyard_model::{ConnectionPort, Label, ResourceName};
 
-use super::{Access, LabelSettings, Login, Settings, common, image_of, named};
+use super::{Access, LabelSettings, Settings, common, image_of};
 use crate::error::StartError;
 
 pub(super) fn settings(section: &Container) -> Result<Settings, StartError> {
     let pools = section.pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
+            let cloud = label.cloud_image.as_ref().map(|name| name.as_str());
             let settings = LabelSettings {
-                image: image_of(
-                    label.diskimage.as_ref(),
-                    label
-                        .cloud_image
-                        .as_ref()
-                        .map(|name| name.as_str())
-                        .or(label.image.as_deref()),
-                )?,
+                image: image_of(label.diskimage.as_ref(), cloud.or(label.image.as_deref()))?,
                 // What is reached by exec has no port to look at.
                 host_key_checking: label.host_key_checking && label.connection == Reach::Ssh,
                 access: access(section, label),
@@ -43,16 +37,9 @@ pub(super) fn settings(section: &Container) -> Result<Settings, StartError> {
 
 /// The driver adds the port, which the runtime chooses.
 fn access(section: &Container, label: &ContainerLabel) -> Access {
-    let disk = named(&label.diskimage, &section.diskimages, |image| &image.name);
-    let cloud = named(&label.cloud_image, &section.cloud_images, |image| {
-        &image.name
-    });
-    let connection = disk.map(|image| &image.connection);
-    let connection = connection.or(cloud.map(|image| &image.connection));
-    let login = cloud.map(|image| Login {
-        username: image.username.as_deref(),
-        python_path: &image.python_path,
-        shell_type: image.shell_type.as_deref(),
-    });
-    super::access(connection, Some(label.ssh_port.0), login)
+    let entry = section.image_access(label.diskimage.as_ref(), label.cloud_image.as_ref());
+    Access {
+        connection_port: ConnectionPort::Number(label.ssh_port.0),
+        ..Access::of(entry)
+    }
 }

@@ -1,21 +1,20 @@
 //! Settings of virtual machines on this host.
 
-use nodeyard_config::{Qemu, QemuLabel};
+use nodeyard_config::Qemu;
 use nodeyard_model::{Label, ResourceName};
 
-use super::{Access, LabelSettings, Login, Settings, common, image_of, named};
+use super::{Access, LabelSettings, Settings, common, image_of};
 use crate::error::StartError;
 
 pub(super) fn settings(section: &Qemu) -> Result<Settings, StartError> {
     let pools = section.pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
+            let (disk, cloud) = (label.diskimage.as_ref(), label.cloud_image.as_ref());
             let settings = LabelSettings {
-                image: image_of(
-                    label.diskimage.as_ref(),
-                    label.cloud_image.as_ref().map(|name| name.as_str()),
-                )?,
+                image: image_of(disk, cloud.map(|name| name.as_str()))?,
                 host_key_checking: label.host_key_checking,
-                access: access(section, label),
+                // The driver knows the port itself: it chooses the one that leads to the guest's.
+                access: Access::of(section.image_access(disk, cloud)),
             };
             Ok((Label::new(label.name.as_str()), settings))
         });
@@ -34,20 +33,4 @@ pub(super) fn settings(section: &Qemu) -> Result<Settings, StartError> {
         ignore_quota: false,
         pools: pools.collect::<Result<_, StartError>>()?,
     })
-}
-
-/// The driver knows the port itself: it chooses the one that leads to the guest's.
-fn access(section: &Qemu, label: &QemuLabel) -> Access {
-    let disk = named(&label.diskimage, &section.diskimages, |image| &image.name);
-    let cloud = named(&label.cloud_image, &section.cloud_images, |image| {
-        &image.name
-    });
-    let connection = disk.map(|image| &image.connection);
-    let connection = connection.or(cloud.map(|image| &image.connection));
-    let login = cloud.map(|image| Login {
-        username: image.username.as_deref(),
-        python_path: &image.python_path,
-        shell_type: image.shell_type.as_deref(),
-    });
-    super::access(connection, None, login)
 }

@@ -9,12 +9,11 @@ use async_trait::async_trait;
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Poll};
 use nodeyard_driver_fake::{
-    CallError, Clock, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, InProcess,
-    LabelImage, LabelOptions, Options, PoolOptions, Quota, Simulate, Span, Transport, World,
+    CallError, Clock, FakeDriver, FlavorOptions, InProcess, Options, Quota, Simulate, Span,
+    Transport, World,
 };
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_launcher::{DriverFactory, Surroundings};
-use nodeyard_model::ImageName;
 use nodeyard_store::testing::Fuse;
 use serde_json::value::RawValue;
 
@@ -216,27 +215,12 @@ impl DriverFactory for FakeCloud {
             }
             _ => return Err(driver::Error::unsupported("do without a cloud")),
         };
-        let section = &section.settings;
-        let pools = section.pools.iter().map(|pool| PoolOptions {
-            name: pool.common.name.as_str().into(),
-            availability_zones: Vec::new(),
-            security_groups: Vec::new(),
-            auto_floating_ip: true,
-            labels: pool.labels.iter().map(label).collect(),
-        });
-        let images = section.cloud_images.iter().map(|image| CloudImageOptions {
-            name: image.name.as_str().into(),
-            choice: ImageChoice::Name(image.name.as_str().into()),
-            config_drive: None,
-        });
         let options = Options {
-            pools: pools.collect(),
-            cloud_images: images.collect(),
             poll: Poll {
                 least: Duration::from_millis(5),
                 most: Duration::from_millis(50),
             },
-            ..Options::new(around.owner)
+            ..Options::of(section, around.owner)?
         };
         let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
         let watch = Arc::clone(&self.watch);
@@ -249,13 +233,4 @@ impl DriverFactory for FakeCloud {
             }),
         )))
     }
-}
-
-fn label(label: &config::OpenStackLabel) -> LabelOptions {
-    let image = match (&label.diskimage, &label.cloud_image) {
-        (Some(image), _) => LabelImage::Disk(ImageName::new(image.as_str()).unwrap()),
-        (None, image) => LabelImage::Cloud(image.as_ref().unwrap().as_str().into()),
-    };
-    let flavor = label.flavor_name.as_deref().unwrap();
-    LabelOptions::new(label.name.as_str().into(), image, flavor)
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Poll};
 use nodeyard_driver_fake::{
-    Clock, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, InProcess, LabelImage,
-    LabelOptions, Options, PoolOptions, Simulate, Span, Transport as _, World,
+    Clock, FakeDriver, FlavorOptions, InProcess, Options, Simulate, Span, Transport as _, World,
 };
 use nodeyard_launcher::{DriverFactory, Surroundings};
 
@@ -91,36 +90,15 @@ impl DriverFactory for Clouds {
         let config::Driver::Fake(section) = &provider.driver else {
             return Err(driver::Error::unsupported("do without a cloud"));
         };
-        let section = &section.settings;
-        let pools = section.pools.iter().map(|pool| PoolOptions {
-            name: pool.common.name.as_str().into(),
-            availability_zones: Vec::new(),
-            security_groups: Vec::new(),
-            auto_floating_ip: true,
-            labels: pool.labels.iter().map(label).collect(),
-        });
-        let images = section.cloud_images.iter().map(|image| CloudImageOptions {
-            name: image.name.as_str().into(),
-            choice: ImageChoice::Name(image.name.as_str().into()),
-            config_drive: None,
-        });
         let name = around.owner.provider.to_string();
         let options = Options {
-            pools: pools.collect(),
-            cloud_images: images.collect(),
             poll: Poll {
                 least: Duration::from_millis(5),
                 most: Duration::from_millis(50),
             },
-            ..Options::new(around.owner)
+            ..Options::of(section, around.owner)?
         };
         let cloud = InProcess::new(Arc::clone(&self.0), &name);
         Ok(Arc::new(FakeDriver::new(options, Arc::new(cloud))))
     }
-}
-
-fn label(label: &config::OpenStackLabel) -> LabelOptions {
-    let image = LabelImage::Cloud(label.cloud_image.as_ref().unwrap().as_str().into());
-    let flavor = label.flavor_name.as_deref().unwrap();
-    LabelOptions::new(label.name.as_str().into(), image, flavor)
 }

@@ -22,7 +22,7 @@ use crate::context::{self, Context};
 use crate::exit::Outcome;
 use crate::logging::{self, Destination};
 use crate::program::{self, Program};
-use crate::store_access::Target;
+use crate::store_access::{self, Target};
 
 /// What a daemon does.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +101,10 @@ async fn serve(
     let tree = client.clone().map(|client| client as Arc<dyn Tree>);
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
+    let following = client.clone().map(|client| {
+        let following = store_access::follow_servers(client, handle.clone());
+        tokio::spawn(following)
+    });
     let begun = CancellationToken::new();
     let tools = Tools::new(launcher::follow(handle.clone()))?;
     let working = async {
@@ -136,6 +140,9 @@ async fn serve(
     };
     let (result, told) = tokio::join!(working, telling);
     reloading.abort();
+    if let Some(task) = following {
+        task.abort();
+    }
     if let Some(client) = client {
         client.close().await;
     }

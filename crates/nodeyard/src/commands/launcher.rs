@@ -18,7 +18,6 @@ use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use drivers::simulate;
 pub(crate) use outlook::Pages;
 
 pub(crate) use drivers::Drivers;

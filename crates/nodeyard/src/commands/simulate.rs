@@ -7,11 +7,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Args;
 use nodeyard_config::Driver;
-use nodeyard_driver_fake::{Clock, URL_VARIABLE, World, serve};
+use nodeyard_driver_fake::{Clock, Simulate, URL_VARIABLE, World, serve};
 use tokio::net::TcpListener;
 use tracing::info;
 
-use crate::commands::{launcher, signals};
+use crate::commands::signals;
 use crate::context::Context;
 
 #[derive(Debug, Args)]
@@ -28,10 +28,8 @@ pub(crate) async fn run(args: SimulateArgs, context: &Context) -> anyhow::Result
     if let Some(config) = context.load()? {
         for provider in config.providers.values() {
             if let Driver::Fake(section) = &provider.driver {
-                clouds.insert(
-                    provider.name().to_owned(),
-                    launcher::simulate(&section.simulate),
-                );
+                let simulate = Simulate::of(&section.simulate);
+                clouds.insert(provider.name().to_owned(), simulate);
             }
         }
     }

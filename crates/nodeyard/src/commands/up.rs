@@ -55,8 +55,14 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         Target::ZooKeeper(options) => {
             let client = ZooKeeper::connect(options);
             let tree = Arc::clone(&client) as _;
+            let following = config.clone().map(|config| {
+                tokio::spawn(store_access::follow_servers(Arc::clone(&client), config))
+            });
             let token = local_token(config.as_ref());
             let result = Box::pin(services(tree, config, token, &stop)).await;
+            if let Some(task) = following {
+                task.abort();
+            }
             client.close().await;
             result
         }

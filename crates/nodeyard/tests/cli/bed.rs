@@ -10,7 +10,21 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tempfile::TempDir;
+
+/// A provider whose nodes come at once. `PORT` is that of the web pages.
+pub(crate) const QUICK_CLOUD: &str = "
+state-dir: state
+webapp: {port: PORT, listen_address: 127.0.0.1}
+labels: [{name: small}]
+providers:
+  - name: cloud
+    driver: fake
+    simulate: {boot-time: 0}
+    cloud-images: [{name: image, image-name: Fake Precise}]
+    pools: [{name: main, labels: [{name: small, cloud-image: image, min-ram: 1}]}]
+";
 
 /// Nothing here takes nearly as long; it only keeps a broken test from hanging.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -185,6 +199,19 @@ impl Bed {
         });
     }
 
+    /// What a person would type after `nodepool`, with the configuration that is here and JSON for an answer.
+    pub(crate) fn nodepool(&self, args: &[&str]) -> Ran {
+        let mut command = self.called("nodepool");
+        command.args(["-c", "nodepool.yaml", "--format", "json"]);
+        Ran::from(command.args(args).output().unwrap())
+    }
+
+    /// The rows of one of its lists.
+    pub(crate) fn rows(&self, list: &[&str]) -> Vec<Value> {
+        let list = self.nodepool(list).succeeded().json();
+        list.as_array().unwrap().clone()
+    }
+
     /// `nodeyard store` on the store `state`.
     pub(crate) fn store(&self, args: &[&str]) -> Ran {
         self.run(["store", "--state-dir", "state"].iter().chain(args))
@@ -276,6 +303,15 @@ pub(crate) fn http(address: &str, request: &str) -> (String, String) {
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
+}
+
+/// A call of a simulated cloud at `address`, in its own protocol.
+pub(crate) fn cloud_call(address: &str, method: &str, arguments: &Value) -> Value {
+    let body = arguments.to_string();
+    let head = format!("POST /cloud/{method} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n");
+    let size = format!("Content-Length: {}\r\n\r\n", body.len());
+    let (_, answer) = http(address, &format!("{head}{size}{body}"));
+    serde_json::from_str::<Value>(&answer).unwrap()["result"].take()
 }
 
 /// A page's status and body.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Daemon, Ran, get, http, wait_until};
+use crate::bed::{Bed, Daemon, cloud_call, get, wait_until};
 
 const CONFIG: &str = "
 state-dir: state
@@ -46,28 +46,13 @@ impl Cloud {
         }
     }
 
-    /// A call of the cloud's own protocol.
     fn call(&self, method: &str, arguments: &Value) -> Value {
-        let body = arguments.to_string();
-        let head = format!("POST /cloud/{method} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n");
-        let size = format!("Content-Length: {}\r\n\r\n", body.len());
-        let (_, answer) = http(&self.address, &format!("{head}{size}{body}"));
-        serde_json::from_str::<Value>(&answer).unwrap()["result"].take()
-    }
-
-    fn nodepool(&self, args: &[&str]) -> Ran {
-        let mut command = self.bed.called("nodepool");
-        command.args(["-c", "nodepool.yaml", "--format", "json"]);
-        Ran::from(command.args(args).output().unwrap())
+        cloud_call(&self.address, method, arguments)
     }
 
     fn has_ready_node(&self) -> bool {
-        let nodes = self.nodepool(&["list"]).succeeded().json();
-        nodes
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|node| node["state"] == "ready")
+        let nodes = self.bed.rows(&["list"]);
+        nodes.iter().any(|node| node["state"] == "ready")
     }
 }
 
@@ -88,11 +73,13 @@ fn a_node_is_deleted_now_without_any_launcher() {
     };
     assert_eq!(servers(), 1);
     let left = cloud
+        .bed
         .nodepool(&["delete", "--now", "0000000000"])
         .succeeded();
     assert_eq!(left.json(), json!([]));
     assert_eq!(servers(), 0);
     let again = cloud
+        .bed
         .nodepool(&["delete", "--now", "0000000000"])
         .succeeded();
     assert_eq!(again.out, "Node id 0000000000 not found\n");
@@ -110,13 +97,15 @@ fn images_that_no_record_knows_are_listed() {
     cloud.call("create_image", &foreign);
     let expected = json!([{"provider": "cloud", "name": "left-over", "image_id": image["id"]}]);
     for args in [&["alien-image-list"][..], &["alien-image-list", "cloud"]] {
-        assert_eq!(cloud.nodepool(args).succeeded().json(), expected);
+        assert_eq!(cloud.bed.nodepool(args).succeeded().json(), expected);
     }
     cloud
+        .bed
         .nodepool(&["alien-image-list", "other"])
         .failed("no provider other");
     // No clouds.yaml knows its cloud: alone that is an error, among others it is left out.
     cloud
+        .bed
         .nodepool(&["alien-image-list", "elsewhere"])
         .failed("the driver of elsewhere does not start");
 }

@@ -7,7 +7,7 @@ use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
 use serde_json::Value;
 
-use crate::bed::{Bed, Ran, wait_until};
+use crate::bed::{Bed, wait_until};
 
 const IMAGE: &str = "localhost/base";
 
@@ -42,29 +42,7 @@ providers:
 }
 
 fn nodes(bed: &Bed) -> Vec<Value> {
-    let mut command = bed.called("nodepool");
-    command.args([
-        "-c",
-        "nodepool.yaml",
-        "--format",
-        "json",
-        "list",
-        "--detail",
-    ]);
-    let listed = Ran::from(command.output().unwrap()).succeeded().json();
-    listed.as_array().cloned().unwrap_or_default()
-}
-
-fn request(bed: &Bed) {
-    let request = r#"{\"state\": \"requested\", \"state_time\": 1, \"node_types\": [\"box\"], \"requestor\": \"test\", \"requestor_data\": null, \"provider\": null, \"event_id\": null}"#;
-    let lines = [
-        r#"{"nodeyard-export":1}"#.to_owned(),
-        r#"{"path":"/nodepool"}"#.to_owned(),
-        r#"{"path":"/nodepool/requests"}"#.to_owned(),
-        format!(r#"{{"path":"/nodepool/requests/200-0000000000","data":"{request}"}}"#),
-    ];
-    bed.write("request.jsonl", lines.join("\n"));
-    bed.store(&["import", "request.jsonl"]).succeeded();
+    bed.rows(&["list", "--detail"])
 }
 
 #[test]
@@ -81,7 +59,7 @@ fn a_request_becomes_a_container_that_is_logged_in_to() {
     assert!(made.unwrap().success());
     bed.write("nodepool.yaml", configuration(&podman, &bed));
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
-    request(&bed);
+    bed.submit(0, "box");
     let ready = || {
         nodes(&bed)
             .into_iter()
@@ -139,9 +117,7 @@ fn a_request_becomes_a_container_that_is_logged_in_to() {
     daemon.kill();
     let _successor = bed.up(&["-c", "nodepool.yaml"]);
     assert_eq!(login("hostname"), format!("np{id}"));
-    let mut command = bed.called("nodepool");
-    command.args(["-c", "nodepool.yaml", "delete", id]);
-    Ran::from(command.output().unwrap()).succeeded();
+    bed.nodepool(&["delete", id]).succeeded();
     wait_until("the container is gone", || {
         podman.run(&["ps", "--all", "--quiet"]).unwrap().is_empty()
     });

@@ -1,31 +1,13 @@
 //! Drains on the embedded store, whose owner is another process.
 
-use crate::bed::{Bed, Ran, wait_until};
-
-const CONFIG: &str = "
-state-dir: state
-webapp: {port: PORT, listen_address: 127.0.0.1}
-labels: [{name: small}]
-providers:
-  - name: cloud
-    driver: fake
-    cloud: fake
-    simulate: {boot-time: 0}
-    cloud-images: [{name: image, image-name: Fake Precise}]
-    pools:
-      - name: main
-        labels: [{name: small, cloud-image: image, min-ram: 1}]
-";
+use crate::bed::{Bed, QUICK_CLOUD, Ran, wait_until};
 
 fn run(bed: &Bed, args: &[&str]) -> Ran {
     bed.run(["-c", "nodepool.yaml"].iter().chain(args))
 }
 
 fn nodes(bed: &Bed) -> Vec<serde_json::Value> {
-    let mut command = bed.called("nodepool");
-    let ran = command.args(["-c", "nodepool.yaml", "--format", "json", "list"]);
-    let ran = Ran::from(ran.output().unwrap()).succeeded();
-    serde_json::from_str(&ran.out).unwrap()
+    bed.rows(&["list"])
 }
 
 #[test]
@@ -33,7 +15,7 @@ fn a_drain_tells_what_is_left_until_nothing_is() {
     let bed = Bed::new();
     bed.write(
         "nodepool.yaml",
-        CONFIG.replace("PORT", &bed.free_port().to_string()),
+        QUICK_CLOUD.replace("PORT", &bed.free_port().to_string()),
     );
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("provider runs");
@@ -59,11 +41,7 @@ fn a_drain_tells_what_is_left_until_nothing_is() {
     assert_eq!(daemon.terminate(), 0);
     let _daemon = bed.up(&["-c", "nodepool.yaml"]);
     let id = nodes(&bed)[0]["id"].as_str().unwrap().to_owned();
-    let mut command = bed.called("nodepool");
-    let deleted = command
-        .args(["-c", "nodepool.yaml", "delete", &id])
-        .output();
-    Ran::from(deleted.unwrap()).succeeded();
+    bed.nodepool(&["delete", &id]).succeeded();
     let ran = run(&bed, &["drain", "status", "--wait"]).succeeded();
     assert!(ran.out.contains("provider cloud  drained"), "{ran:#?}");
     assert_eq!(nodes(&bed).len(), 0);

@@ -1,21 +1,6 @@
 //! Explanations of requests, while they wait and after they ended.
 
-use crate::bed::{Bed, Ran, wait_until};
-
-const CONFIG: &str = "
-state-dir: state
-webapp: {port: PORT, listen_address: 127.0.0.1}
-labels: [{name: small}]
-providers:
-  - name: cloud
-    driver: fake
-    cloud: fake
-    simulate: {boot-time: 0}
-    cloud-images: [{name: image, image-name: Fake Precise}]
-    pools:
-      - name: main
-        labels: [{name: small, cloud-image: image, min-ram: 1}]
-";
+use crate::bed::{Bed, QUICK_CLOUD, Ran, wait_until};
 
 fn explain(bed: &Bed, number: u32, args: &[&str]) -> Ran {
     let request = format!("200-{number:010}");
@@ -36,7 +21,7 @@ fn says(bed: &Bed, number: u32, text: &str) {
 fn what_ended_is_explained_and_a_failure_also_after_a_restart() {
     let bed = Bed::new();
     let port = bed.free_port().to_string();
-    bed.write("nodepool.yaml", CONFIG.replace("PORT", &port));
+    bed.write("nodepool.yaml", QUICK_CLOUD.replace("PORT", &port));
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("provider runs");
     bed.submit(0, "small");
@@ -62,7 +47,7 @@ fn what_ended_is_explained_and_a_failure_also_after_a_restart() {
 fn a_drain_is_named_as_the_reason() {
     let bed = Bed::new();
     let port = bed.free_port().to_string();
-    bed.write("nodepool.yaml", CONFIG.replace("PORT", &port));
+    bed.write("nodepool.yaml", QUICK_CLOUD.replace("PORT", &port));
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("provider runs");
     for (number, scope) in [["label", "small"], ["pool", "cloud/main"]]

@@ -34,16 +34,9 @@ echo run >> \"$HOME/builds\"
 for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_OUTPUT.$format\"; done
 ";
 
-fn nodepool(bed: &Bed, args: &[&str]) -> Ran {
-    let mut command = bed.called("nodepool");
-    command.args(["-c", "nodepool.yaml", "--format", "json"]);
-    Ran::from(command.args(args).output().unwrap())
-}
-
 /// All of this state, in no order.
 fn nodes(bed: &Bed, state: &str) -> Vec<Value> {
-    let all = nodepool(bed, &["list", "--detail"]).succeeded().json();
-    let mut all = all.as_array().unwrap().clone();
+    let mut all = bed.rows(&["list", "--detail"]);
     all.retain(|node| node["state"] == state);
     all
 }
@@ -86,7 +79,8 @@ fn images_and_held_nodes_move_along() {
     bed.submit_to(&store, 0, "box");
     wait_until("a node is ready", || nodes(&bed, "ready").len() == 1);
     let held = nodes(&bed, "ready")[0].clone();
-    nodepool(&bed, &["hold", held["id"].as_str().unwrap()]).succeeded();
+    bed.nodepool(&["hold", held["id"].as_str().unwrap()])
+        .succeeded();
     let builds = images(&bed, &["builds"]).json();
     let uploads = images(&bed, &["uploads"]).json();
     assert_eq!(everything.terminate(), 0);

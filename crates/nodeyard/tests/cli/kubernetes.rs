@@ -30,17 +30,7 @@ providers:
 }
 
 fn nodes(bed: &Bed) -> Vec<Value> {
-    let mut command = bed.called("nodepool");
-    command.args([
-        "-c",
-        "nodepool.yaml",
-        "--format",
-        "json",
-        "list",
-        "--detail",
-    ]);
-    let listed = Ran::from(command.output().unwrap()).succeeded().json();
-    listed.as_array().cloned().unwrap_or_default()
+    bed.rows(&["list", "--detail"])
 }
 
 /// What a command says that gets something to read.

@@ -17,6 +17,7 @@ mod config;
 mod container;
 mod daemon;
 mod drain;
+mod ensemble;
 mod explain;
 mod growing_up;
 mod image;

@@ -3,11 +3,11 @@
 
 use std::process::Command;
 
-use nodeyard_testbeds::OpenStack;
 use nodeyard_testbeds::openstack::Service;
+use nodeyard_testbeds::{OpenStack, next_second};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Daemon, Ran, http};
+use crate::bed::{Bed, Daemon, Ran, cloud_call};
 
 const CONFIG: &str = "
 labels: [{name: small}, {name: named}]
@@ -46,13 +46,8 @@ impl Cloud {
         }
     }
 
-    /// A call of the cloud's own protocol.
     fn call(&self, method: &str, arguments: &Value) -> Value {
-        let body = arguments.to_string();
-        let head = format!("POST /cloud/{method} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n");
-        let size = format!("Content-Length: {}\r\n\r\n", body.len());
-        let (_, answer) = http(&self.address, &format!("{head}{size}{body}"));
-        serde_json::from_str::<Value>(&answer).unwrap()["result"].take()
+        cloud_call(&self.address, method, arguments)
     }
 
     fn image(&self, args: &[&str]) -> Ran {
@@ -299,7 +294,7 @@ fn jobs_publish_prune_and_clean_up_in_openstack() {
         ];
         let done = image(&[&args[..], &["--property", "os=jammy"]].concat()).succeeded();
         // Glance counts in seconds.
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        next_second();
         done.json()["id"].as_str().unwrap().to_owned()
     };
     let ids: Vec<String> = (1..=3).map(publish).collect();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nodeyard_testbeds::qemu_guest;
 use serde_json::Value;
 
-use crate::bed::{Bed, Ran};
+use crate::bed::Bed;
 
 /// A guest whose processor is emulated takes its time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -43,26 +43,15 @@ providers:
     )
 }
 
-fn nodepool(bed: &Bed, arguments: &[&str]) -> Ran {
-    let mut command = bed.called("nodepool");
-    command.args(["-c", "nodepool.yaml"]).args(arguments);
-    Ran::from(command.output().unwrap()).succeeded()
-}
-
 /// The first node of which this is true, as soon as there is one.
 fn wait_for_node(bed: &Bed, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
     loop {
-        let listed = nodepool(bed, &["--format", "json", "list", "--detail"]).json();
-        let found = listed
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|node| condition(node));
-        if let Some(node) = found {
+        let listed = bed.rows(&["list", "--detail"]);
+        if let Some(node) = listed.iter().find(|node| condition(node)) {
             return node.clone();
         }
-        assert!(started.elapsed() < PATIENCE, "no node {what}: {listed}");
+        assert!(started.elapsed() < PATIENCE, "no node {what}: {listed:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -130,7 +119,7 @@ fn a_machine_is_booted_logged_in_to_kept_over_a_kill_and_replaced() {
     daemon.kill();
     let mut successor = bed.up(&["-c", "nodepool.yaml"]);
     assert_eq!(login(), format!("np{id}"));
-    nodepool(&bed, &["delete", id]);
+    bed.nodepool(&["delete", id]).succeeded();
     let next = wait_for_node(&bed, "takes its place", |node| {
         node["id"] != id && node["state"] == "ready"
     });
@@ -145,7 +134,8 @@ fn a_machine_is_booted_logged_in_to_kept_over_a_kill_and_replaced() {
         text.replace("min-ready: 1", "min-ready: 0"),
     );
     successor.wait_for_log("configuration reloaded");
-    nodepool(&bed, &["delete", next["id"].as_str().unwrap()]);
+    bed.nodepool(&["delete", next["id"].as_str().unwrap()])
+        .succeeded();
     let machines = bed.path("state/qemu/here/machines");
     let gone = || fs::read_dir(&machines).unwrap().next().is_none();
     let started = Instant::now();

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::bed::{Bed, Ran, wait_until};
+use crate::bed::{Bed, wait_until};
 
 const RECORDS: usize = 300;
 
@@ -207,13 +207,6 @@ providers:
     pools: [{name: main, max-servers: 40, labels: [{name: small, cloud-image: image, min-ram: 1}]}]
 ";
 
-fn list(bed: &Bed, what: &str) -> Vec<Value> {
-    let mut command = bed.called("nodepool");
-    command.args(["-c", "nodepool.yaml", "--format", "json", what]);
-    let listed = Ran::from(command.output().unwrap()).succeeded().json();
-    listed.as_array().unwrap().clone()
-}
-
 /// The process is killed again and again, wherever it is: whatever was asked for is served in the end, once, and
 /// whatever was served stays.
 #[test]
@@ -239,14 +232,15 @@ fn killed_at_any_time_it_goes_on_where_it_was() {
     }
     let _daemon = bed.start("log", ["-c", "nodepool.yaml", "up"]);
     let served = || {
-        let requests = list(&bed, "request-list");
+        let requests = bed.rows(&["request-list"]);
         let done = requests
             .iter()
             .filter(|request| request["state"] == "fulfilled");
         done.count() == ROUNDS as usize
     };
     wait_until("all requests are fulfilled", served);
-    let mut given: Vec<String> = list(&bed, "request-list")
+    let mut given: Vec<String> = bed
+        .rows(&["request-list"])
         .iter()
         .flat_map(|request| request["nodes"].as_array().unwrap().clone())
         .map(|id| id.as_str().unwrap().to_owned())
@@ -255,7 +249,7 @@ fn killed_at_any_time_it_goes_on_where_it_was() {
     given.dedup();
     assert_eq!(given.len(), ROUNDS as usize, "each has a node of its own");
     wait_until("there are no other nodes", || {
-        let nodes = list(&bed, "list");
+        let nodes = bed.rows(&["list"]);
         nodes.len() == ROUNDS as usize && nodes.iter().all(|node| node["state"] == "ready")
     });
 }

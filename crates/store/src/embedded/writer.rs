@@ -290,6 +290,19 @@ impl Writer {
             Some(fault) => Err(Failure::Unread(fault)),
             None => self.write(&group, lasting),
         };
+        self.settle(group, written, unreadable, &mut answers);
+        answers.send();
+        closing
+    }
+
+    /// What becomes of a group and of whoever waits for it.
+    fn settle(
+        &mut self,
+        group: Group,
+        written: Result<(), Failure>,
+        unreadable: bool,
+        answers: &mut Answers,
+    ) {
         match written {
             Ok(()) => {
                 self.committed(group);
@@ -319,8 +332,6 @@ impl Writer {
                 }
             }
         }
-        answers.send();
-        closing
     }
 
     fn write(&mut self, group: &Group, lasting: bool) -> Result<(), Failure> {

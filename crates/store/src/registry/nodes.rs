@@ -99,7 +99,7 @@ impl Nodes<'_> {
     }
 
     /// Removes the record if it has no data: nodes are created with theirs, so nobody is about to fill it.
-    pub async fn delete_ghost(&self, id: NodeId) -> Result<()> {
+    async fn delete_ghost(&self, id: NodeId) -> Result<()> {
         self.delete_empty(&path(layout::node(id))?).await
     }
 

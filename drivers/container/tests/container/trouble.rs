@@ -63,7 +63,9 @@ async fn a_container_that_somebody_kills_may_be_tried_again(runtime: &ContainerR
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let (created, ()) = tokio::join!(create(&driver, &order), killer);
+    let killer = tokio::time::timeout(PATIENCE, killer);
+    let (created, killed) = tokio::join!(create(&driver, &order), killer);
+    killed.unwrap();
     let (error, _) = created.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry, "{error}");
     assert!(error.to_string().contains("137"), "{error}");

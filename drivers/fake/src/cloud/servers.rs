@@ -301,15 +301,7 @@ impl Cloud {
             volumes.push(IdOnly { id: volume });
         }
         self.used.add(takes);
-        let doomed = match self.draw_boot_failure() {
-            Some(Failure::Error(class)) if class.eq_ignore_ascii_case("quota") => {
-                Some("the request exceeds the quota (simulated)".to_owned())
-            }
-            Some(Failure::Error(_)) => {
-                Some("No valid host was found. There are not enough hosts available.".to_owned())
-            }
-            _ => None,
-        };
+        let doomed = self.draw_boot_failure();
         let mut server = Server {
             id,
             name: order.name,
@@ -340,10 +332,20 @@ impl Cloud {
         Ok(self.servers.add(server))
     }
 
-    fn draw_boot_failure(&mut self) -> Option<Failure> {
-        self.failures
-            .contains_key("boot")
-            .then(|| self.draw_failure("boot"))?
+    /// With what the server will fail when it would be active.
+    fn draw_boot_failure(&mut self) -> Option<String> {
+        if !self.failures.contains_key("boot") {
+            return None;
+        }
+        match self.draw_failure("boot")? {
+            Failure::Error(class) if class.eq_ignore_ascii_case("quota") => {
+                Some("the request exceeds the quota (simulated)".to_owned())
+            }
+            Failure::Error(_) => {
+                Some("No valid host was found. There are not enough hosts available.".to_owned())
+            }
+            _ => None,
+        }
     }
 
     fn choose_zone(&mut self, wanted: Option<String>) -> Result<String, CloudError> {

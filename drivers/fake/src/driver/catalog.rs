@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{Error, ExternalId, ImageFilter, ImageStatus, Readiness, image_filters};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_driver_common::LabelImage;
+use nodeyard_driver_common::openstack::{CloudImageOptions, ImageChoice, LabelOptions};
+use nodeyard_model::Timestamp;
 use serde_json::json;
 
 use super::{FakeDriver, lock};
 use crate::client::{Flavor, Network};
-use crate::options::{CloudImageOptions, ImageChoice, LabelImage, LabelOptions};
 
 /// A newer image of the same name or that meets the same conditions is noticed after this time.
 pub(super) const IMAGE_LIFETIME: Duration = Duration::from_secs(30);
@@ -60,11 +61,6 @@ impl FakeDriver {
                 label.name, label.flavor_name, label.min_ram
             ))
         })
-    }
-
-    pub(super) fn takes(&self, label: &LabelOptions, flavor: &Flavor) -> Resources {
-        let size = |gigabytes| i64::try_from(gigabytes).unwrap_or(i64::MAX);
-        flavor.takes(label.boot_volume.map(size))
     }
 
     pub(super) async fn all_zones(&self) -> Result<Vec<Box<str>>, Error> {

@@ -1,15 +1,14 @@
 //! Making a server.
 
-use std::collections::BTreeMap;
-
-use nodeyard_driver::{BootImage, CreateOrder, Error, Instance, State, Step, template};
+use nodeyard_driver::{BootImage, CreateOrder, Error, Instance, State, Step};
+use nodeyard_driver_common::LabelImage;
+use nodeyard_driver_common::openstack::{LabelOptions, PoolOptions};
 use nodeyard_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{FakeDriver, server_id};
 use crate::client::Server;
-use crate::options::{LabelImage, LabelOptions, PoolOptions};
 
 /// How far it is.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -31,7 +30,7 @@ impl FakeDriver {
         now: Timestamp,
     ) -> Result<Step<Instance>, Error> {
         let pool = self.pool(&order.pool)?;
-        let label = self.label(pool, &order.label)?;
+        let label = pool.label(&order.label)?;
         match state.read()? {
             Create::Ordered => {
                 let arguments = self.create_arguments(order, pool, label, now).await?;
@@ -68,9 +67,8 @@ impl FakeDriver {
                     return Ok(Step::go_on());
                 }
                 let flavor = self.flavor_of(label).await?;
-                Ok(Step::Done(
-                    self.instance(server, self.takes(label, &flavor)),
-                ))
+                let takes = label.takes(flavor.vcpus, flavor.ram);
+                Ok(Step::Done(self.instance(server, takes)))
             }
         }
     }
@@ -148,7 +146,8 @@ impl FakeDriver {
         put("image", image.into());
         put("flavor", flavor.id.into());
         put("config_drive", config_drive.into());
-        put("meta", json!(self.metadata(order, label, &image_name)));
+        let provider = &self.options.owner.provider;
+        put("meta", json!(label.metadata(provider, order, &image_name)));
         if let Some(zone) = &order.az {
             put("availability_zone", (&**zone).into());
         }
@@ -197,32 +196,6 @@ impl FakeDriver {
                 label.name
             ))),
         }
-    }
-
-    /// What people and templates say, then what leads back to the record: that wins.
-    fn metadata(
-        &self,
-        order: &CreateOrder,
-        label: &LabelOptions,
-        image: &str,
-    ) -> BTreeMap<String, String> {
-        let provider = &self.options.owner.provider;
-        let groups = format!("{provider},{image},{}", label.name);
-        let mut metadata = BTreeMap::from([("groups".to_owned(), groups)]);
-        metadata.extend(label.instance_properties.clone());
-        for (key, text) in &label.dynamic_instance_properties {
-            match template::render(text, &order.request) {
-                Ok(value) => {
-                    metadata.insert(key.clone(), value);
-                }
-                Err(error) => {
-                    tracing::warn!(label = %label.name, key, %error, "instance property left out");
-                }
-            }
-        }
-        let tags = order.tags.to_metadata().into_iter();
-        metadata.extend(tags.map(|(key, value)| (key.to_owned(), value)));
-        metadata
     }
 
     async fn lacks_floating_ip(

@@ -2,38 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use nodeyard_driver::{Error, ResourceKind, Tidied};
+use nodeyard_driver::{Error, Tidied};
+use nodeyard_driver_common::openstack::Removed;
 use nodeyard_model::Timestamp;
 use serde_json::json;
 
-use super::{FakeDriver, lock};
+use super::FakeDriver;
 use crate::client::{FloatingIp, Port};
-
-/// Ports that were down when somebody last looked.
-#[derive(Debug)]
-pub(super) struct DownPorts {
-    seen: Timestamp,
-    ports: BTreeSet<String>,
-}
 
 impl FakeDriver {
     pub(super) async fn remove_untagged(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        let mut tidied = Vec::new();
-        let mut note = |kind, count| {
-            if count > 0 {
-                tidied.push(Tidied { kind, count });
-            }
-        };
+        let mut removed = Removed::default();
         if self.options.clean_floating_ips {
-            note(
-                ResourceKind::FLOATING_IPS,
-                self.remove_floating_ips().await?,
-            );
+            removed.floating_ips = self.remove_floating_ips().await?;
         }
         if !self.options.port_cleanup_interval.is_zero() {
-            note(ResourceKind::PORTS, self.remove_down_ports(now).await?);
+            removed.ports = self.remove_down_ports(now).await?;
         }
-        Ok(tidied)
+        Ok(removed.tidied())
     }
 
     async fn remove_floating_ips(&self) -> Result<usize, Error> {
@@ -46,15 +32,11 @@ impl FakeDriver {
         Ok(removed)
     }
 
-    /// A port is down for a moment while its server is made: only what is down at two looks that are an
-    /// interval apart goes.
+    /// Those that are down at two looks that are an interval apart.
     async fn remove_down_ports(&self, now: Timestamp) -> Result<usize, Error> {
-        let before = match &*lock(&self.down_ports) {
-            Some(down) if now.since(down.seen) < self.options.port_cleanup_interval => {
-                return Ok(0);
-            }
-            Some(down) => down.ports.clone(),
-            None => BTreeSet::new(),
+        let interval = self.options.port_cleanup_interval;
+        let Some(before) = self.down_ports.before(now, interval) else {
+            return Ok(0);
         };
         let mut ports = self.down_ports_now().await?;
         let mut removed = 0;
@@ -64,12 +46,12 @@ impl FakeDriver {
                 removed += 1;
             }
         }
-        *lock(&self.down_ports) = Some(DownPorts { seen: now, ports });
+        self.down_ports.seen(now, ports);
         Ok(removed)
     }
 
     /// Those of servers and of nobody, not those of routers and the like.
-    async fn down_ports_now(&self) -> Result<BTreeSet<String>, Error> {
+    async fn down_ports_now(&self) -> Result<BTreeSet<Box<str>>, Error> {
         let ports: Vec<Port> = self
             .client
             .call("list_ports", json!({"status": "DOWN"}))
@@ -81,7 +63,7 @@ impl FakeDriver {
         Ok(ports
             .into_iter()
             .filter(of_compute)
-            .map(|port| port.id)
+            .map(|port| port.id.into())
             .collect())
     }
 }

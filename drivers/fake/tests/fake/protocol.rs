@@ -48,6 +48,19 @@ impl Server {
         serde_json::from_str(raw.get()).unwrap()
     }
 
+    /// A server, as soon as this is true of it.
+    async fn once(&self, id: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let found = self.ask("get_server", json!({"id": id})).await;
+            if condition(&found) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "it stays so: {found}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Status and body of a request that no sane client would make.
     async fn raw(&self, request: &str) -> (u16, String) {
         let address = self.url.strip_prefix("http://").unwrap();
@@ -106,13 +119,7 @@ async fn a_server_has_the_shape_that_nova_gives_it() {
         .await;
     assert_eq!(made["status"], "BUILD");
     let id = made["id"].as_str().unwrap();
-    let found = loop {
-        let found = server.ask("get_server", json!({"id": id})).await;
-        if found["status"] != "BUILD" {
-            break found;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    let found = server.once(id, |found| found["status"] != "BUILD").await;
     assert_eq!(found["status"], "ACTIVE");
     for (key, value) in [
         ("name", json!("np0000000001")),
@@ -139,9 +146,7 @@ async fn a_server_has_the_shape_that_nova_gives_it() {
         server.ask("delete_server", json!({"id": id})).await,
         Value::Null
     );
-    while server.ask("get_server", json!({"id": id})).await != Value::Null {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    server.once(id, Value::is_null).await;
 }
 
 #[tokio::test]

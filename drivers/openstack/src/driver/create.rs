@@ -1,9 +1,9 @@
 //! Making a server.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nodeyard_driver::{CreateOrder, Error, Instance, State, Step, template};
+use nodeyard_driver::{CreateOrder, Error, Instance, State, Step};
+use nodeyard_driver_common::openstack::{LabelOptions, PoolOptions};
 use nodeyard_model::{NodeId, Resources, Timestamp};
 use nodeyard_openstack::{BootVolume, ErrorKind, NewServer, Server};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use super::OpenStackDriver;
 use crate::addresses::{self, Choice, Chosen};
 use crate::failure::{broken, failed};
-use crate::options::{LabelOptions, PoolOptions};
 
 /// How far it is.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -33,7 +32,7 @@ impl OpenStackDriver {
         now: Timestamp,
     ) -> Result<Step<Instance>, Error> {
         let pool = self.pool(&order.pool)?;
-        let label = self.label(pool, &order.label)?;
+        let label = pool.label(&order.label)?;
         match state.read()? {
             Create::Ordered => {
                 let wanted = self.new_server(order, pool, label).await?;
@@ -126,7 +125,7 @@ impl OpenStackDriver {
             self.mark_volumes(order, &server).await?;
         }
         let flavor = self.flavor_of(label).await?;
-        let takes = Self::label_takes(label, &flavor);
+        let takes = label.takes(flavor.vcpus, flavor.ram);
         Ok(Step::Done(self.instance(server, chosen, takes)))
     }
 
@@ -207,35 +206,9 @@ impl OpenStackDriver {
             security_groups: pool.security_groups.clone(),
             user_data: label.userdata.clone(),
             config_drive: boot.config_drive,
-            metadata: self.metadata(order, label, &boot.name),
+            metadata: label.metadata(&self.options.owner.provider, order, &boot.name),
             image: boot.id,
         })
-    }
-
-    /// What people and templates say, then what leads back to the record: that wins.
-    fn metadata(
-        &self,
-        order: &CreateOrder,
-        label: &LabelOptions,
-        image: &str,
-    ) -> BTreeMap<String, String> {
-        let provider = &self.options.owner.provider;
-        let groups = format!("{provider},{image},{}", label.name);
-        let mut metadata = BTreeMap::from([("groups".to_owned(), groups)]);
-        metadata.extend(label.instance_properties.clone());
-        for (key, text) in &label.dynamic_instance_properties {
-            match template::render(text, &order.request) {
-                Ok(value) => {
-                    metadata.insert(key.clone(), value);
-                }
-                Err(error) => {
-                    tracing::warn!(label = %label.name, key, %error, "instance property left out");
-                }
-            }
-        }
-        let tags = order.tags.to_metadata().into_iter();
-        metadata.extend(tags.map(|(key, value)| (key.to_owned(), value)));
-        metadata
     }
 
     /// The volume that Nova makes for a server carries nothing that leads back to us. It goes with the server, unless

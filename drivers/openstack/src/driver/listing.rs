@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{Error, Resource, ResourceKind, Tags};
+use nodeyard_driver_common::openstack::takes;
 use nodeyard_model::{NodeId, Resources};
 use nodeyard_openstack::{ErrorKind, FloatingIp, Port, Server, Volume};
 
@@ -63,8 +64,8 @@ impl OpenStackDriver {
                     .and_then(|flavor| flavor.id.as_deref());
                 let flavor = flavor.and_then(|id| flavors.get(id));
                 // A flavor that is not offered any more still counts as one machine.
-                let takes =
-                    flavor.map_or_else(|| Resources::new(0, 1, 0), |f| Self::takes(f, sizes));
+                let takes = flavor
+                    .map_or_else(|| Resources::new(0, 1, 0), |f| takes(f.vcpus, f.ram, sizes));
                 resource(
                     ResourceKind::INSTANCES,
                     &server.id,

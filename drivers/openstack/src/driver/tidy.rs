@@ -3,38 +3,24 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use nodeyard_driver::{Error, ResourceKind, Tidied};
+use nodeyard_driver::{Error, Tidied};
+use nodeyard_driver_common::openstack::Removed;
 use nodeyard_model::Timestamp;
 use nodeyard_openstack::{self as openstack, ErrorKind, Port};
 
-use super::{OpenStackDriver, lock};
+use super::OpenStackDriver;
 use crate::failure::failed;
-
-/// Ports that were down when somebody last looked.
-#[derive(Debug)]
-pub(super) struct DownPorts {
-    seen: Timestamp,
-    ports: BTreeSet<Box<str>>,
-}
 
 impl OpenStackDriver {
     pub(super) async fn remove_untagged(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        let mut tidied = Vec::new();
-        let mut note = |kind, count| {
-            if count > 0 {
-                tidied.push(Tidied { kind, count });
-            }
-        };
+        let mut removed = Removed::default();
         if self.options.clean_floating_ips {
-            note(
-                ResourceKind::FLOATING_IPS,
-                self.remove_floating_ips().await?,
-            );
+            removed.floating_ips = self.remove_floating_ips().await?;
         }
         if !self.options.port_cleanup_interval.is_zero() {
-            note(ResourceKind::PORTS, self.remove_down_ports(now).await?);
+            removed.ports = self.remove_down_ports(now).await?;
         }
-        Ok(tidied)
+        Ok(removed.tidied())
     }
 
     /// Those that lead nowhere, whoever made them: that is what the key asks for.
@@ -47,15 +33,11 @@ impl OpenStackDriver {
         Ok(removed)
     }
 
-    /// A port is down for a moment while its server is made: only what is down at two looks that are an interval apart
-    /// goes.
+    /// Those that are down at two looks that are an interval apart.
     async fn remove_down_ports(&self, now: Timestamp) -> Result<usize, Error> {
-        let before = match &*lock(&self.down_ports) {
-            Some(down) if now.since(down.seen) < self.options.port_cleanup_interval => {
-                return Ok(0);
-            }
-            Some(down) => down.ports.clone(),
-            None => BTreeSet::new(),
+        let interval = self.options.port_cleanup_interval;
+        let Some(before) = self.down_ports.before(now, interval) else {
+            return Ok(0);
         };
         let mut ports = self.down_ports_now().await?;
         let mut removed = 0;
@@ -64,7 +46,7 @@ impl OpenStackDriver {
                 removed += removal(self.network.delete_port(port).await)?;
             }
         }
-        *lock(&self.down_ports) = Some(DownPorts { seen: now, ports });
+        self.down_ports.seen(now, ports);
         Ok(removed)
     }
 

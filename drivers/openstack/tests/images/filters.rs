@@ -1,8 +1,7 @@
 //! Filters on the images of a real cloud.
 
-use std::time::Duration;
-
 use nodeyard_driver::{Driver, ImageFilter, Readiness};
+use nodeyard_testbeds::next_second;
 use serde_json::json;
 
 use crate::bed::{Bed, now};
@@ -50,7 +49,7 @@ async fn the_newest_active_one_that_meets_everything_is_chosen() {
         let properties = json!({"os_version": version, "tags": tags});
         let id = bed.project.create_image(name, properties).unwrap();
         // Glance counts in seconds.
-        std::thread::sleep(Duration::from_millis(1100));
+        next_second();
         id
     };
     let Readiness::NotReady(reason) = ready().await else {

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use nodeyard_driver::{BootImage, CreateOrder, Error, ErrorClass, Instance, State, Step, Wait};
+use nodeyard_driver_common::LabelImage;
 use nodeyard_model::{ConnectionPort, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{QemuDriver, local_id, stopping};
 use crate::host::{Answering, Endpoint, LocalId, Machine, Stop, UploadStatus, Vitals};
 use crate::local::{inspect, random_mac};
-use crate::options::{LabelImage, LabelOptions};
+use crate::options::LabelOptions;
 use crate::recipe::{Kernel, Recipe, Seed, readable};
 
 /// How far it is.

@@ -101,13 +101,7 @@ fn wanted(config: &Config, what: Option<&str>) -> anyhow::Result<Vec<Wanted>> {
                 provider: ProviderName::new(provider.name())?,
                 image: image.to_string(),
                 labels: labels.map(|label| label.name.to_string()).collect(),
-                filters: filters
-                    .iter()
-                    .map(|filter| ImageFilter {
-                        name: filter.name.clone(),
-                        values: filter.values.clone(),
-                    })
-                    .collect(),
+                filters: nodeyard_driver_common::image_filters(filters),
             });
         }
     }

@@ -1,0 +1,28 @@
+//! What machines take of a cloud's quota.
+
+use nodeyard_model::Resources;
+
+use super::LabelOptions;
+
+/// What one server takes, with volumes of these sizes in GB.
+pub fn takes(vcpus: i64, ram: i64, volumes: impl IntoIterator<Item = i64>) -> Resources {
+    let mut takes = Resources::new(vcpus, 1, ram);
+    let (mut count, mut size) = (0_i64, 0_i64);
+    for gigabytes in volumes {
+        count += 1;
+        size = size.saturating_add(gigabytes);
+    }
+    if count > 0 {
+        takes.set("volumes".into(), count);
+        takes.set("volume-gb".into(), size);
+    }
+    takes
+}
+
+impl LabelOptions {
+    /// What a server of this label takes, if its flavor has so much.
+    pub fn takes(&self, vcpus: i64, ram: i64) -> Resources {
+        let size = |gigabytes| i64::try_from(gigabytes).unwrap_or(i64::MAX);
+        takes(vcpus, ram, self.boot_volume.map(size))
+    }
+}
