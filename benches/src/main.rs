@@ -56,7 +56,7 @@ enum What {
     View,
     /// Digests and conversion of an image beside those of diskimage-builder and Nodepool
     Image,
-    /// A packed artifact of 1 GiB from a server to a checked file, beside curl, zstd and sha256sum
+    /// A packed artifact of 1 GiB, unpacked 2 GiB, from a server to a checked file, beside curl, zstd and sha256sum
     Import,
     /// The launcher beside that of Python Nodepool, on the same ZooKeeper
     Launcher,
@@ -91,7 +91,7 @@ fn main() -> anyhow::Result<()> {
                 runtime.block_on(image::measure())?,
             ),
             What::Import => (
-                "A packed artifact of 1 GiB over loopback",
+                "A packed artifact of 1 GiB, unpacked 2 GiB, over loopback",
                 runtime.block_on(import::measure())?,
             ),
             What::Launcher => {

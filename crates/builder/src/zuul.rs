@@ -79,6 +79,12 @@ pub(crate) fn matching<'b>(build: &'b api::Build, wanted: &Artifact) -> Option<&
     })
 }
 
+/// An address as it may be kept and shown: its query may be a signature. None for what is no address.
+pub(crate) fn without_query(address: &str) -> Option<Box<str>> {
+    let url: Url = address.parse().ok()?;
+    Some(url.without_query().into())
+}
+
 /// How an artifact is packed.
 pub(crate) fn packing(compression: Compression, url: &Url) -> Packing {
     match compression {

@@ -103,4 +103,18 @@ impl Error {
             | Self::BadSecret { .. } => false,
         }
     }
+
+    /// Whether the settings of this host are the cause: elsewhere the same may work, and here when they are mended.
+    ///
+    /// Not so what is refused because of what its address is, `Insecure` and `Private`: whoever named the address is
+    /// the cause then.
+    pub fn is_of_setup(&self) -> bool {
+        matches!(
+            self,
+            Self::TlsSetup { .. }
+                | Self::UnreadableSecret { .. }
+                | Self::NoVariable { .. }
+                | Self::BadSecret
+        )
+    }
 }

@@ -26,5 +26,5 @@ pub use client::{Client, Options, Request, Response};
 pub use credentials::{Credentials, Secret};
 pub use error::Error;
 pub use hyper::{Method, StatusCode, header};
-pub use retry::{Backoff, is_transient_status, retry_after};
+pub use retry::{Backoff, is_absent_status, is_transient_status, retry_after};
 pub use url::{BadUrl, Origin, Url};

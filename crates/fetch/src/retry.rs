@@ -40,6 +40,17 @@ pub fn is_transient_status(status: StatusCode) -> bool {
     ) || status.is_server_error()
 }
 
+/// Answers that say that a file beside another one is not there.
+///
+/// 403 is one of them: stores like S3 say it instead of 404 to those who may not list what there is, and whoever asks
+/// has just been let to the other file. 401 is not: it says that credentials are wanted, and nothing about the file.
+pub fn is_absent_status(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN
+    )
+}
+
 /// How long the server wants us to wait.
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();

@@ -117,6 +117,11 @@ impl Url {
         self.target.contains('?')
     }
 
+    /// As much of it as may be shown and kept.
+    pub fn without_query(&self) -> String {
+        format!("{}{}", self.origin, self.path())
+    }
+
     /// All of it, secrets included.
     pub fn reveal(&self) -> String {
         format!("{}{}", self.origin, self.target)
@@ -247,6 +252,7 @@ mod tests {
         let signed = url("https://Store.Example:443/a/b.raw?X-Sig=geheim#part");
         assert_eq!(signed.to_string(), "https://store.example/a/b.raw?…");
         assert!(!format!("{signed:?}").contains("geheim"));
+        assert_eq!(signed.without_query(), "https://store.example/a/b.raw");
         assert!(signed.reveal().ends_with("?X-Sig=geheim"));
         let refused = "https://user:geheim@store.example/".parse::<Url>();
         assert!(!refused.unwrap_err().to_string().contains("geheim"));

@@ -112,7 +112,8 @@ struct Books {
 #[derive(Debug)]
 struct Reserved {
     bytes: u64,
-    /// Files of this image count as written, those in the image's own place included if it is being made.
+    /// What is in this directory, or file, counts as written; so do the files in the image's own place if one is
+    /// being made.
     scratch: PathBuf,
     base: Option<Base>,
 }
@@ -161,15 +162,39 @@ impl Budget {
         scratch: PathBuf,
         base: Option<Base>,
     ) -> Result<Reservation, BudgetError> {
-        let mut books = self.lock();
-        books.check(layout, needed)?;
-        let number = books.next;
-        books.next += 1;
         let reserved = Reserved {
             bytes: needed,
             scratch,
             base,
         };
+        self.enter(layout, needed, reserved)
+    }
+
+    /// Keeps room for a file that will have this size and may be there in part.
+    pub(crate) fn reserve_file(
+        self: &Arc<Self>,
+        layout: &Layout,
+        path: &Path,
+        size: u64,
+    ) -> Result<Reservation, BudgetError> {
+        let reserved = Reserved {
+            bytes: size,
+            scratch: path.to_owned(),
+            base: None,
+        };
+        self.enter(layout, size.saturating_sub(allocated(path)), reserved)
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        layout: &Layout,
+        needed: u64,
+        reserved: Reserved,
+    ) -> Result<Reservation, BudgetError> {
+        let mut books = self.lock();
+        books.check(layout, needed)?;
+        let number = books.next;
+        books.next += 1;
         books.reserved.insert(number, reserved);
         Ok(Reservation {
             budget: Arc::clone(self),
@@ -275,7 +300,8 @@ fn allocated(path: &Path) -> u64 {
     fs::symlink_metadata(path).map_or(0, |meta| meta.blocks().saturating_mul(512))
 }
 
-fn tree_size(dir: &Path) -> u64 {
+/// Of a directory with all that is in it, or of a file.
+fn tree_size(path: &Path) -> u64 {
     fn add(dir: &Path) -> io::Result<u64> {
         let mut total = 0;
         for entry in fs::read_dir(dir)? {
@@ -289,5 +315,8 @@ fn tree_size(dir: &Path) -> u64 {
         Ok(total)
     }
     // Files come and go while work is under way.
-    add(dir).unwrap_or(0)
+    add(path).unwrap_or_else(|_| match path.is_dir() {
+        true => 0,
+        false => allocated(path),
+    })
 }

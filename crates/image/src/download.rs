@@ -31,21 +31,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_fetch::{
-    Backoff, Client, Request, Response, StatusCode, Url, is_transient_status, retry_after,
+    Backoff, Client, Request, Response, StatusCode, Url, is_absent_status, is_transient_status,
+    retry_after,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 pub use error::DownloadError;
+pub use throttle::Throttle;
 
 use crate::digest::Digests;
 use crate::files::Try as _;
+use crate::repository::Repository;
 use flow::{Abandon, Flow, Reader};
 use patience::Patience;
 use probe::{Source, probe};
 use staging::Staging;
-use throttle::Throttle;
 use transfer::Transfer;
 
 /// How often a file may become another one while it is fetched.
@@ -105,8 +107,6 @@ pub enum Checksum {
     Off,
 }
 
-/// Asked before more is written: may so many bytes be?
-pub type Room = Arc<dyn Fn(u64) -> Result<(), crate::Error> + Send + Sync>;
 /// Told how many bytes have come, and of how many.
 pub type Meter = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
@@ -122,8 +122,7 @@ pub struct Download {
     pub max_size: Option<u64>,
     pub connections: u32,
     pub retries: u32,
-    /// Bytes per second.
-    pub rate: Option<u64>,
+    pub throttle: Throttle,
     pub backoff: Backoff,
     /// Bytes that one request asks for.
     pub piece: u64,
@@ -141,7 +140,7 @@ impl Download {
             max_size: None,
             connections: 4,
             retries: 5,
-            rate: None,
+            throttle: Throttle::default(),
             backoff: Backoff::default(),
             piece: 16 << 20,
             save_every: Duration::from_secs(5),
@@ -220,12 +219,14 @@ impl From<nodeyard_fetch::Error> for Trouble {
 }
 
 /// Fetches a file to `target`, by way of `<place>.part`. Dropping the future ends it; what has come stays.
+///
+/// Both are in `repository`, whose limits hold; without one, nobody counts the bytes.
 pub async fn download(
     client: &Client,
     order: &Download,
     place: &Path,
     target: &Path,
-    room: &Room,
+    repository: Option<&Repository>,
     meter: &Meter,
 ) -> Result<Downloaded, DownloadError> {
     let at = place.to_owned();
@@ -236,9 +237,8 @@ pub async fn download(
         order,
         staging: Arc::new(staging),
         target,
-        room,
+        repository,
         meter,
-        throttle: Arc::new(Throttle::new(order.rate)),
         patience: Arc::new(patience),
         promised: order.promised.clone(),
         in_one_go: false,
@@ -261,9 +261,8 @@ struct Job<'a> {
     order: &'a Download,
     staging: Arc<Staging>,
     target: &'a Path,
-    room: &'a Room,
+    repository: Option<&'a Repository>,
     meter: &'a Meter,
-    throttle: Arc<Throttle>,
     patience: Arc<Patience>,
     promised: Digests,
     /// The server does not send pieces, whatever it says.
@@ -334,10 +333,13 @@ impl Job<'_> {
         let begun = blocking(move || Ok(staging.begin(&known, pieces)?)).await;
         let (attempt, done) = begun.map_err(Trouble::Final)?;
         self.resumed = done.total() > 0;
-        if let Some(size) = source.size {
-            let missing = size.saturating_sub(done.total());
-            (self.room)(missing).map_err(|error| Trouble::Final(error.into()))?;
-        }
+        let _room = match (self.repository, source.size) {
+            (Some(repository), Some(size)) => {
+                let room = repository.keep_room(&self.staging.path, size);
+                Some(room.map_err(|error| Trouble::Final(error.into()))?)
+            }
+            _ => None,
+        };
         let todo = source.size.map(|size| done.missing(size, order.piece));
         let size = source.size.filter(|_| pieces);
         let flow = Arc::new(Flow::new(done, size));
@@ -349,7 +351,7 @@ impl Job<'_> {
             staging: Arc::clone(&self.staging),
             attempt,
             flow: Arc::clone(&flow),
-            throttle: Arc::clone(&self.throttle),
+            throttle: order.throttle.clone(),
             patience: Arc::clone(&self.patience),
             sparse: pieces && order.packing == Packing::None,
         });
@@ -359,7 +361,7 @@ impl Job<'_> {
                     let connections = usize::try_from(order.connections).unwrap_or(1);
                     transfer.pieces(todo, connections).await
                 }
-                None => transfer.whole(order.max_size, self.room).await,
+                None => transfer.whole(order.max_size, self.repository).await,
             }
         };
         let mut read = std::pin::pin!(self.read(&flow));
@@ -411,9 +413,10 @@ impl Job<'_> {
         let (sent, packed) = (reader(), reader());
         let with_md5 = self.promised.md5.is_some();
         let sent = blocking(move || Ok(unpack::measure(sent, with_md5).attempt("read", &path)?));
-        let (target, room) = (self.target.to_owned(), Arc::clone(self.room));
+        let (target, repository) = (self.target.to_owned(), self.repository.cloned());
         let limit = self.order.max_size.unwrap_or(LARGEST);
-        let plain = blocking(move || unpack::unpack(packing, packed, &target, limit, &room));
+        let plain =
+            blocking(move || unpack::unpack(packing, packed, &target, limit, repository.as_ref()));
         futures_util::future::Either::Right(async move { tokio::try_join!(sent, plain) })
     }
 
@@ -470,6 +473,9 @@ impl Job<'_> {
     }
 
     /// What nobody has promised with the file may be written in a file beside it.
+    ///
+    /// There is none only if the server says so. Any other answer is trouble: a file must not be admitted unchecked,
+    /// nor its build be spurned, because a server had a bad moment.
     async fn find_digest(&mut self) -> Result<(), Trouble> {
         let order = self.order;
         if order.checksum == Checksum::Off || !self.promised.is_empty() {
@@ -478,12 +484,16 @@ impl Job<'_> {
         let Some(url) = order.url.with_suffix(".sha256") else {
             return Ok(());
         };
-        let response = self.client.send(&Request::get(url)).await?;
-        if response.status != StatusCode::OK {
-            return Ok(());
+        let response = self.client.send(&Request::get(url.clone())).await?;
+        match response.status {
+            StatusCode::OK => {}
+            status if is_absent_status(status) => return Ok(()),
+            _ => return Err(Trouble::of_status(&url, &response)),
         }
-        let Ok(text) = response.body.whole(LONGEST_DIGEST_FILE).await else {
-            return Ok(());
+        let text = match response.body.whole(LONGEST_DIGEST_FILE).await {
+            Ok(text) => text,
+            Err(nodeyard_fetch::Error::TooLarge { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
         };
         let digits = text.get(..SHA256_DIGITS).unwrap_or_default();
         if digits.iter().all(u8::is_ascii_hexdigit) && !digits.is_empty() {

@@ -28,7 +28,7 @@ pub use budget::{Bytes, Limits, NoRoom};
 pub use convert::{BadHeader, Compression, ConvertError, Converter, Target, inspect};
 pub use digest::{Digests, Hasher, Mismatch, digest};
 pub use download::{
-    Checksum, Download, DownloadError, Downloaded, Form, Meter, Packing, Room, download,
+    Checksum, Download, DownloadError, Downloaded, Form, Meter, Packing, Throttle, download,
 };
 pub use files::FileError;
 pub use format::{BadFormat, Format};

@@ -30,7 +30,7 @@ pub(crate) use draft::measure;
 pub use draft::{Begin, CommitError, Draft};
 pub use open::{OpenError, Options};
 
-use crate::budget::{Budget, BudgetError, Limits, NoRoom};
+use crate::budget::{Budget, BudgetError, Limits, NoRoom, Reservation};
 use crate::files::{self, FileError};
 use crate::layout::{BadBase, Base, Layout};
 use crate::manifest::{Manifest, State};
@@ -143,6 +143,12 @@ impl Repository {
     pub fn check_room(&self, needed: u64) -> Result<(), Error> {
         let shared = &self.shared;
         Ok(shared.budget.check(&shared.layout, needed)?)
+    }
+
+    /// Keeps room for a file that grows to this size, or has grown already, until what is returned is dropped. Blocks.
+    pub(crate) fn keep_room(&self, path: &Path, size: u64) -> Result<Reservation, Error> {
+        let shared = &self.shared;
+        Ok(shared.budget.reserve_file(&shared.layout, path, size)?)
     }
 
     /// Removes what is left of downloads that nobody has gone on with for so long. Blocks.

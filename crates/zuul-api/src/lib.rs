@@ -2,7 +2,8 @@
 //!
 //! One question is asked: which builds of a job were successful lately, the newest first. [`Api::builds`] asks it, of
 //! a tenant that is named or of a web root that shows one tenant only, and takes nothing on trust: answers are
-//! bounded, have to be what they should be, and are compared with the question once more.
+//! bounded, have to be what they should be, and are compared with the question once more. An entry that is no build is
+//! told as such and hides no other.
 
 mod build;
 
@@ -12,11 +13,12 @@ use std::sync::{Mutex, PoisonError};
 use nodeyard_fetch::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use nodeyard_fetch::{BadUrl, Client, Request, Response, StatusCode, Url};
 use serde::Deserialize;
+use serde_json::Value;
 
-pub use build::{Artifact, Build};
+pub use build::{Artifact, Build, OddBuild};
 
-/// Builds that are asked for at once.
-const BUILDS: &str = "20";
+/// Builds that are asked for.
+const BUILDS: usize = 20;
 /// Twenty builds with hundreds of artifacts each fit into this.
 const LONGEST_ANSWER: usize = 8 << 20;
 /// How much of an answer that makes no sense is shown.
@@ -46,7 +48,7 @@ impl Question {
         pairs.extend([
             ("result", "SUCCESS".into()),
             ("complete", "true".into()),
-            ("limit", BUILDS.into()),
+            ("limit", BUILDS.to_string().into()),
         ]);
         pairs
     }
@@ -75,10 +77,37 @@ fn literal(text: &str) -> Cow<'_, str> {
 /// What the API says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// Successful builds, the newest first.
-    Builds(Vec<Build>),
+    Builds(Listing),
     /// Nothing has changed since the last answer.
     Unchanged,
+}
+
+/// Successful builds that a question is about.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Listing {
+    /// The newest first; what makes no sense is where it was.
+    pub builds: Vec<Result<Build, OddBuild>>,
+    /// Whether there may be more, which are older.
+    pub has_more: bool,
+}
+
+impl Listing {
+    fn of(entries: &[Value], question: &Question) -> Self {
+        let builds = entries.iter().map(Build::read).filter(|read| match read {
+            Ok(build) => build.is_good() && question.is_about(build),
+            Err(_) => true,
+        });
+        Self {
+            builds: builds.take(BUILDS).collect(),
+            has_more: entries.len() >= BUILDS,
+        }
+    }
+
+    /// The build with this id.
+    pub fn build(&self, uuid: &str) -> Option<&Build> {
+        let mut builds = self.builds.iter().flatten();
+        builds.find(|build| build.uuid == uuid)
+    }
 }
 
 /// Why the API says nothing.
@@ -155,10 +184,9 @@ impl Api {
             return Ok(Answer::Unchanged);
         }
         let mark = response.header(&ETAG).map(ToOwned::to_owned);
-        let mut builds: Vec<Build> = read(response).await?;
-        builds.retain(|build| build.is_good() && question.is_about(build));
+        let entries: Vec<Value> = read(response).await?;
         *lock(&self.mark) = mark;
-        Ok(Answer::Builds(builds))
+        Ok(Answer::Builds(Listing::of(&entries, question)))
     }
 
     async fn place(&self) -> Result<Url, Error> {
@@ -217,4 +245,47 @@ async fn read<T: for<'de> Deserialize<'de>>(response: Response) -> Result<T, Err
         let shown = text.chars().take(SHOWN).collect();
         Error::Unknown { url, shown, source }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(uuid: &str, branch: &str) -> Value {
+        json!({"uuid": uuid, "job_name": "j", "project": "p", "branch": branch, "result": "SUCCESS"})
+    }
+
+    #[test]
+    fn an_odd_entry_stays_in_its_place_and_others_go() {
+        let question = Question {
+            project: "p".to_owned(),
+            job: "j".to_owned(),
+            branches: vec!["main".to_owned()],
+            ..Question::default()
+        };
+        let entries = [
+            entry("b", "main"),
+            Value::Null,
+            entry("x", "dev"),
+            entry("a", "main"),
+        ];
+        let listing = Listing::of(&entries, &question);
+        let kept: Vec<Option<&str>> = listing
+            .builds
+            .iter()
+            .map(|read| read.as_ref().ok().map(|build| &*build.uuid))
+            .collect();
+        assert_eq!(kept, [Some("b"), None, Some("a")]);
+        assert!(!listing.has_more);
+        assert!(listing.build("a").is_some() && listing.build("x").is_none());
+    }
+
+    #[test]
+    fn no_more_is_kept_than_was_asked_for() {
+        let listing = Listing::of(&vec![Value::Null; 1000], &Question::default());
+        assert_eq!(listing.builds.len(), BUILDS);
+        assert!(listing.has_more);
+    }
 }

@@ -18,6 +18,7 @@ use super::events::BuildEnded;
 use super::inquiry::Found;
 use super::notes::Notes;
 use super::progress::Reporter;
+use super::zuul::Fetched;
 use crate::jobs::{
     BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, Provenance, from_payload,
 };
@@ -59,7 +60,7 @@ impl Context {
         let asked = stored.value.formats.iter().map(Box::from).collect();
         let mut running = Running::new(self, key, stored.stat.czxid, asked);
         if let Some(zuul_build) = &stored.value.zuul_build_uuid {
-            running = running.importing(zuul_build);
+            running = running.importing(self.fetched(image, zuul_build));
         }
         let tree = &**self.registry.tree();
         let reporter = Reporter::begin(tree, image, build, None).await;
@@ -104,7 +105,7 @@ pub(super) struct Running<'c> {
     order: i64,
     asked: BTreeSet<Box<str>>,
     /// The build of Zuul that it is fetched from.
-    zuul_build: Option<Box<str>>,
+    fetched: Option<Fetched>,
     begun: Instant,
 }
 
@@ -120,20 +121,20 @@ impl<'c> Running<'c> {
             key,
             order,
             asked,
-            zuul_build: None,
+            fetched: None,
             begun: Instant::now(),
         }
     }
 
     /// It is fetched from a build of Zuul.
-    pub(super) fn importing(mut self, zuul_build: &str) -> Self {
-        self.zuul_build = Some(zuul_build.into());
+    pub(super) fn importing(mut self, fetched: Fetched) -> Self {
+        self.fetched = Some(fetched);
         self
     }
 
     fn function(&self) -> Function {
         let image = self.key.image.clone();
-        match self.zuul_build {
+        match self.fetched {
             Some(_) => Function::Import(image),
             None => Function::Build(image),
         }
@@ -265,10 +266,10 @@ impl<'c> Running<'c> {
                     exit_code: failure.exit_code.unwrap_or(1),
                 });
                 // Another try would end the same way, and the next build may be better.
-                if let Some(zuul_build) = &self.zuul_build
+                if let Some(fetched) = &self.fetched
                     && failure.kind == FailureKind::Failed
                 {
-                    return ctx.spurn(image, zuul_build, &failure).await;
+                    return ctx.spurn(image, fetched, &failure).await;
                 }
                 let trouble = Trouble {
                     subject: Subject::Build,

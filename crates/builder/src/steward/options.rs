@@ -37,6 +37,8 @@ pub struct Timing {
     pub call: Duration,
     /// How long a worker may take to delete an image from a cloud.
     pub cloud_call: Duration,
+    /// How long Zuul may take for one answer.
+    pub zuul_answer: Duration,
     /// Between two questions of what became of a job whose answer was lost.
     pub inquiry: Duration,
     /// How long nobody may know of such a job, while job servers answer, before it is given up.
@@ -58,6 +60,7 @@ impl Default for Timing {
             answer: Duration::from_secs(10),
             call: Duration::from_secs(60),
             cloud_call: Duration::from_secs(600),
+            zuul_answer: Duration::from_secs(120),
             inquiry: Duration::from_secs(5),
             patience: Duration::from_secs(120),
             quiet: Duration::from_secs(300),

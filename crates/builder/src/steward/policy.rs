@@ -1,8 +1,9 @@
 //! What the configuration says of an image, in the words of the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use nodeyard_config::{Config, Image, ImageSource, Provider};
+use nodeyard_config::{Config, Image, ImageSource, Provider, ZuulImage};
 use nodeyard_image::Format;
 use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::images::{ImagePolicy, Imports, Origin, Takes};
@@ -19,6 +20,7 @@ pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
         ImageSource::Zuul(zuul) => Origin::Imported(Imports {
             max_age: zuul.max_age.map(|age| *age),
             disks: Format::convertible().map(Box::from).collect(),
+            settings: settings(zuul),
         }),
     };
     Some(ImagePolicy {
@@ -29,6 +31,15 @@ pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
         delete_after_upload: image.delete_after_upload,
         retention: image.retention,
     })
+}
+
+/// Says whether two configurations of an import are the same. Between two versions of this program it may differ; then
+/// what was of no use is tried once more.
+pub(super) fn settings(zuul: &ZuulImage) -> Box<str> {
+    let text = serde_json::to_string(zuul).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    format!("{:016x}", hasher.finish()).into()
 }
 
 /// The image's own and those of all providers that take it.

@@ -3,24 +3,28 @@
 //! What Zuul says is kept in two places. In the store is what a decision needs, for all stewards and for people: which
 //! builds there are, in which formats, and which of them are of no use. In memory is what only the fetching needs:
 //! addresses, which may be signed and are nobody else's business. A steward that has to fetch what another one has
-//! seen asks once more.
+//! seen, or itself before it was restarted, asks once more. However a question comes about, its outcome is noted, and
+//! nobody asks again before the pause after a failure is over.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+mod stall;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nodeyard_config::{ImageSource, ZuulImage};
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildState, ImageBuild, ImageName, Timestamp, layout, with_causes};
-use nodeyard_plan::images::{Action, BadBuild, Market, Offer};
+use nodeyard_model::{BuildId, BuildState, ImageBuild, ImageName, Timestamp, layout};
+use nodeyard_plan::images::{Action, BadBuild, Market};
 use nodeyard_store::{Result, Tree, TreePath, ext};
-use nodeyard_zuul_api::{Answer, Api, Build, Question};
 use uuid::Uuid;
+
+pub(super) use stall::Zuuls;
 
 use super::build::Running;
 use super::context::{Came, Context, key, now};
-use crate::jobs::{Failure, ImportArtifact, ImportJob, ZuulBuild};
-use crate::zuul;
+use super::policy;
+use crate::jobs::{Failure, ImportJob, ZuulBuild};
+use stall::{Artifacts, Stall};
 
 /// How long a build that is of no use is left alone.
 const BAD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
@@ -28,109 +32,22 @@ const BAD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
 /// By how much a pause may be shorter or longer, so that not all stewards ask at once.
 const JITTER: f64 = 0.1;
-/// How long Zuul may take for one answer.
-const ANSWER: Duration = Duration::from_secs(120);
 
-/// The Zuuls that images come from.
-#[derive(Debug, Default)]
-pub(super) struct Zuuls(Mutex<HashMap<ImageName, Arc<Stall>>>);
-
-/// Where one image comes from.
+/// A build of Zuul that is being fetched.
 #[derive(Debug)]
-struct Stall {
-    how: Box<ZuulImage>,
-    api: Api,
-    question: Question,
-    /// As Zuul said last; none if it was not asked yet.
-    builds: Mutex<Option<Arc<[Build]>>>,
+pub(super) struct Fetched {
+    zuul_build: Box<str>,
+    /// Those of the image when this began.
+    settings: Option<Box<str>>,
 }
 
-impl Zuuls {
-    /// The place to ask for an image; made anew when the configuration has changed.
-    async fn stall(&self, image: &ImageName, how: &ZuulImage) -> Result<Arc<Stall>, String> {
-        let known = self.lock().get(image).cloned();
-        if let Some(stall) = known.filter(|stall| *stall.how == *how) {
-            return Ok(stall);
-        }
-        let owned = how.clone();
-        let client = tokio::task::spawn_blocking(move || zuul::api_client(&owned)).await;
-        let client = client.map_err(|_| "the client was not made".to_owned())?;
-        let client = client.map_err(|error| with_causes(&error))?;
-        let api = Api::new(client, &how.api_url, how.tenant.clone());
-        let stall = Arc::new(Stall {
-            api: api.map_err(|error| error.to_string())?,
-            question: Question {
-                project: how.project.clone(),
-                job: how.job.clone(),
-                pipelines: how.pipelines.clone(),
-                branches: how.branches.clone(),
-            },
-            how: Box::new(how.clone()),
-            builds: Mutex::new(None),
-        });
-        self.lock().insert(image.clone(), Arc::clone(&stall));
-        Ok(stall)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ImageName, Arc<Stall>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Stall {
-    async fn ask(&self) -> Result<Arc<[Build]>, String> {
-        let known = self.known();
-        let asked = self.api.builds(&self.question, known.is_some());
-        let answer = tokio::time::timeout(ANSWER, asked)
-            .await
-            .map_err(|_| format!("Zuul did not answer within {} s", ANSWER.as_secs()))?
-            .map_err(|error| with_causes(&error))?;
-        let builds: Arc<[Build]> = match (answer, known) {
-            (Answer::Builds(builds), _) => builds.into(),
-            (Answer::Unchanged, Some(known)) => known,
-            (Answer::Unchanged, None) => return Err("Zuul says that nothing has changed".into()),
-        };
-        *self.builds.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&builds));
-        Ok(builds)
-    }
-
-    fn known(&self) -> Option<Arc<[Build]>> {
-        self.builds
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn offer(&self, build: &Build) -> Offer {
-        let artifacts = self.how.artifacts.iter();
-        let formats = artifacts
-            .filter(|wanted| zuul::matching(build, wanted).is_some())
-            .map(|wanted| wanted.format.as_str().into());
-        Offer {
-            zuul_build: build.uuid.as_str().into(),
-            end: build.end,
-            formats: formats.collect(),
-        }
-    }
-
-    fn artifacts(
-        &self,
-        build: &Build,
-        formats: &BTreeSet<Box<str>>,
-    ) -> Option<BTreeMap<Box<str>, ImportArtifact>> {
-        let artifacts = formats.iter().map(|format| {
-            let mut known = self.how.artifacts.iter();
-            let wanted = known.find(|wanted| wanted.format.as_str() == &**format)?;
-            let artifact = zuul::matching(build, wanted)?;
-            let import = ImportArtifact {
-                name: artifact.name.as_str().into(),
-                url: artifact.url.as_str().into(),
-                metadata: artifact.metadata.clone(),
-            };
-            Some((format.clone(), import))
-        });
-        artifacts.collect()
-    }
+/// Whether a build that was seen can be fetched.
+enum Find {
+    Found(ZuulBuild, Artifacts),
+    /// Zuul does not have it any more, and what it has instead has been noted.
+    Gone,
+    /// Zuul did not say.
+    Unknown,
 }
 
 impl Context {
@@ -146,29 +63,32 @@ impl Context {
         let Some(how) = self.zuul_image(image) else {
             return Ok(Came::ToNothing);
         };
+        let stall = self.zuuls.stall(image, &how).await;
+        let _asking = stall.asking.lock().await;
         let still = self.confirm(image, &Action::AskZuul, |_| {}).await?;
-        if still.is_none() {
-            return Ok(Came::Through);
+        if still.is_some() {
+            self.question(image, &stall).await?;
         }
-        let asked = match self.zuuls.stall(image, &how).await {
-            Ok(stall) => stall.ask().await.map(|builds| {
-                let offers = builds.iter().map(|build| stall.offer(build));
-                offers.collect::<Vec<Offer>>()
-            }),
-            Err(reason) => Err(reason),
-        };
+        Ok(Came::Through)
+    }
+
+    /// Asks, and notes what came of it. False if Zuul did not say anything that makes sense.
+    async fn question(&self, image: &ImageName, stall: &Stall) -> Result<bool> {
+        let asked = stall.ask(self.timing.zuul_answer).await;
         self.events.polled(image, asked.is_ok());
         if let Err(reason) = &asked {
             tracing::warn!(%image, reason, "Zuul does not say what it has");
         }
-        let interval = *how.poll_interval;
+        let asked = asked.map(|listing| (stall.offers(&listing), listing.has_more));
+        let interval = *stall.how().poll_interval;
         change_market(&**self.registry.tree(), image, |market| {
             let time = now();
             market.asked = Some(time);
             market.bad.retain(|_, bad| bad.until > time);
             let pause = match &asked {
-                Ok(offers) => {
+                Ok((offers, has_more)) => {
                     market.offers.clone_from(offers);
+                    market.has_more = *has_more;
                     market.failures = 0;
                     market.error = None;
                     interval
@@ -187,7 +107,7 @@ impl Context {
             ));
         })
         .await?;
-        Ok(Came::Through)
+        Ok(asked.is_ok())
     }
 
     /// Has a build of Zuul fetched.
@@ -197,10 +117,10 @@ impl Context {
         zuul_build: &str,
         formats: &BTreeSet<Box<str>>,
     ) -> Result<Came> {
-        let Some((build, artifacts)) = self.find(image, zuul_build, formats).await else {
-            // What was seen is not there any more; that is what the next question is for.
-            change_market(&**self.registry.tree(), image, |market| market.next = None).await?;
-            return Ok(Came::ToNothing);
+        let (build, artifacts) = match self.find(image, zuul_build, formats).await? {
+            Find::Found(build, artifacts) => (build, artifacts),
+            Find::Gone => return Ok(Came::Through),
+            Find::Unknown => return Ok(Came::ToNothing),
         };
         let action = Action::Import {
             zuul_build: zuul_build.into(),
@@ -227,63 +147,82 @@ impl Context {
         };
         let running = Running::new(self, key, stat.czxid, formats.clone());
         running
-            .importing(zuul_build)
+            .importing(self.fetched(image, zuul_build))
             .begin_import(claim, &job)
             .await
     }
 
-    /// What there is to fetch of a build; none if Zuul does not have it any more.
+    /// A build of Zuul that is about to be fetched, or was.
+    pub(super) fn fetched(&self, image: &ImageName, zuul_build: &str) -> Fetched {
+        let how = self.zuul_image(image);
+        Fetched {
+            zuul_build: zuul_build.into(),
+            settings: how.map(|how| policy::settings(&how)),
+        }
+    }
+
+    /// What there is to fetch of a build. Zuul is asked if this steward has not heard of it.
     async fn find(
         &self,
         image: &ImageName,
         zuul_build: &str,
         formats: &BTreeSet<Box<str>>,
-    ) -> Option<(ZuulBuild, BTreeMap<Box<str>, ImportArtifact>)> {
-        let how = self.zuul_image(image)?;
-        let stall = self.zuuls.stall(image, &how).await.ok()?;
-        let pick = |builds: &[Build]| {
-            let build = builds.iter().find(|build| build.uuid == zuul_build)?;
-            Some((describe(build), stall.artifacts(build, formats)?))
+    ) -> Result<Find> {
+        let Some(how) = self.zuul_image(image) else {
+            return Ok(Find::Unknown);
         };
-        if let Some(found) = stall.known().and_then(|builds| pick(&builds)) {
-            return Some(found);
+        let stall = self.zuuls.stall(image, &how).await;
+        if let Some((build, artifacts)) = stall.find(zuul_build, formats) {
+            return Ok(Find::Found(build, artifacts));
         }
-        pick(&stall.ask().await.ok()?)
+        let _asking = stall.asking.lock().await;
+        // Another may have asked while we waited for our turn.
+        if stall.find(zuul_build, formats).is_none()
+            && (self.is_pausing(image).await? || !self.question(image, &stall).await?)
+        {
+            return Ok(Find::Unknown);
+        }
+        Ok(match stall.find(zuul_build, formats) {
+            Some((build, artifacts)) => Find::Found(build, artifacts),
+            None => Find::Gone,
+        })
+    }
+
+    /// Whether Zuul did not answer lately and is left alone for a while.
+    async fn is_pausing(&self, image: &ImageName) -> Result<bool> {
+        let market = read_market(&**self.registry.tree(), image).await?;
+        Ok(market.is_some_and(|market| {
+            market.error.is_some() && market.next.is_some_and(|next| next > now())
+        }))
     }
 
     /// Remembers that a build of Zuul is of no use.
     pub(super) async fn spurn(
         &self,
         image: &ImageName,
-        zuul_build: &str,
+        fetched: &Fetched,
         failure: &Failure,
     ) -> Result<()> {
-        tracing::warn!(%image, zuul_build, reason = failure.reason, "a build of Zuul is of no use");
+        let Fetched {
+            zuul_build,
+            settings,
+        } = fetched;
+        tracing::warn!(%image, %zuul_build, reason = failure.reason, "a build of Zuul is of no use");
         change_market(&**self.registry.tree(), image, |market| {
             let since = now();
+            let before = market.bad.remove(zuul_build);
+            let before = before.filter(|bad| bad.until > since);
+            let mut under = before.map(|bad| bad.under).unwrap_or_default();
+            under.extend(settings.clone());
             let bad = BadBuild {
                 since,
                 until: later(since, BAD_FOR),
                 reason: failure.reason.clone(),
+                under,
             };
-            market.bad.insert(zuul_build.into(), bad);
+            market.bad.insert(zuul_build.clone(), bad);
         })
         .await
-    }
-}
-
-fn describe(build: &Build) -> ZuulBuild {
-    let text = |text: &Option<String>| text.as_deref().map(Into::into);
-    ZuulBuild {
-        uuid: build.uuid.as_str().into(),
-        end_time: build.end,
-        project: text(&build.project),
-        pipeline: text(&build.pipeline),
-        job: Some(build.job_name.as_str().into()),
-        branch: text(&build.branch),
-        change: text(&build.change),
-        revision: text(&build.revision),
-        log_url: text(&build.log_url),
     }
 }
 

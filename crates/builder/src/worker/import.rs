@@ -1,31 +1,34 @@
 //! `image-import:<image>`: fetches an image that a job of Zuul has made.
 //!
 //! A caller says what to fetch; how to log in, where it may be and what has to be true of it is in this worker's own
-//! configuration. Each artifact is fetched, unpacked and checked in one go; when all of them are here, the image is
-//! one like any other.
+//! configuration. All artifacts are fetched at the same time, each unpacked and checked in one go; they share the rate,
+//! the room on the disk, and one progress. When all of them are here, the image is one like any other.
+
+mod tally;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use nodeyard_config::{self as config, Config, ImageSource, ZuulImage};
-use nodeyard_fetch::{BadUrl, Client, Request, StatusCode, Url, is_transient_status};
+use nodeyard_fetch::{BadUrl, Client, Request, StatusCode, Url, is_absent_status};
 use nodeyard_image::{
     BadFormat, Checksum, Claims, Download, DownloadError, Draft, Form, Format, ImageId, Meter,
-    PublicKey, Repository, Room, download, inspect,
+    PublicKey, Repository, Throttle, download, inspect,
 };
 use nodeyard_model::{ImageName, with_causes};
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::Context;
 use super::functions::works_on;
 use super::now;
 use super::problem::{Problem, blocking};
-use crate::jobs::{ArtifactProvenance, ImportArtifact, ImportJob, Provenance};
+use crate::jobs::{ArtifactProvenance, ImportArtifact, ImportJob, Provenance, ZuulBuild};
 use crate::source::Console;
 use crate::zuul;
+use tally::Tally;
 
 /// The file beside the manifest that says where an image is from.
 pub(super) const PROVENANCE: &str = "zuul.json";
@@ -135,24 +138,22 @@ impl Import {
         let client = client
             .await?
             .map_err(|error| Problem::unable(with_causes(&error)))?;
-        let mut artifacts = BTreeMap::new();
-        for wanted in &self.files {
-            let fetched = self.fetch(context, &client, wanted, draft, console).await;
-            match fetched {
-                Ok(fetched) => {
-                    artifacts.insert(wanted.format.as_str().into(), fetched);
-                }
-                Err(problem) => {
-                    let failure = problem.clone().into_failure();
-                    console.say(&format!("failed: {}", failure.reason)).await;
-                    return Err(problem);
-                }
+        let artifacts = match self.fetch_all(context, &client, draft, console).await {
+            Ok(artifacts) => artifacts,
+            Err(problem) => {
+                let failure = problem.clone().into_failure();
+                console.say(&format!("failed: {}", failure.reason)).await;
+                return Err(problem);
             }
-        }
+        };
+        let log_url = build.log_url.as_deref();
         let provenance = Provenance {
             api_url: self.how.api_url.as_str().into(),
             tenant: self.how.tenant.as_deref().map(Into::into),
-            build: build.clone(),
+            build: ZuulBuild {
+                log_url: log_url.and_then(zuul::without_query),
+                ..build.clone()
+            },
             fetched: now(),
             artifacts,
         };
@@ -164,13 +165,62 @@ impl Import {
         Ok(())
     }
 
-    async fn fetch(
+    /// Fetches all files at once. The first that cannot be had ends the others; what has come of them stays.
+    async fn fetch_all(
         &self,
         context: &Context,
         client: &Client,
-        wanted: &Wanted,
         draft: &mut Draft,
         console: &mut Console,
+    ) -> Result<BTreeMap<Box<str>, ArtifactProvenance>, Problem> {
+        let (say, mut said) = mpsc::unbounded_channel();
+        let rate = self.how.download_rate.filter(|rate| *rate > 0);
+        let errand = Errand {
+            client,
+            repository: &context.repository,
+            throttle: rate.map_or_else(Throttle::default, Throttle::new),
+            downloads: draft.downloads(),
+            scratch: draft.scratch(),
+            say,
+        };
+        let tally = Tally::new(self.files.len());
+        let fetches = self.files.iter().enumerate();
+        let fetches =
+            fetches.map(|(place, wanted)| self.fetch(&errand, wanted, tally.meter(place)));
+        let mut fetches = std::pin::pin!(try_join_all(fetches));
+        let fetched = loop {
+            tokio::select! {
+                fetched = &mut fetches => break fetched,
+                Some(line) = said.recv() => console.say(&line).await,
+                () = tokio::time::sleep(TICK) => {
+                    let (done, all) = tally.sum();
+                    console.progress(done, all);
+                }
+            }
+        };
+        while let Ok(line) = said.try_recv() {
+            console.say(&line).await;
+        }
+        let mut artifacts = BTreeMap::new();
+        for (wanted, fetched) in self.files.iter().zip(fetched?) {
+            let format = &wanted.format;
+            draft
+                .install(
+                    format,
+                    &errand.target(format),
+                    Some(fetched.plain.digests.clone()),
+                )
+                .map_err(|error| Problem::unable(with_causes(&error)))?;
+            artifacts.insert(format.as_str().into(), fetched);
+        }
+        Ok(artifacts)
+    }
+
+    async fn fetch(
+        &self,
+        errand: &Errand<'_>,
+        wanted: &Wanted,
+        meter: Meter,
     ) -> Result<ArtifactProvenance, Problem> {
         let Wanted {
             format,
@@ -178,60 +228,33 @@ impl Import {
             url,
             ..
         } = wanted;
-        let order = self.order(wanted);
-        let line = format!(
+        let order = self.order(wanted, &errand.throttle);
+        errand.say(format!(
             "{format}: fetching {}, {}, from {url}",
             artifact.name, order.packing
-        );
-        console.say(&line).await;
-        let place = draft
-            .downloads()
-            .join(format!("{}.{format}", self.job.build.uuid));
-        let target = draft.scratch().join(format.as_str());
-        let repository = context.repository.clone();
-        let room: Room = Arc::new(move |bytes| repository.check_room(bytes));
-        let seen = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let meter: Meter = {
-            let seen = Arc::clone(&seen);
-            Arc::new(move |done, all| {
-                seen.0.store(done, Ordering::Relaxed);
-                seen.1.store(all.unwrap_or(0), Ordering::Relaxed);
-            })
-        };
-        let fetched = {
-            let mut fetch =
-                std::pin::pin!(download(client, &order, &place, &target, &room, &meter));
-            loop {
-                tokio::select! {
-                    fetched = &mut fetch => break fetched,
-                    () = tokio::time::sleep(TICK) => {
-                        let (done, all) = (&seen.0, &seen.1);
-                        console.progress(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed));
-                    }
-                }
-            }
-        };
+        ));
+        let place = format!("{}.{format}", self.job.build.uuid);
+        let (place, target) = (errand.downloads.join(place), errand.target(format));
+        let repository = Some(errand.repository);
+        let fetched = download(errand.client, &order, &place, &target, repository, &meter).await;
         let fetched = fetched.map_err(|error| problem(&error))?;
+        meter(fetched.sent.size, Some(fetched.sent.size));
         check_header(&target, format).await?;
         let forms = [&fetched.sent, &fetched.plain];
-        let signed_by = self.check_signature(client, wanted, forms).await?;
-        draft
-            .install(format, &target, Some(fetched.plain.digests.clone()))
-            .map_err(|error| Problem::unable(with_causes(&error)))?;
+        let signed_by = self.check_signature(errand.client, wanted, forms).await?;
         let digest = fetched.plain.digests.sha256.as_deref().unwrap_or("unknown");
         let checked = if fetched.promised.is_empty() {
             "no digest was promised"
         } else {
             "as promised"
         };
-        let line = format!(
+        errand.say(format!(
             "{format}: {} bytes came and are {} bytes, SHA-256 {digest}, {checked}",
             fetched.sent.size, fetched.plain.size
-        );
-        console.say(&line).await;
+        ));
         Ok(ArtifactProvenance {
             name: artifact.name.clone(),
-            url: format!("{}{}", url.origin(), url.path()).into(),
+            url: url.without_query().into(),
             packing: order.packing,
             sent: fetched.sent,
             plain: fetched.plain,
@@ -275,7 +298,7 @@ impl Import {
         Ok(Some(key.id().into()))
     }
 
-    fn order(&self, wanted: &Wanted) -> Download {
+    fn order(&self, wanted: &Wanted, throttle: &Throttle) -> Download {
         let how = &self.how;
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Download {
@@ -289,9 +312,31 @@ impl Import {
             max_size: how.max_size,
             connections: number(how.download_connections).min(64),
             retries: number(how.download_retries),
-            rate: how.download_rate,
+            throttle: throttle.clone(),
             ..Download::new(wanted.url.clone())
         }
+    }
+}
+
+/// What all fetches of an import have in common.
+struct Errand<'e> {
+    client: &'e Client,
+    repository: &'e Repository,
+    throttle: Throttle,
+    downloads: PathBuf,
+    scratch: PathBuf,
+    say: mpsc::UnboundedSender<String>,
+}
+
+impl Errand<'_> {
+    /// Where the file of a format is before it is installed.
+    fn target(&self, format: &Format) -> PathBuf {
+        self.scratch.join(format.as_str())
+    }
+
+    /// A line for the log.
+    fn say(&self, line: String) {
+        let _nobody_listens = self.say.send(line);
     }
 }
 
@@ -315,10 +360,10 @@ async fn signature(client: &Client, wanted: &Wanted) -> Result<Vec<u8>, Problem>
     let response = client.send(&Request::get(url)).await.map_err(failed)?;
     match response.status {
         StatusCode::OK => response.body.whole(LONGEST_SIGNATURE).await.map_err(failed),
-        status if is_transient_status(status) => Err(Problem::unable(format!(
-            "the signature of the artifact cannot be had now (status {status})"
+        status if is_absent_status(status) => Err(missing()),
+        status => Err(Problem::unable(format!(
+            "the signature of the artifact cannot be had (status {status}): the log of that server says why"
         ))),
-        _ => Err(missing()),
     }
 }
 

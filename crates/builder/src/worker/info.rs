@@ -149,7 +149,8 @@ pub(super) fn from_manifest(failure: &image::Failure) -> Failure {
     let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
     Failure {
         reason: failure.reason.clone(),
-        kind: kind.map_or(FailureKind::Failed, |(kind, _)| *kind),
+        // Nothing that is not said speaks against another try.
+        kind: kind.map_or(FailureKind::Unable, |(kind, _)| *kind),
         exit_code: failure.exit_code,
     }
 }

@@ -37,11 +37,12 @@ impl Problem {
         Self::Expected(Failure::new(kind, reason))
     }
 
-    /// As it is kept in a manifest, and as others are told who ask later.
+    /// As it is kept in a manifest, and as others are told who ask later. A mistake of this program says nothing of
+    /// what it worked on, so another may try.
     pub(super) fn into_failure(self) -> Failure {
         match self {
             Self::Expected(failure) => failure,
-            Self::Surprise(reason) => Failure::new(FailureKind::Failed, reason),
+            Self::Surprise(reason) => Failure::new(FailureKind::Unable, reason),
         }
     }
 }
@@ -119,4 +120,16 @@ where
     Problem: From<E>,
 {
     Ok(tokio::task::spawn_blocking(work).await??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_not_held_against_what_was_worked_on() {
+        let panicked = tokio::spawn(async { panic!("a mistake") }).await;
+        let problem = Problem::from(panicked.unwrap_err());
+        assert_eq!(problem.into_failure().kind, FailureKind::Unable);
+    }
 }

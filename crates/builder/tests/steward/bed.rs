@@ -112,6 +112,7 @@ pub(crate) fn quick() -> Timing {
         answer: Duration::from_secs(5),
         call: Duration::from_secs(5),
         cloud_call: Duration::from_secs(5),
+        zuul_answer: Duration::from_secs(10),
         inquiry: Duration::from_millis(20),
         patience: Duration::from_millis(800),
         quiet: Duration::from_millis(300),

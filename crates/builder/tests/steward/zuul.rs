@@ -1,6 +1,8 @@
 //! Images that jobs of Zuul make: steward and worker as they are, a simulated cloud, and a Zuul that says what a test
 //! wants. The complete Zuul has its test where all programs come together.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -325,7 +327,13 @@ async fn a_zuul_that_does_not_answer_is_explained_and_asked_again() {
         headers: vec![("Content-Type".into(), "application/json".into())],
         body: Body::Endless(b"[[[[[[[[[[".repeat(1000)),
     };
+    let silence = Reply {
+        status: 200,
+        headers: Vec::new(),
+        body: Body::Silence,
+    };
     for (instead, reason) in [
+        (silence, "did not answer within"),
         (page, "text/html instead of JSON"),
         (Reply::new(200, "{\"builds\": 1}"), "not known here"),
         (huge, "more than"),

@@ -393,6 +393,7 @@ fn zuul_image(
 /// Reports that an image cannot be had in `format`; `wanted_by` is the provider that needs it.
 pub(crate) fn missing_format(format: &Name, wanted_by: Option<&str>, decoder: &mut Decoder<'_>) {
     let quoted = decoder.quote(format);
+    let missing = wanted_by.unwrap_or(&quoted).to_owned();
     let message = match wanted_by {
         Some(wanted) => format!(
             "this provider needs `{quoted}` in format `{wanted}`, and no artifact of the image has it"
@@ -401,7 +402,12 @@ pub(crate) fn missing_format(format: &Name, wanted_by: Option<&str>, decoder: &m
     };
     decoder
         .error("missing-format", format.span, message)
-        .map(|finding| finding.help("add an entry to `artifacts` of the image"));
+        .map(|finding| {
+            finding.help(format!(
+                "add an entry `{{format: {missing}, type: ...}}` to `artifacts` of the image; if the job publishes \
+                 another disk format only, this one is made of it"
+            ))
+        });
 }
 
 fn check_token(auth: &Auth, name: &Name, decoder: &mut Decoder<'_>) {

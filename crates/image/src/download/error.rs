@@ -82,7 +82,7 @@ impl DownloadError {
             | Self::Digest { .. }
             | Self::NoDigest
             | Self::BadDigest { .. } => true,
-            Self::Fetch(error) => !error.is_transient(),
+            Self::Fetch(error) => !error.is_transient() && !error.is_of_setup(),
             Self::GaveUp { .. }
             | Self::Refused { .. }
             | Self::Status { .. }

@@ -29,7 +29,7 @@ impl Source {
             Some(Box::from(value))
         };
         Self {
-            url: format!("{}{}", url.origin(), url.path()).into(),
+            url: url.without_query().into(),
             size,
             etag: text(ETAG),
             modified: text(LAST_MODIFIED),

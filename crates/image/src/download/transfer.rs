@@ -15,7 +15,8 @@ use super::probe::{Source, content_range};
 use super::ranges::Span;
 use super::staging::Staging;
 use super::throttle::Throttle;
-use super::{DownloadError, Room, Trouble};
+use super::{DownloadError, Trouble};
+use crate::repository::Repository;
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
@@ -33,7 +34,7 @@ pub(super) struct Transfer {
     /// The number of the attempt that this is.
     pub(super) attempt: u64,
     pub(super) flow: Arc<Flow>,
-    pub(super) throttle: Arc<Throttle>,
+    pub(super) throttle: Throttle,
     pub(super) patience: Arc<Patience>,
     /// Whether zeros are left out, since the file has its size already.
     pub(super) sparse: bool,
@@ -131,7 +132,11 @@ impl Transfer {
     }
 
     /// Fetches the file from its beginning to its end, however long it is.
-    pub(super) async fn whole(&self, limit: Option<u64>, room: &Room) -> Result<(), Trouble> {
+    pub(super) async fn whole(
+        &self,
+        limit: Option<u64>,
+        repository: Option<&Repository>,
+    ) -> Result<(), Trouble> {
         let response = self.client.send(&Request::get(self.url.clone())).await?;
         if response.status != StatusCode::OK {
             return Err(match response.status {
@@ -144,7 +149,8 @@ impl Transfer {
         let mut asked = 0;
         loop {
             if at >= asked {
-                room(STEP).map_err(|error| Trouble::Final(error.into()))?;
+                let room = repository.map_or(Ok(()), |repository| repository.check_room(STEP));
+                room.map_err(|error| Trouble::Final(error.into()))?;
                 asked += STEP;
             }
             let end = limit.map_or(asked, |limit| asked.min(limit + 1));

@@ -11,9 +11,10 @@ use md5::Md5;
 use sha2::{Digest as _, Sha256};
 
 use super::flow::Reader;
-use super::{DownloadError, Form, Packing, Room};
+use super::{DownloadError, Form, Packing};
 use crate::digest::{Digests, Hasher, to_hex};
 use crate::files::Try as _;
+use crate::repository::Repository;
 use crate::sparse::SparseWriter;
 
 const PIECE: usize = 1 << 20;
@@ -90,7 +91,7 @@ pub(super) fn unpack(
     reader: Reader,
     target: &Path,
     limit: u64,
-    room: &Room,
+    repository: Option<&Repository>,
 ) -> Result<Form, DownloadError> {
     let broken = |source| DownloadError::NotPacked { packing, source };
     let file = File::create(target).attempt("create", target)?;
@@ -108,7 +109,9 @@ pub(super) fn unpack(
             return Err(DownloadError::Bomb { limit });
         }
         if writer.written() >= asked {
-            room(STEP)?;
+            if let Some(repository) = repository {
+                repository.check_room(STEP)?;
+            }
             asked += STEP;
         }
         writer.write_all(bytes).attempt("write", target)?;

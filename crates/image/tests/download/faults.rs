@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nodeyard_image::Checksum;
+use nodeyard_image::{Checksum, Limits};
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 
@@ -158,6 +158,88 @@ async fn wrong_bytes_are_refused_in_every_form() {
     assert!(matches!(error, DownloadError::NoDigest), "{error:?}");
 }
 
+/// A server that has a file, and says this about its digest, the first time and later.
+fn serve_beside(plain: &[u8], first: Reply, later: Reply) -> WebServer {
+    let (plain, count) = (plain.to_vec(), AtomicUsize::new(0));
+    serve(move |asked| {
+        if !asked.target.ends_with(".sha256") {
+            return Reply::file(asked, &plain, "\"1\"");
+        }
+        match count.fetch_add(1, Ordering::SeqCst) {
+            0 => first.clone(),
+            _ => later.clone(),
+        }
+    })
+}
+
+async fn fetch_beside(
+    bed: &Bed,
+    server: &WebServer,
+    checksum: Checksum,
+) -> Result<Downloaded, DownloadError> {
+    let mut order = order(&server.url("/image.raw"));
+    order.checksum = checksum;
+    order.retries = 2;
+    bed.fetch(&order).await
+}
+
+#[tokio::test]
+async fn an_unclear_answer_about_the_digest_does_not_mean_that_there_is_none() {
+    let plain = content(100_000);
+    let cut = Reply {
+        status: 200,
+        headers: Vec::new(),
+        body: Body::Cut(
+            90,
+            digests(&plain).sha256.unwrap().as_bytes()[..20].to_vec(),
+        ),
+    };
+    let unclear = [500, 503, 429, 401, 400].map(|status| Reply::new(status, "no"));
+    for unclear in unclear.into_iter().chain([cut]) {
+        let server = serve_beside(&plain, unclear.clone(), unclear.clone());
+        for checksum in [Checksum::IfAvailable, Checksum::Required] {
+            let bed = Bed::new();
+            let fetched = fetch_beside(&bed, &server, checksum).await;
+            let error = fetched.expect_err("it would be admitted unchecked");
+            assert!(!error.is_permanent(), "{unclear:?}: {error:?}");
+            assert!(!bed.target().exists());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_digest_that_is_told_late_counts() {
+    let plain = content(100_000);
+    let busy = || Reply::new(503, "").with("Retry-After", "0");
+    let right = digests(&plain).sha256.unwrap();
+    let line = format!("{right}  image.raw\n");
+    let server = serve_beside(&plain, busy(), Reply::new(200, line));
+    let fetched = fetch_beside(&Bed::new(), &server, Checksum::Required).await;
+    assert_eq!(fetched.unwrap().promised.sha256, Some(right));
+    let server = serve_beside(&plain, busy(), Reply::new(200, "0".repeat(64)));
+    let fetched = fetch_beside(&Bed::new(), &server, Checksum::IfAvailable).await;
+    assert!(
+        matches!(fetched, Err(DownloadError::Digest { .. })),
+        "{fetched:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_digest_says_so_in_one_of_three_ways() {
+    let plain = content(100_000);
+    for status in [404, 410, 403] {
+        let absent = Reply::new(status, "<html>no</html>");
+        let server = serve_beside(&plain, absent.clone(), absent);
+        let fetched = fetch_beside(&Bed::new(), &server, Checksum::IfAvailable).await;
+        assert!(fetched.unwrap().promised.is_empty(), "{status}");
+        let fetched = fetch_beside(&Bed::new(), &server, Checksum::Required).await;
+        assert!(
+            matches!(fetched, Err(DownloadError::NoDigest)),
+            "{status}: {fetched:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn packed_data_that_is_cut_or_none_is_refused() {
     for packing in [Packing::Gzip, Packing::Xz, Packing::Zstd, Packing::Bzip2] {
@@ -239,9 +321,8 @@ async fn a_place_is_for_one_download() {
     let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
     let bed = Bed::new();
     let mut slow = order(&server.url("/image.raw"));
-    slow.rate = Some(1000);
-    let room: Room = Arc::new(|_| Ok(()));
-    let mut first = std::pin::pin!(bed.fetch_with(&slow, &room));
+    slow.throttle = Throttle::new(1000);
+    let mut first = std::pin::pin!(bed.fetch(&slow));
     while !bed.part().exists() {
         tokio::select! {
             ended = &mut first => panic!("{ended:?}"),
@@ -258,26 +339,75 @@ async fn a_place_is_for_one_download() {
 #[tokio::test]
 async fn without_room_nothing_stays() {
     let server = serve(|asked| Reply::file(asked, &[1; 100_000], "\"1\""));
-    let dir = tempfile::tempdir().unwrap();
-    let repository = nodeyard_image::Repository::open(nodeyard_image::Options {
-        dir: dir.path().join("images"),
-        builder: "b".into(),
-        limits: nodeyard_image::Limits {
-            keep_free: u64::MAX,
-            ..Default::default()
-        },
-    })
-    .unwrap();
-    let room: Room = Arc::new(move |bytes| repository.check_room(bytes));
     let bed = Bed::new();
-    let error = bed
-        .fetch_with(&order(&server.url("/image.raw")), &room)
-        .await;
+    let repository = repository(
+        &bed,
+        Limits {
+            keep_free: u64::MAX,
+            ..Limits::default()
+        },
+    );
+    let order = order(&server.url("/image.raw"));
+    let error = bed.fetch_within(&order, Some(&repository)).await;
     assert!(
         matches!(error, Err(DownloadError::Repository(_))),
         "{error:?}"
     );
     assert!(!bed.part().exists() && !bed.target().exists());
+}
+
+fn repository(bed: &Bed, limits: Limits) -> Repository {
+    Repository::open(nodeyard_image::Options {
+        dir: bed.dir.path().join("images"),
+        builder: "b".into(),
+        limits,
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn downloads_at_the_same_time_do_not_count_on_the_same_room() {
+    let plain = content(400_000);
+    let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
+    let bed = Bed::new();
+    let limits = Limits {
+        keep_free: 0,
+        most_used: Some(700_000),
+        ..Limits::default()
+    };
+    let repository = repository(&bed, limits);
+    let downloads = bed.dir.path().join("images/.zuul-downloads/image");
+    let meter: Meter = Arc::new(|_, _| {});
+    let fetch = async |name: &str, throttle: Throttle| {
+        let mut order = order(&server.url("/image.raw"));
+        order.throttle = throttle;
+        let (place, target) = (downloads.join(name), bed.dir.path().join(name));
+        download(
+            &bed.client,
+            &order,
+            &place,
+            &target,
+            Some(&repository),
+            &meter,
+        )
+        .await
+    };
+    {
+        let mut first = std::pin::pin!(fetch("first", Throttle::new(1000)));
+        while !server.asked().iter().any(|asked| asked.range().is_some()) {
+            tokio::select! {
+                ended = &mut first => panic!("{ended:?}"),
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+        let second = fetch("second", Throttle::default()).await;
+        assert!(
+            matches!(second, Err(DownloadError::Repository(_))),
+            "{second:?}"
+        );
+    }
+    // Who gives up gives back.
+    fetch("second", Throttle::default()).await.unwrap();
 }
 
 /// A file system of its own, of 4 MiB; none without the right to make one.
@@ -317,10 +447,9 @@ async fn a_full_disk_leaves_nothing_behind() {
         let server = serve(move |asked| Reply::file(asked, &packed, "\"1\""));
         let mut order = order(&server.url("/image"));
         order.packing = packing;
-        let room: Room = Arc::new(|_| Ok(()));
         let meter: Meter = Arc::new(|_, _| {});
         let (place, target) = (disk.0.path().join("d/x"), disk.0.path().join("target"));
-        let full = download(&client(), &order, &place, &target, &room, &meter).await;
+        let full = download(&client(), &order, &place, &target, None, &meter).await;
         assert!(
             matches!(full, Err(DownloadError::File(_))),
             "{packing}: {full:?}"

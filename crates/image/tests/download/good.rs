@@ -130,7 +130,7 @@ async fn a_rate_is_kept() {
     let plain = content(200_000);
     let server = WebServer::start(move |asked| Reply::file(asked, &plain, "\"1\"")).unwrap();
     let mut order = order(&server.url("/image.raw"));
-    order.rate = Some(400_000);
+    order.throttle = Throttle::new(400_000);
     let begun = Instant::now();
     Bed::new().fetch(&order).await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(500));

@@ -18,12 +18,11 @@ async fn fetches_until_it_is_killed() {
         return;
     };
     let mut order = order(&url);
-    order.rate = Some(1 << 20);
-    let room: Room = Arc::new(|_| Ok(()));
+    order.throttle = Throttle::new(1 << 20);
     let meter: Meter = Arc::new(|_, _| {});
     let place = std::path::Path::new(&dir).join("downloads/image/uuid.raw");
     let target = std::path::Path::new(&dir).join("target.raw");
-    let _never = download(&client(), &order, &place, &target, &room, &meter).await;
+    let _never = download(&client(), &order, &place, &target, None, &meter).await;
 }
 
 fn bytes_asked(asked: &[Asked]) -> usize {
@@ -84,7 +83,7 @@ async fn garbage_that_was_left_is_not_believed_twice() {
     let bed = Bed::new();
     let mut order = order(&server.url("/image.raw"));
     order.promised = digests(&plain);
-    order.rate = Some(200_000);
+    order.throttle = Throttle::new(200_000);
     let record = bed.dir.path().join("downloads/image/uuid.raw.part.json");
     let mut first = Box::pin(bed.fetch(&order));
     while !record.exists() {
@@ -96,7 +95,7 @@ async fn garbage_that_was_left_is_not_believed_twice() {
     drop(first);
     let length = std::fs::metadata(bed.part()).unwrap().len();
     std::fs::write(bed.part(), vec![9; length as usize]).unwrap();
-    order.rate = None;
+    order.throttle = Throttle::default();
     bed.fetch(&order).await.unwrap();
     assert_eq!(bed.fetched(), plain);
 }

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use nodeyard_fetch::{Backoff, Client};
 use nodeyard_image::{
-    Digests, Download, DownloadError, Downloaded, Hasher, Meter, Packing, Room, download,
+    Digests, Download, DownloadError, Downloaded, Hasher, Meter, Packing, Repository, Throttle,
+    download,
 };
 use tempfile::TempDir;
 
@@ -51,18 +52,18 @@ impl Bed {
     }
 
     pub(crate) async fn fetch(&self, order: &Download) -> Result<Downloaded, DownloadError> {
-        let room: Room = Arc::new(|_| Ok(()));
-        self.fetch_with(order, &room).await
+        self.fetch_within(order, None).await
     }
 
-    pub(crate) async fn fetch_with(
+    /// With the limits of a repository.
+    pub(crate) async fn fetch_within(
         &self,
         order: &Download,
-        room: &Room,
+        repository: Option<&Repository>,
     ) -> Result<Downloaded, DownloadError> {
         let meter: Meter = Arc::new(|_, _| {});
         let (place, target) = (self.place(), self.target());
-        download(&self.client, order, &place, &target, room, &meter).await
+        download(&self.client, order, &place, &target, repository, &meter).await
     }
 
     pub(crate) fn fetched(&self) -> Vec<u8> {

@@ -122,3 +122,27 @@ async fn redirects_end() {
         "{error:?}"
     );
 }
+
+#[tokio::test]
+async fn what_is_wrong_with_our_own_settings_says_nothing_about_the_file() {
+    let server = WebServer::start(|asked| Reply::file(asked, b"image", "\"1\"")).unwrap();
+    let url: Url = server.url("/").parse().unwrap();
+    for secret in [
+        Secret::Env("NODEYARD_TEST_NO_SUCH_VARIABLE".into()),
+        Secret::Inline("two\nlines".into()),
+        Secret::File("/nowhere/token".into()),
+    ] {
+        let mut bed = Bed::new();
+        bed.client = Client::new(Options {
+            allow_insecure: true,
+            origins: vec![(url.origin().clone(), Credentials::Bearer(secret))],
+            ..Default::default()
+        })
+        .unwrap();
+        let mut order = order(&server.url("/image.raw"));
+        order.retries = 0;
+        let error = bed.fetch(&order).await.unwrap_err();
+        assert!(!error.is_permanent(), "{error:?}");
+    }
+    assert!(server.asked().is_empty());
+}

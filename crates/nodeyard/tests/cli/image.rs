@@ -80,3 +80,46 @@ fn that_cannot_be_built_says_why() {
     image(&bed, &["why", "tyni"]).failed("there is no image tyni");
     image(&bed, &["build", "tyni"]).failed("there is no image tyni");
 }
+
+/// The one build that is not among these.
+fn new_build(bed: &Bed, known: &[&str]) -> String {
+    image(bed, &["build", "tiny", "--wait"]).succeeded();
+    let builds = image(bed, &["builds", "--format", "json"])
+        .succeeded()
+        .json();
+    let ids = builds.as_array().unwrap().iter();
+    let mut ids = ids.map(|row| row["id"].as_str().unwrap());
+    ids.find(|id| !known.contains(id)).unwrap().to_owned()
+}
+
+#[test]
+fn is_pinned_rolled_back_and_let_go_by_command() {
+    let bed = bed();
+    let _daemon = up(&bed);
+    let first = new_build(&bed, &[]);
+    image(&bed, &["rollback", "tiny"]).failed("no earlier build");
+    let second = new_build(&bed, &[&first]);
+    let id = |build: &str| build.rsplit('-').next().unwrap().to_owned();
+    let why = || image(&bed, &["why", "tiny"]).succeeded().out;
+    let taken_back = format!("build {} was taken back", id(&second));
+
+    image(&bed, &["rollback", "tiny"]).succeeded();
+    assert!(why().contains(&taken_back), "{}", why());
+    image(&bed, &["rollback", "tiny"]).failed("no earlier build");
+    image(&bed, &["unpin", "tiny"]).succeeded();
+    assert!(!why().contains("taken back"), "{}", why());
+
+    image(&bed, &["pin", &first]).succeeded();
+    let pinned = format!("pinned to build {}", id(&first));
+    assert!(why().contains(&pinned), "{}", why());
+    // It would change nothing, and say that it did.
+    image(&bed, &["rollback", "tiny"]).failed("`nodeyard image unpin tiny` first");
+    assert!(!why().contains("taken back"), "{}", why());
+    image(&bed, &["unpin", "tiny"]).succeeded();
+    assert!(!why().contains("pinned"), "{}", why());
+    image(&bed, &["rollback", "tiny"]).succeeded();
+    assert!(why().contains(&taken_back), "{}", why());
+
+    let nothing = format!("tiny-{}", "0".repeat(32));
+    image(&bed, &["pin", &nothing]).failed("is no build that is ready");
+}

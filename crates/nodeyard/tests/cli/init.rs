@@ -48,6 +48,60 @@ fn what_is_written_passes_the_check_and_says_what_to_do_next() {
     );
 }
 
+/// Whether a line is a part of the configuration that was made a comment, and not a sentence.
+fn is_commented_out(line: &str) -> bool {
+    let Some(text) = line.trim_start().strip_prefix("# ") else {
+        return false;
+    };
+    let text = text.trim_start();
+    let text = text.strip_prefix("- ").unwrap_or(text);
+    let key = text.split(':').next().unwrap_or_default();
+    text.starts_with('{')
+        || text.starts_with("# ")
+        || (text != key && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'))
+}
+
+#[test]
+fn what_is_commented_out_is_right_as_soon_as_it_is_not() {
+    let bed = Bed::new();
+    bed.run(["init", "yard"].iter().chain(&ALL)).succeeded();
+    let written = fs::read_to_string(bed.path("yard/nodepool.yaml")).unwrap();
+    let lines: Vec<&str> = written.lines().collect();
+    let blocks: Vec<std::ops::Range<usize>> = (0..lines.len())
+        .filter(|at| is_commented_out(lines[*at]))
+        .filter(|at| *at == 0 || !is_commented_out(lines[at - 1]))
+        .map(|start| {
+            let rest = lines[start..].iter();
+            start..start + rest.take_while(|line| is_commented_out(line)).count()
+        })
+        .collect();
+    for begin in [
+        "env-vars:",
+        "cpus:",
+        "warm-template:",
+        "zuul-images:",
+        "zookeeper-servers:",
+    ] {
+        let found = blocks
+            .iter()
+            .any(|block| lines[block.start].contains(begin));
+        assert!(found, "no block begins with {begin}");
+    }
+    for block in blocks {
+        let text: String = lines
+            .iter()
+            .enumerate()
+            .map(|(at, line)| match block.contains(&at) {
+                true => format!("{}\n", line.replacen("# ", "", 1)),
+                false => format!("{line}\n"),
+            })
+            .collect();
+        bed.write("yard/nodepool.yaml", &text);
+        let checked = bed.run(["-c", "yard/nodepool.yaml", "config", "check"]);
+        assert_eq!(checked.code, 0, "{}\n{checked:#?}", lines[block].join("\n"));
+    }
+}
+
 #[test]
 fn nothing_is_overwritten_unasked_and_the_key_not_even_then() {
     let bed = Bed::new();

@@ -58,6 +58,7 @@ fn report(
         asked: market.asked,
         next: market.next,
         error: market.error.clone(),
+        has_more: market.has_more,
         passed_over: Vec::new(),
         verdict: ImportVerdict::Asks,
     };
@@ -74,6 +75,7 @@ fn report(
         formats: &policy.formats,
         disks: &imports.disks,
         max_age: imports.max_age,
+        settings: &imports.settings,
         current: current.map(|(_, build, zuul)| (zuul, build.formats.iter().collect())),
         request: request(judge),
         now: judge.now,

@@ -23,6 +23,8 @@ pub struct Market {
     pub error: Option<String>,
     /// The newest first.
     pub offers: Vec<Offer>,
+    /// Zuul may have older ones, which it was not asked for.
+    pub has_more: bool,
     /// Builds that are of no use, by their ids.
     pub bad: BTreeMap<Box<str>, BadBuild>,
 }
@@ -35,6 +37,9 @@ pub struct Offer {
     pub end: Option<Timestamp>,
     /// That it has an artifact for.
     pub formats: BTreeSet<Box<str>>,
+    /// Why what Zuul says of it makes no sense, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flaw: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +48,10 @@ pub struct BadBuild {
     pub since: Timestamp,
     pub until: Timestamp,
     pub reason: String,
+    /// The settings it was tried with. With others it may be of use. Several, since not all stewards need have the
+    /// same ones; empty for any.
+    #[serde(default)]
+    pub under: BTreeSet<Box<str>>,
 }
 
 /// Where a build of ours comes from.
@@ -68,6 +77,8 @@ pub enum Refusal {
     Incomplete { missing: BTreeSet<Box<str>> },
     /// It ended longer ago than `max-age` allows.
     TooOld { age: Duration, limit: Duration },
+    /// What Zuul says of it makes no sense.
+    Flawed { reason: String },
 }
 
 /// What is wanted.
@@ -77,6 +88,8 @@ pub(super) struct Wanted<'w> {
     /// Formats that can be made of each other.
     pub(super) disks: &'w BTreeSet<Box<str>>,
     pub(super) max_age: Option<Duration>,
+    /// As [`BadBuild::under`] has them.
+    pub(super) settings: &'w str,
     /// What is here, and the formats it was fetched in.
     pub(super) current: Option<(&'w ZuulBuild, BTreeSet<&'w str>)>,
     /// Somebody asks for it, since then: what is here is fetched again, and what was bad before is tried.
@@ -154,8 +167,12 @@ fn refusal(
     wanted: &Wanted<'_>,
     missing: Option<&BTreeSet<Box<str>>>,
 ) -> Option<Refusal> {
+    if let Some(reason) = offer.flaw.clone() {
+        return Some(Refusal::Flawed { reason });
+    }
     if let Some(bad) = market.bad.get(&offer.zuul_build)
         && bad.until > wanted.now
+        && (bad.under.is_empty() || bad.under.contains(wanted.settings))
         && wanted.request.is_none_or(|request| request < bad.since)
     {
         return Some(Refusal::Bad {
@@ -219,6 +236,7 @@ mod tests {
             zuul_build: (*uuid).into(),
             end: Some(time(*end)),
             formats: set(formats),
+            flaw: None,
         });
         Market {
             offers: offers.collect(),
@@ -266,6 +284,7 @@ mod tests {
                 formats: &self.formats,
                 disks: &self.disks,
                 max_age: self.max_age.map(Duration::from_secs),
+                settings: "these",
                 current: self
                     .current
                     .as_ref()
@@ -329,6 +348,7 @@ mod tests {
             since: time(900),
             until: time(2000),
             reason: "404".to_owned(),
+            under: set("those these"),
         };
         offers.bad.insert("b".into(), bad);
         let (choice, passed_over) = case("raw").choose(&offers);
@@ -341,6 +361,32 @@ mod tests {
         assert_eq!(asked.choose(&offers).0, take("a", "raw"));
         offers.bad.get_mut("b").unwrap().until = time(999);
         assert_eq!(case("raw").choose(&offers).0, take("b", "raw"));
+    }
+
+    #[test]
+    fn what_was_bad_with_other_settings_is_tried_with_these() {
+        let mut offers = market(&[("b", 20, "raw"), ("a", 10, "raw")]);
+        let mut bad = BadBuild {
+            since: time(900),
+            until: time(2000),
+            reason: "too large".to_owned(),
+            under: set("those"),
+        };
+        offers.bad.insert("b".into(), bad.clone());
+        assert_eq!(case("raw").choose(&offers).0, take("b", "raw"));
+        // As it was written before settings were.
+        bad.under.clear();
+        offers.bad.insert("b".into(), bad);
+        assert_eq!(case("raw").choose(&offers).0, take("a", "raw"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_hides_nothing_else() {
+        let mut offers = market(&[("?", 30, "raw"), ("b", 20, "raw")]);
+        offers.offers[0].flaw = Some("it has no `uuid`".to_owned());
+        let (choice, passed_over) = case("raw").choose(&offers);
+        assert_eq!(choice, take("b", "raw"));
+        assert!(matches!(passed_over[0].why, Refusal::Flawed { .. }));
     }
 
     #[test]

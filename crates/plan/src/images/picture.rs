@@ -64,6 +64,8 @@ pub struct Imports {
     pub max_age: Option<Duration>,
     /// Formats that can be made of each other.
     pub disks: BTreeSet<Box<str>>,
+    /// Says whether two configurations of the import are the same, and nothing else.
+    pub settings: Box<str>,
 }
 
 /// How a provider takes an image.

@@ -179,11 +179,15 @@ impl fmt::Display for Told<'_, ImportReport> {
             asked,
             next,
             error,
+            has_more,
             passed_over,
             verdict,
         } = self.what;
         match verdict {
             ImportVerdict::Asks => f.write_str("Zuul is asked first")?,
+            ImportVerdict::Nothing if *has_more => f.write_str(
+                "none of the newest successful builds of the job can be used, and older ones are not looked at",
+            )?,
             ImportVerdict::Nothing => {
                 f.write_str("Zuul has no successful build of the job that could be used")?;
             }
@@ -239,6 +243,9 @@ impl fmt::Display for Told<'_, Refusal> {
                 Span(*age),
                 Span(*limit)
             ),
+            Refusal::Flawed { reason } => {
+                write!(f, "what Zuul says of it makes no sense: {reason}")
+            }
         }
     }
 }

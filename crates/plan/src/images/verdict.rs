@@ -148,6 +148,9 @@ pub struct ImportReport {
     pub next: Option<Timestamp>,
     /// Why the last question had no answer.
     pub error: Option<String>,
+    /// Whether Zuul may have older builds, which were not looked at.
+    #[serde(default)]
+    pub has_more: bool,
     /// Newer builds that are not taken.
     pub passed_over: Vec<PassedOver>,
     pub verdict: ImportVerdict,

@@ -12,6 +12,7 @@ fn yard() -> Yard {
     yard.policy().origin = Origin::Imported(Imports {
         max_age: None,
         disks: formats(&["qcow2", "raw"]),
+        settings: "these".into(),
     });
     yard.answered().build = false;
     yard.answered().import = true;
@@ -24,6 +25,7 @@ fn offer(yard: &mut Yard, builds: &[&str]) {
         zuul_build: (*uuid).into(),
         end: Some(time(1000.0 + f64::from(place))),
         formats: formats(&["qcow2"]),
+        flaw: None,
     });
     let mut offers: Vec<Offer> = offers.collect();
     offers.reverse();
@@ -63,6 +65,20 @@ fn zuul_is_asked_first_and_then_now_and_again() {
     );
     yard.now += 61.0;
     assert_eq!(yard.actions(), [Action::AskZuul]);
+}
+
+#[test]
+fn that_older_builds_were_not_looked_at_is_told_where_it_matters() {
+    let mut yard = yard();
+    offer(&mut yard, &[]);
+    yard.picture.market.as_mut().unwrap().has_more = true;
+    let told = |yard: &Yard| {
+        let explanation = yard.decide().explanation;
+        explanation.told_at(time(yard.now)).to_string()
+    };
+    assert!(told(&yard).contains("older ones are not looked at"));
+    yard.picture.market.as_mut().unwrap().has_more = false;
+    assert!(!told(&yard).contains("older ones"));
 }
 
 #[test]

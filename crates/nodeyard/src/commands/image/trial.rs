@@ -37,6 +37,12 @@ pub(super) async fn roll_back(registry: &Registry, image: &ImageName) -> anyhow:
         .into_iter();
     let tree = &**registry.tree();
     let state = canary::read(tree, image).await?;
+    if let Some(pinned) = state.pinned {
+        bail!(
+            "image {image} is pinned to {image}-{pinned}, which launches use whatever is rolled back; \
+             `nodeyard image unpin {image}` first, or pin another build"
+        );
+    }
     let taken_back = |key: &BuildKey| {
         let ended = state
             .trials

@@ -1,0 +1,57 @@
+//! How far several downloads are, in one pair of numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nodeyard_image::Meter;
+
+/// Bytes that have come, and that there are; none while that is not known.
+#[derive(Debug, Clone)]
+pub(super) struct Tally(Arc<[(AtomicU64, AtomicU64)]>);
+
+impl Tally {
+    pub(super) fn new(downloads: usize) -> Self {
+        Self((0..downloads).map(|_| Default::default()).collect())
+    }
+
+    /// What a download tells how far it is.
+    pub(super) fn meter(&self, download: usize) -> Meter {
+        let tally = Arc::clone(&self.0);
+        Arc::new(move |done, all| {
+            if let Some((known_done, known_all)) = tally.get(download) {
+                known_done.store(done, Ordering::Relaxed);
+                known_all.store(all.unwrap_or(0), Ordering::Relaxed);
+            }
+        })
+    }
+
+    /// All together; the second number is 0 while it is not known of each.
+    pub(super) fn sum(&self) -> (u64, u64) {
+        let mut sum = (0_u64, Some(0_u64));
+        for (done, all) in &*self.0 {
+            let all = Some(all.load(Ordering::Relaxed)).filter(|all| *all > 0);
+            sum.0 = sum.0.saturating_add(done.load(Ordering::Relaxed));
+            sum.1 = sum.1.zip(all).map(|(sum, all)| sum.saturating_add(all));
+        }
+        (sum.0, sum.1.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_downloads_are_one() {
+        let tally = Tally::new(2);
+        let (first, second) = (tally.meter(0), tally.meter(1));
+        first(10, Some(100));
+        assert_eq!(tally.sum(), (10, 0));
+        second(5, Some(50));
+        assert_eq!(tally.sum(), (15, 150));
+        first(100, Some(100));
+        assert_eq!(tally.sum(), (105, 150));
+        second(6, None);
+        assert_eq!(tally.sum(), (106, 0));
+    }
+}
