@@ -105,10 +105,7 @@ impl Hand<'_> {
         }
     }
 
-    async fn read_request(
-        &self,
-        id: RequestId,
-    ) -> store::Result<Option<(RequestId, NodeRequest)>> {
+    async fn read_request(&self, id: RequestId) -> store::Result<Option<(RequestId, NodeRequest)>> {
         let path = request_path(id)?;
         let Some(record) = ext::get_opt(&**self.tree, &path).await? else {
             return Ok(None);
