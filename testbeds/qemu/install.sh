@@ -16,7 +16,7 @@ mkdir -p "$cache"
 exec 9>"$cache/qemu.lock"
 flock 9
 
-../packages.sh dnsmasq-base iproute2 qemu-system-x86 qemu-utils e2fsprogs kmod openssh-client util-linux >&2
+../packages.sh dnsmasq-base iproute2 ovmf qemu-system-x86 qemu-utils e2fsprogs kmod openssh-client util-linux >&2
 
 if [ ! -d "$guest" ]; then
     rm -rf "$guest.new"

@@ -51,7 +51,7 @@ pub use render::{render, summary};
 pub use schema::schema;
 pub use service::{
     AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, BuilderWebapp, GearmanClient, GearmanListen,
-    GearmanRight, GearmanServer,
+    GearmanRight, GearmanServer, LOCAL_TOKEN,
 };
 pub use size::Size;
 pub use source::{ENVIRONMENT_PREFIX, Environment};

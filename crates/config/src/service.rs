@@ -14,6 +14,10 @@ const BUILDER_PORT: Port = Port(8007);
 const API_RATE: u64 = 100;
 const LOOPBACK: &str = "127.0.0.1";
 
+/// The name of the token that a host makes for itself, which no other may have: what a token asks for is known by
+/// its name.
+pub const LOCAL_TOKEN: &str = "local";
+
 section! {
     /// A gearman job server.
     pub struct GearmanServer (_outer: ()) checked by check_server {
@@ -172,6 +176,17 @@ fn check_api(api: &Api, map: &Map, decoder: &mut Decoder<'_>) {
             .map(|finding| finding.help("set `tls`, or put a proxy with TLS in front"));
     }
     for (index, token) in api.tokens.iter().enumerate() {
+        if token.name.as_str() == LOCAL_TOKEN {
+            decoder
+                .error(
+                    "reserved-name",
+                    token.name.span,
+                    format!(
+                        "`{LOCAL_TOKEN}` is the name of the token that this host makes for itself"
+                    ),
+                )
+                .map(|finding| finding.help("give the token another name"));
+        }
         let earlier = api
             .tokens
             .iter()
@@ -202,7 +217,7 @@ choice! {
 section! {
     /// A token of the API.
     pub struct ApiToken (_outer: ()) checked by check_token {
-        /// Name, for logs.
+        /// Name, by which what it asked for is known; `local` is that of the host's own token.
         "name" [ours] name: Name = required;
         /// The token itself; `token-file` keeps it out of this file.
         "token" [ours secret] token: Option<Secret> = optional;

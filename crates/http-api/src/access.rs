@@ -5,7 +5,8 @@
 //! [`Operator`] or [`Admin`].
 //!
 //! A caller who is confined to a tenant sees and touches only what is that tenant's. What is another's is not there
-//! for it, so that ids tell nothing.
+//! for it, so that ids tell nothing. To leave out the token must not show more than to send it: where there are such
+//! callers, [`Sight`] is [`Sight::Nothing`] without one.
 
 mod local;
 mod rate;
@@ -21,14 +22,14 @@ use axum::http::header;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use nodeyard_config::{AnonymousAccess, ApiRight, Config};
+use nodeyard_config::{AnonymousAccess, Api, ApiRight, Config};
 use nodeyard_model::TenantName;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
-use rate::{Buckets, Key};
+use rate::{Buckets, Key, Stranger};
 use tokens::Tokens;
 
 pub use local::{LocalToken, LocalTokenError};
@@ -71,6 +72,26 @@ impl From<ApiRight> for Right {
     }
 }
 
+/// What there is for somebody of requests, leases, scopes and nodes, which tenants have as their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sight {
+    Everything,
+    /// What is this tenant's.
+    Tenant(TenantName),
+    Nothing,
+}
+
+impl Sight {
+    /// Whether something of this tenant, or of none, is there.
+    pub(crate) fn sees(&self, tenant: Option<&TenantName>) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Tenant(own) => Some(own) == tenant,
+            Self::Nothing => false,
+        }
+    }
+}
+
 /// Who asks, as far as we know.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
@@ -78,13 +99,21 @@ pub(crate) struct Caller {
     pub(crate) name: Option<Arc<str>>,
     /// None may not even look.
     right: Option<Right>,
-    pub(crate) tenant: Option<TenantName>,
+    pub(crate) sight: Sight,
 }
 
 impl Caller {
     /// Whether something of this tenant, or of none, is there for the caller.
     pub(crate) fn sees(&self, tenant: Option<&TenantName>) -> bool {
-        self.tenant.is_none() || self.tenant.as_ref() == tenant
+        self.sight.sees(tenant)
+    }
+
+    /// The one that the caller is confined to.
+    pub(crate) fn tenant(&self) -> Option<&TenantName> {
+        match &self.sight {
+            Sight::Tenant(tenant) => Some(tenant),
+            Sight::Everything | Sight::Nothing => None,
+        }
     }
 
     /// Everybody who got past a handler's first line may at least look.
@@ -96,17 +125,18 @@ impl Caller {
         self.right.is_some_and(|own| own >= right)
     }
 
-    /// As those who hand out nodes know it.
+    /// As those who hand out nodes know it. They know of no [`Sight::Nothing`]: who gets here is an [`Insider`], or has a
+    /// token.
     pub(crate) fn as_lessee(&self) -> nodeyard_lease::Caller {
         nodeyard_lease::Caller {
             name: self.name.as_deref().unwrap_or("anonymous").into(),
-            tenant: self.tenant.clone(),
+            tenant: self.tenant().cloned(),
         }
     }
 
     /// What concerns all tenants is not for a token of one.
     pub(crate) fn concerns_everybody(&self, needed: Right) -> Result<(), Problem> {
-        match &self.tenant {
+        match self.tenant() {
             None => Ok(()),
             Some(tenant) => Err(Problem::forbidden(
                 needed,
@@ -115,6 +145,17 @@ impl Caller {
                 ),
             )),
         }
+    }
+
+    /// The same caller, if it sees anything of what tenants have.
+    pub(crate) fn inside(self) -> Result<Self, Problem> {
+        if self.sight == Sight::Nothing {
+            return Err(Problem::unauthorized(
+                "requests, leases, scopes and nodes belong to tenants here, so looking at them needs a token, \
+                 as in the header `authorization: Bearer TOKEN`",
+            ));
+        }
+        Ok(self)
     }
 
     fn require(self, needed: Right) -> Result<Self, Problem> {
@@ -167,6 +208,19 @@ rights! {
     Admin = Admin;
 }
 
+/// Somebody who may look at what tenants have.
+#[derive(Debug, Clone)]
+pub(crate) struct Insider(pub(crate) Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for Insider {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Reader(caller) = Reader::from_request_parts(parts, state).await?;
+        caller.inside().map(Self)
+    }
+}
+
 /// How long the store may take for what is asked of it. Leases outlast its absence; clients need not.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(30);
 /// The same where a client may want to wait, and somewhat more than it may.
@@ -199,15 +253,7 @@ impl Gate {
 
     fn caller(&self, request: &Request) -> Result<Caller, Problem> {
         let Some(value) = request.headers().get(header::AUTHORIZATION) else {
-            let anonymous = self.config.borrow().api.anonymous;
-            return Ok(Caller {
-                name: None,
-                right: match anonymous {
-                    AnonymousAccess::Read => Some(Right::Read),
-                    AnonymousAccess::None => None,
-                },
-                tenant: None,
-            });
+            return Ok(anonymous(&self.config.borrow().api));
         };
         let token = value.as_bytes();
         let token = match token.get(..7) {
@@ -227,10 +273,27 @@ impl Gate {
         let rate = self.config.borrow().api.rate_limit;
         let key = match (&caller.name, peer) {
             (Some(name), _) => Key::Token(Arc::clone(name)),
-            (None, Some(Peer(address))) => Key::Address(address),
-            (None, None) => Key::Unknown,
+            (None, Some(Peer(address))) => Key::Stranger(Stranger::at(address)),
+            (None, None) => Key::Stranger(Stranger::Unknown),
         };
         self.buckets.take(key, rate)
+    }
+}
+
+/// Somebody without a token.
+fn anonymous(api: &Api) -> Caller {
+    let tenants = api.tokens.iter().any(|token| token.tenant.is_some());
+    Caller {
+        name: None,
+        right: match api.anonymous {
+            AnonymousAccess::Read => Some(Right::Read),
+            AnonymousAccess::None => None,
+        },
+        sight: if tenants {
+            Sight::Nothing
+        } else {
+            Sight::Everything
+        },
     }
 }
 
@@ -248,7 +311,7 @@ pub(crate) async fn check(
             let nobody = Caller {
                 name: None,
                 right: None,
-                tenant: None,
+                sight: Sight::Nothing,
             };
             let problem = gate.admit(&nobody, peer).err().unwrap_or(problem);
             return problem.into_response();

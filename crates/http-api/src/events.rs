@@ -33,6 +33,7 @@ pub(crate) use ring::Resume;
 pub(crate) use stream::body;
 pub(crate) use waiting::Waiting;
 
+use crate::access::Sight;
 use ring::Ring;
 
 /// What a change is about.
@@ -87,7 +88,7 @@ impl Kind {
     }
 
     /// Whether tenants have their own, which others must not see.
-    fn is_tenants(self) -> bool {
+    pub(crate) fn is_tenants(self) -> bool {
         matches!(self, Self::Request | Self::Lease | Self::Scope | Self::Node)
     }
 }
@@ -120,21 +121,20 @@ pub(crate) struct Event {
 }
 
 /// What a listener wants to hear, and may.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Filter {
     /// All if there are none.
     pub(crate) kinds: BTreeSet<Kind>,
     /// Only what is about this, or related to it.
     pub(crate) about: Option<String>,
-    /// Only what is this tenant's, or everybody's.
-    pub(crate) tenant: Option<TenantName>,
+    /// Of what tenants have; the rest is everybody's.
+    pub(crate) sight: Sight,
 }
 
 impl Filter {
     pub(crate) fn wants(&self, event: &Event) -> bool {
         let kind = self.kinds.is_empty() || self.kinds.contains(&event.kind);
-        let visible =
-            self.tenant.is_none() || !event.kind.is_tenants() || self.tenant == event.tenant;
+        let visible = !event.kind.is_tenants() || self.sight.sees(event.tenant.as_ref());
         let about = self.about.as_ref().is_none_or(|about| {
             *event.id == **about || event.related.iter().any(|id| **id == **about)
         });

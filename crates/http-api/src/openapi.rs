@@ -75,8 +75,8 @@ fn info() -> Info {
         .description(Some(
             "Machines for CI, for programs that are not Zuul. A lease gets nodes and keeps them for as long as it is \
              renewed. Lists are paged: `next` is the `cursor` of the next page. Every error is a problem as RFC 9457 \
-             describes it. Reading needs no token unless the configuration says so; a token goes into the header \
-             `authorization: Bearer TOKEN`.",
+             describes it. Reading needs no token unless the configuration says so, or has tokens of tenants and it is \
+             about requests, leases, scopes or nodes. A token goes into the header `authorization: Bearer TOKEN`.",
         ))
         .license(Some(License::new("Apache-2.0")))
         .build()

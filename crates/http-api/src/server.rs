@@ -4,6 +4,7 @@
 //! dropped ([`patient`]), and holds up nobody meanwhile.
 
 mod patient;
+mod renew;
 mod tls;
 
 use std::net::SocketAddr;
@@ -16,13 +17,14 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use nodeyard_api::server;
-use nodeyard_config::{Api, ApiTls};
+use nodeyard_config::Api;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Peer;
 use patient::Patient;
+use renew::Renewal;
 
 pub use tls::TlsError;
 
@@ -50,13 +52,17 @@ pub enum BindError {
 /// A port, and TLS where it is configured.
 pub(crate) struct Listener {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Renewal>,
 }
 
 impl Listener {
     pub(crate) async fn bind(api: &Api) -> Result<Self, BindError> {
         let tls = match &api.tls {
-            Some(files) => Some(acceptor(files.clone()).await.map_err(BindError::Tls)?),
+            Some(files) => Some(
+                Renewal::begin(files.clone())
+                    .await
+                    .map_err(BindError::Tls)?,
+            ),
             None => None,
         };
         raise_file_limit();
@@ -76,15 +82,24 @@ impl Listener {
 
     /// Answers until `shutdown`, then finishes the answers under way.
     pub(crate) async fn serve(self, router: Router, shutdown: CancellationToken) {
+        let Self { listener, tls } = self;
         let router = TowerToHyperService::new(router);
-        server::accept(&self.listener, CONNECTIONS, &shutdown, |stream, peer| {
+        let current = tls.as_ref().map(Renewal::subscribe);
+        let serving = server::accept(&listener, CONNECTIONS, &shutdown, |stream, peer| {
             let service = From {
                 peer: Peer(peer.ip()),
                 router: router.clone(),
             };
-            connect(stream, self.tls.clone(), service, shutdown.clone())
-        })
-        .await;
+            let tls = current.as_ref().map(|current| current.borrow().clone());
+            connect(stream, tls, service, shutdown.clone())
+        });
+        match tls {
+            None => serving.await,
+            Some(renewal) => tokio::select! {
+                () = serving => {}
+                () = renewal.run() => {}
+            },
+        }
     }
 }
 
@@ -103,12 +118,6 @@ fn raise_file_limit() {
             tracing::warn!(%error, "the limit of open files cannot be raised");
         }
     }
-}
-
-/// Reads the files on a thread that may wait.
-async fn acceptor(files: ApiTls) -> Result<TlsAcceptor, TlsError> {
-    let reading = tokio::task::spawn_blocking(move || tls::acceptor(&files));
-    reading.await.map_err(|_| TlsError::Stopped)?
 }
 
 async fn connect(

@@ -6,7 +6,7 @@
 //! ```text
 //! <directory>/machines/<id>.json     whose it is, what it takes, which process runs it
 //!                      <id>.lock     held by the process that runs it, from its first moment on
-//!                      <id>/         disk.qcow2, seed.img, console.log, qemu.log, qmp.sock
+//!                      <id>/         disk.qcow2, seed.img, console.log, qemu.log, qmp.sock, variables.fd of a firmware
 //!             uploads/<id>.json      an image of ours: whose it is, and whether it is complete
 //!                     <id>.qcow2     its bytes; never without the description
 //!             templates/             saved memory that machines continue from, for labels with `warm-template`
@@ -32,7 +32,7 @@ pub use host::{Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, Upload
 pub use local::{LocalHost, ProcessIdentity};
 pub use nodeyard_driver_common::LabelImage;
 pub use options::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, Network, Options, PoolOptions,
-    Reach,
+    CloudImageOptions, DiskImageOptions, Firmware, ImageChoice, LabelOptions, Network, Options,
+    PoolOptions, Reach,
 };
 pub use recipe::{DiskFormat, Kernel, Recipe, Seed};

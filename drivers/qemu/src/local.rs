@@ -114,6 +114,7 @@ impl LocalHost {
             .prepare(&self.options, machine, &mut recipe, engine, &directory)
             .await;
         disk::make_overlay(&directory, &recipe).await?;
+        disk::copy_variables(&directory, &self.options)?;
         let seed = seed::image(machine, &recipe.seed).map_err(failed)?;
         fs::write(directory.join(seed::SEED), seed).map_err(failed)?;
         let arguments = arguments::machine(&self.options, machine, &recipe, engine, beginning);

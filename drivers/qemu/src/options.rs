@@ -19,7 +19,7 @@ pub struct Options {
     pub architecture: Box<str>,
     pub machine: Option<Box<str>>,
     pub accelerator: Accelerator,
-    pub firmware: Option<PathBuf>,
+    pub firmware: Option<Firmware>,
     pub network: Network,
     pub boot_timeout: Duration,
     pub cloud_images: Vec<CloudImageOptions>,
@@ -28,6 +28,14 @@ pub struct Options {
     /// How long a guest has to shut down, and then QEMU to end.
     pub stop_grace: Duration,
     pub poll: Poll,
+}
+
+/// What runs first in a guest, in place of QEMU's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firmware {
+    pub image: PathBuf,
+    /// Where it is split, what it may write to; each guest has a copy.
+    pub variables: Option<PathBuf>,
 }
 
 /// How guests reach the network and are reached.
@@ -141,7 +149,7 @@ impl Options {
             architecture,
             machine: section.machine.as_deref().map(Into::into),
             accelerator: section.accelerator,
-            firmware: path(section.firmware.as_ref())?,
+            firmware: firmware(section)?,
             network: network(section)?,
             boot_timeout: *section.boot_timeout,
             cloud_images: section
@@ -159,6 +167,12 @@ impl Options {
             },
             owner,
         })
+    }
+
+    /// Whether guests have variables of their firmware.
+    pub(crate) fn has_variables(&self) -> bool {
+        let firmware = self.firmware.as_ref();
+        firmware.is_some_and(|firmware| firmware.variables.is_some())
     }
 
     pub(crate) fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
@@ -221,6 +235,12 @@ pub(crate) fn host_architecture() -> &'static str {
         "powerpc64" => "ppc64",
         same => same,
     }
+}
+
+fn firmware(section: &Qemu) -> Result<Option<Firmware>, Error> {
+    let variables = path(section.firmware_variables.as_ref())?;
+    let image = path(section.firmware.as_ref())?;
+    Ok(image.map(|image| Firmware { image, variables }))
 }
 
 fn network(section: &Qemu) -> Result<Network, Error> {
@@ -370,12 +390,16 @@ mod tests {
     #[test]
     fn paths_do_not_depend_on_where_qemu_runs() {
         let options = options(
-            "  directory: vms\n  firmware: fw.fd\n  binary: bin/qemu\n  cloud-images: [{name: l, path: l.raw}]\n",
+            "  directory: vms\n  firmware: fw.fd\n  firmware-variables: vars.fd\n  binary: bin/qemu\n  cloud-images: [{name: l, path: l.raw}]\n",
         )
         .unwrap();
         let here = std::env::current_dir().unwrap();
         assert_eq!(options.directory, here.join("vms"));
-        assert_eq!(options.firmware, Some(here.join("fw.fd")));
+        let firmware = Firmware {
+            image: here.join("fw.fd"),
+            variables: Some(here.join("vars.fd")),
+        };
+        assert_eq!(options.firmware, Some(firmware));
         assert_eq!(Path::new(&*options.binary), here.join("bin/qemu"));
         let image = options.cloud_image("l").unwrap();
         assert_eq!(image.choice, ImageChoice::Path(here.join("l.raw")));

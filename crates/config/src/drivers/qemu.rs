@@ -20,7 +20,7 @@ choice! {
 
 section! {
     /// Virtual machines on this host.
-    pub struct Qemu (outer: ProviderCommon) checked by check_network {
+    pub struct Qemu (outer: ProviderCommon) checked by check_provider {
         /// Program to run; found by architecture when absent.
         "binary" [ours] binary: Option<String> = optional;
         /// Architecture of the guests; the host's when absent.
@@ -31,6 +31,8 @@ section! {
         "accelerator" [ours] accelerator: Accelerator = default(Accelerator::Auto);
         /// Firmware image; QEMU's default when absent.
         "firmware" [ours] firmware: Option<String> = optional;
+        /// Variables of a firmware that has them in a second file, of which each guest gets a copy.
+        "firmware-variables" [ours] firmware_variables: Option<String> = optional;
         /// Where overlays, seeds and consoles are kept; below `state-dir` when absent.
         "directory" [ours] directory: Option<String> = optional;
         /// How guests reach the network; `user` forwards an SSH port.
@@ -54,7 +56,14 @@ section! {
     }
 }
 
-fn check_network(qemu: &Qemu, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_provider(qemu: &Qemu, map: &Map, decoder: &mut Decoder<'_>) {
+    if let (Some(entry), None) = (map.set("firmware-variables"), &qemu.firmware) {
+        decoder.error(
+            "missing-key",
+            entry.key_span,
+            "`firmware-variables` needs `firmware`",
+        );
+    }
     if qemu.network == QemuNetwork::Bridge && qemu.bridge.is_none() {
         decoder.error(
             "missing-key",

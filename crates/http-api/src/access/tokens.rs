@@ -5,14 +5,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use nodeyard_config::{Api, ApiToken, Config};
+use nodeyard_config::{Api, ApiToken, Config, LOCAL_TOKEN};
 use nodeyard_model::TenantName;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use tokio::sync::watch;
 use tracing::{error, warn};
 
-use super::{Caller, LocalToken, Right};
+use super::{Caller, LocalToken, Right, Sight};
 use crate::problem::Problem;
 
 /// A token that is easier to guess than this is probably a mistake.
@@ -25,7 +25,7 @@ struct Known {
     digest: [u8; 32],
     name: Arc<str>,
     right: Right,
-    tenant: Option<TenantName>,
+    sight: Sight,
     expires: Option<jiff::Timestamp>,
 }
 
@@ -45,9 +45,9 @@ impl Tokens {
         if let Some(local) = local {
             known.push(Known {
                 digest: digest(local.reveal().as_bytes()),
-                name: "local".into(),
+                name: LOCAL_TOKEN.into(),
                 right: Right::Admin,
-                tenant: None,
+                sight: Sight::Everything,
                 expires: None,
             });
         }
@@ -74,7 +74,7 @@ impl Tokens {
         Ok(Caller {
             name: Some(Arc::clone(&known.name)),
             right: Some(known.right),
-            tenant: known.tenant.clone(),
+            sight: known.sight.clone(),
         })
     }
 }
@@ -120,7 +120,10 @@ fn configured(token: &ApiToken) -> Option<Known> {
         digest: digest(text.as_bytes()),
         name: name.into(),
         right: token.right.into(),
-        tenant: token.tenant.as_deref().map(TenantName::from),
+        sight: match token.tenant.as_deref() {
+            Some(tenant) => Sight::Tenant(TenantName::from(tenant)),
+            None => Sight::Everything,
+        },
         expires: token.expires.as_ref().map(|expires| expires.0),
     })
 }

@@ -53,7 +53,7 @@ pub(crate) async fn show_info(
         caller: Whoami {
             token: caller.name.as_deref().map(str::to_owned),
             right: caller.right(),
-            tenant: caller.tenant.as_ref().map(ToString::to_string),
+            tenant: caller.tenant().map(ToString::to_string),
         },
     }))
 }

@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::refusal::refused;
 use super::requests::{Explanation, explain};
-use crate::access::{Caller, Reader, Requestor, Right};
+use crate::access::{Caller, Insider, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Follow, Kind, Subject};
@@ -32,7 +32,7 @@ const MOST_WAIT: u64 = 60;
 /// Who may look at a lease is decided by its tenant; who may touch it must be its requestor, or of its tenant, or an
 /// operator.
 fn may_use(caller: &Caller, lease: &lease::Lease) -> bool {
-    let own = caller.tenant.is_some() || caller.name.as_deref() == Some(&*lease.requestor);
+    let own = caller.tenant().is_some() || caller.name.as_deref() == Some(&*lease.requestor);
     caller.may(Right::Operate) || own && caller.may(Right::Request)
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct LeaseQuery {
 )]
 pub(crate) async fn list_leases(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Query(query): Query<LeaseQuery>,
 ) -> Result<Answer<Page<Lease>>> {
     let place = Place::new(query.limit, query.cursor.as_deref())?;
@@ -128,7 +128,7 @@ impl WaitQuery {
 )]
 pub(crate) async fn show_lease(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Named(id): Named<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Answer<Lease>> {
@@ -240,7 +240,7 @@ pub(super) async fn end(app: &App, caller: &Caller, id: LeaseId) -> Result<Answe
 )]
 pub(crate) async fn explain_lease(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Named(id): Named<String>,
 ) -> Result<Answer<Explanation>> {
     let id = lease_id(&id)?;

@@ -10,7 +10,7 @@ use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::{Caller, Reader};
+use crate::access::{Caller, Insider};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Kind, Subject};
@@ -159,7 +159,7 @@ impl NodeQuery {
 )]
 pub(crate) async fn list_nodes(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Query(query): Query<NodeQuery>,
 ) -> Result<Answer<Page<Node>>> {
     let place = Place::new(query.limit, query.cursor.as_deref())?;
@@ -186,7 +186,7 @@ pub(crate) async fn list_nodes(
 )]
 pub(crate) async fn show_node(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Named(id): Named<String>,
 ) -> Result<Answer<Node>> {
     let item = find(&app, &caller, &id)?;

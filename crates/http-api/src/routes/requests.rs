@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::leases::{self, Lease, WaitQuery};
-use crate::access::{Caller, Reader, Requestor};
+use crate::access::{Caller, Insider, Requestor};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Kind, Subject};
@@ -153,7 +153,7 @@ impl RequestQuery {
 )]
 pub(crate) async fn list_requests(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Query(query): Query<RequestQuery>,
 ) -> Result<Answer<Page<Request>>> {
     let place = Place::new(query.limit, query.cursor.as_deref())?;
@@ -184,7 +184,7 @@ pub(crate) async fn list_requests(
 )]
 pub(crate) async fn show_request(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Named(id): Named<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Answer<Request>> {
@@ -257,13 +257,13 @@ pub(crate) struct Explanation {
 )]
 pub(crate) async fn explain_request(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Named(id): Named<String>,
 ) -> Result<Answer<Explanation>> {
     let unknown = || Problem::not_found(format!("nothing is known of a request {id:?}"));
     let request: RequestId = id.parse().map_err(|_| unknown())?;
     // Of what has ended it is not known whose it was.
-    if caller.tenant.is_some() {
+    if caller.tenant().is_some() {
         find(&app, &caller, request).await?;
     }
     explain(&app, request).await?.ok_or_else(unknown)

@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::leases::Renewal;
 use super::refusal::refused;
-use crate::access::{Caller, Reader, Requestor, Right};
+use crate::access::{Caller, Insider, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Follow, Kind, Subject};
@@ -93,7 +93,7 @@ impl Scope {
 )]
 pub(crate) async fn list_scopes(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Scope>>> {
     let place = Place::new(query.limit, query.cursor.as_deref())?;
@@ -194,7 +194,7 @@ impl TenantQuery {
 )]
 pub(crate) async fn show_scope(
     State(app): State<App>,
-    Reader(caller): Reader,
+    Insider(caller): Insider,
     Named(name): Named<String>,
     Query(query): Query<TenantQuery>,
 ) -> Result<Answer<Scope>> {
@@ -219,7 +219,7 @@ async fn find(app: &App, caller: &Caller, name: &str, query: &TenantQuery) -> Re
 async fn own(app: &App, caller: &Caller, name: &str, query: &TenantQuery) -> Result<ScopeStatus> {
     let status = find(app, caller, name, query).await?;
     if let ScopeStatus::Own { scope, .. } = &status {
-        let own = caller.tenant.is_some() || caller.name.as_deref() == Some(&*scope.owner);
+        let own = caller.tenant().is_some() || caller.name.as_deref() == Some(&*scope.owner);
         if !own && !caller.may(Right::Operate) {
             return Err(Problem::forbidden(
                 Right::Operate,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nodeyard_http_api::LocalToken;
 use nodeyard_model::NodeState;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bed::{
     ACME, ADMIN, ALICE, Bed, OPERATOR, OTHER, READER, Store, configuration, eventually, node,
@@ -155,7 +155,7 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
         assert_eq!(ids(&acme, path).await, [own], "{path}");
         assert_eq!(ids(&other, path).await, [""; 0], "{path}");
     }
-    assert_eq!(ids(&bed.client(), "/nodes").await.len(), 2);
+    assert_eq!(ids(&bed.by(READER), "/nodes").await.len(), 2);
     for path in [
         format!("/leases/{id}"),
         format!("/leases/{id}/explanation"),
@@ -214,6 +214,63 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
     // All that the other tenant has heard is its own.
     let event = heard.until(|event| event.kind == "scope").await;
     assert_eq!(event.data["object"]["tenant"], "other");
+}
+
+#[tokio::test]
+async fn without_a_token_nothing_is_seen_of_tenants() {
+    let bed = Bed::new().await;
+    let _hand = Hand::new(&bed.registry);
+    let nobody = bed.client();
+    let mut heard = nobody.events("").await;
+    let body = json!({"labels": ["small"], "scope": "secret-name"});
+    let lease = bed.by(ACME).post("/requests", &body).await.is(201);
+    let id = lease["id"].as_str().unwrap();
+    let path = format!("/leases/{id}?wait=60");
+    let lease = bed.by(ACME).get(&path).await.is(200);
+    let node = lease["nodes"][0]["id"].as_str().unwrap();
+    let request = lease["request"].as_str().unwrap();
+
+    // Every path of the document is either closed or tells nothing of it.
+    let document: Value = serde_json::from_str(&nodeyard_http_api::openapi_json()).unwrap();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path.strip_prefix("/api/v1").unwrap();
+        if item.get("get").is_none() || path == "/events" {
+            continue;
+        }
+        let own = match path.split('/').nth(1).unwrap() {
+            "leases" => Some(id),
+            "nodes" => Some(node),
+            "requests" => Some(request),
+            "scopes" => Some("secret-name"),
+            _ => None,
+        };
+        let name = own.unwrap_or("cloud");
+        let filled = path.replace("{id}", name).replace("{name}", name);
+        let answer = nobody.get(&filled).await;
+        if own.is_some() {
+            answer.problem(401, "unauthorized");
+            continue;
+        }
+        assert!(matches!(answer.status, 200 | 404), "{path}: {answer:?}");
+        for secret in ["acme", "secret-name", id, node, request] {
+            assert!(!answer.body.contains(secret), "{path}: {answer:?}");
+        }
+    }
+
+    // Nor is it told as an event; who waits for one is told why in vain.
+    bed.by(OPERATOR).put("/drains/label/small").await.is(201);
+    assert_eq!(heard.next().await.kind, "drain");
+    for kind in ["node", "drain,lease", "scope", "request"] {
+        let answer = nobody.get(&format!("/events?kind={kind}")).await;
+        answer.problem(401, "unauthorized");
+    }
+
+    // Where there are no tenants, everybody may look.
+    let mut config = configuration("");
+    config.api.tokens.retain(|token| token.tenant.is_none());
+    bed.config.send_replace(Arc::new(config));
+    let shown = nobody.get(&format!("/nodes/{node}")).await.is(200);
+    assert_eq!(shown["tenant"], "acme");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use nodeyard_store::registry::Patience;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::bed::{ALICE, Bed, OPERATOR, at, node};
+use crate::bed::{ALICE, Bed, OPERATOR, READER, at, node};
 use crate::client::Event;
 use crate::hand::Hand;
 
@@ -22,7 +22,7 @@ fn about(id: &str) -> impl Fn(&Event) -> bool {
 #[tokio::test]
 async fn a_node_is_followed_from_its_first_moment_to_its_last() {
     let bed = Bed::new().await;
-    let mut events = bed.client().events("?kind=node").await;
+    let mut events = bed.by(READER).events("?kind=node").await;
     let id = new_node(&bed).await;
     let event = events.until(about(&id)).await;
     assert_eq!(event.kind, "node");
@@ -54,7 +54,7 @@ async fn a_node_is_followed_from_its_first_moment_to_its_last() {
 async fn everything_that_changes_is_told() {
     let bed = Bed::new().await;
     let _hand = Hand::new(&bed.registry);
-    let mut events = bed.client().events("").await;
+    let mut events = bed.by(READER).events("").await;
     let operator = bed.by(OPERATOR);
     let body = json!({"labels": ["small"], "scope": "mine"});
     let lease = bed.by(ALICE).post("/requests", &body).await.is(201);
@@ -115,7 +115,7 @@ async fn filters_leave_out_the_rest() {
         .is(200);
     let node = lease["nodes"][0]["id"].as_str().unwrap();
     let mut events = bed
-        .client()
+        .by(READER)
         .events(&format!("?kind=node,lease&about={node}"))
         .await;
     new_node(&bed).await;
@@ -143,17 +143,17 @@ async fn filters_leave_out_the_rest() {
 #[tokio::test]
 async fn who_comes_back_hears_what_was_missed() {
     let bed = Bed::new().await;
-    let mut events = bed.client().events("?kind=node").await;
+    let mut events = bed.by(READER).events("?kind=node").await;
     let first = new_node(&bed).await;
     let seen = events.until(about(&first)).await;
     drop(events);
     let missed = new_node(&bed).await;
     for again in [
-        bed.client()
+        bed.by(READER)
             .with("last-event-id", &seen.id)
             .events("?kind=node")
             .await,
-        bed.client()
+        bed.by(READER)
             .events(&format!("?kind=node&last_event_id={}", seen.id))
             .await,
     ] {
@@ -167,7 +167,7 @@ async fn who_comes_back_hears_what_was_missed() {
 async fn who_missed_too_much_is_told_to_list_again() {
     let bed = Bed::new().await;
     for id in ["1-1", "nonsense", "", "ffffffffffffffff-ffffffffffffffff"] {
-        let client = bed.client().with("last-event-id", id);
+        let client = bed.by(READER).with("last-event-id", id);
         let mut events = client.events("?kind=node").await;
         let reset = events.next().await;
         assert_eq!(reset.kind, "reset", "{id}");
@@ -175,7 +175,7 @@ async fn who_missed_too_much_is_told_to_list_again() {
         let new = new_node(&bed).await;
         let event = events.until(about(&new)).await;
         assert_eq!(event.data["change"], "created");
-        let client = bed.client().with("last-event-id", &reset.id);
+        let client = bed.by(READER).with("last-event-id", &reset.id);
         let mut events = client.events("?kind=node").await;
         events.until(about(&new)).await;
     }
@@ -186,7 +186,7 @@ async fn two_thousand_listeners_hear_the_same() {
     let bed = Bed::new().await;
     let mut listeners = Vec::new();
     for _ in 0..2000 {
-        listeners.push(bed.client().events("?kind=node").await);
+        listeners.push(bed.by(READER).events("?kind=node").await);
     }
     let id = new_node(&bed).await;
     for listener in &mut listeners {
@@ -194,7 +194,7 @@ async fn two_thousand_listeners_hear_the_same() {
         assert_eq!(event.data["change"], "created");
     }
     // They do not keep others from being answered.
-    bed.client().get("/info").await.is(200);
+    bed.by(READER).get("/info").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,9 +202,9 @@ async fn who_does_not_read_holds_up_nobody() {
     let bed = Bed::new().await;
     let mut sleepers = Vec::new();
     for _ in 0..20 {
-        sleepers.push(bed.client().events("").await);
+        sleepers.push(bed.by(READER).events("").await);
     }
-    let mut events = bed.client().events("?kind=node").await;
+    let mut events = bed.by(READER).events("?kind=node").await;
     // More than fits into the buffers on the way.
     let mut large = node("small", NodeState::Ready);
     large.comment = Some("x".repeat(100_000).into());
@@ -221,13 +221,13 @@ async fn who_does_not_read_holds_up_nobody() {
 #[tokio::test]
 async fn streams_end_with_the_server() {
     let mut bed = Bed::new().await;
-    let mut events = bed.client().events("").await;
+    let mut events = bed.by(READER).events("").await;
     let alice = bed.by(ALICE);
     let body = json!({"labels": ["x"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let path = format!("/leases/{}?wait=60", lease["id"].as_str().unwrap());
     let mut waiting = tokio::net::TcpStream::connect(bed.address).await.unwrap();
-    let head = format!("GET /api/v1{path} HTTP/1.0\r\n\r\n");
+    let head = format!("GET /api/v1{path} HTTP/1.0\r\nauthorization: Bearer {READER}\r\n\r\n");
     waiting.write_all(head.as_bytes()).await.unwrap();
     bed.shutdown.cancel();
     let task = bed.task.take().unwrap();

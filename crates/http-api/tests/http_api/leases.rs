@@ -32,7 +32,7 @@ async fn nodes_are_asked_for_used_and_given_back() {
     let node = nodes[0]["id"].as_str().unwrap().to_owned();
 
     // Others see it, but not how to get in.
-    let seen = bed.client().get(&format!("/leases/{id}")).await.is(200);
+    let seen = bed.by(READER).get(&format!("/leases/{id}")).await.is(200);
     assert_eq!(seen["nodes"][0]["connection"], json!(null));
     let path = format!("/nodes/{node}/connection");
     bed.client().get(&path).await.problem(401, "unauthorized");
@@ -67,7 +67,7 @@ async fn nodes_are_asked_for_used_and_given_back() {
         .await
         .problem(409, "conflict");
     eventually("its node is used", async || {
-        let node = bed.client().get(&format!("/nodes/{node}")).await;
+        let node = bed.by(READER).get(&format!("/nodes/{node}")).await;
         node.json()["state"] == "used"
     })
     .await;
@@ -83,7 +83,11 @@ async fn a_request_that_waits_is_taken_back() {
     // Nobody serves it; the answer comes when the time is over.
     let lease = alice.get(&format!("/leases/{id}?wait=1")).await.is(200);
     assert_eq!(lease["phase"], "waiting");
-    let requests = bed.client().get("/requests?state=requested").await.is(200);
+    let requests = bed
+        .by(READER)
+        .get("/requests?state=requested")
+        .await
+        .is(200);
     let request = &requests["items"][0];
     assert_eq!(request["lease"], id);
     let request = request["id"].as_str().unwrap();
@@ -123,7 +127,7 @@ async fn a_request_is_known_after_its_nodes_were_taken() {
     assert_eq!(found["state"], "fulfilled");
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
     eventually("the record of the request is gone", async || {
-        let left = bed.client().get("/requests").await.is(200);
+        let left = bed.by(READER).get("/requests").await.is(200);
         left["items"] == json!([])
     })
     .await;
@@ -150,7 +154,7 @@ async fn what_is_sent_twice_happens_once() {
         .post("/requests", &other)
         .await
         .problem(409, "conflict");
-    let leases = bed.client().get("/leases").await.is(200);
+    let leases = bed.by(READER).get("/leases").await.is(200);
     assert_eq!(leases["items"].as_array().unwrap().len(), 1);
     // Somebody else's key is another one.
     let bob = bed.by(BOB).with("idempotency-key", "6f0a2f0e");
@@ -223,7 +227,7 @@ async fn nodes_that_nobody_leases_are_changed_as_the_command_line_does() {
     let _lock = lock.await.unwrap().held().unwrap();
     let operator = bed.by(OPERATOR);
     eventually("both are there", async || {
-        bed.client().get("/nodes").await.json()["items"]
+        bed.by(READER).get("/nodes").await.json()["items"]
             .as_array()
             .unwrap()
             .len()
@@ -265,7 +269,7 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     let id = lease["id"].as_str().unwrap();
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
 
-    let shown = bed.client().get("/scopes/afternoon").await.is(200);
+    let shown = bed.by(READER).get("/scopes/afternoon").await.is(200);
     assert_eq!(shown["leases"], json!([id]));
     assert_eq!(shown["provider"], "cloud");
     let path = "/scopes/afternoon/inventory";
@@ -296,7 +300,7 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     })
     .await;
     eventually("it is gone", async || {
-        bed.client().get("/scopes/afternoon").await.status == 404
+        bed.by(READER).get("/scopes/afternoon").await.status == 404
     })
     .await;
 }

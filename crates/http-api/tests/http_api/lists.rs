@@ -3,7 +3,7 @@
 use nodeyard_model::{Component, ComponentKind, NodeState, PoolComponent, ProviderName};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, OPERATOR, eventually, node};
+use crate::bed::{Bed, OPERATOR, READER, eventually, node};
 
 fn names(page: &Value, key: &str) -> Vec<String> {
     let items = page["items"].as_array().unwrap();
@@ -32,14 +32,14 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
         all.push(id.to_string());
     }
     eventually("all are there", async || {
-        let page = bed.client().get("/nodes").await.is(200);
+        let page = bed.by(READER).get("/nodes").await.is(200);
         names(&page, "id").len() == 25
     })
     .await;
     let mut seen = Vec::new();
     let mut path = "/nodes?limit=10".to_owned();
     loop {
-        let page = bed.client().get(&path).await.is(200);
+        let page = bed.by(READER).get(&path).await.is(200);
         seen.extend(names(&page, "id"));
         // One that was seen goes, one that comes is last.
         let gone = seen[0].parse().unwrap();
@@ -57,7 +57,7 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
     }
     assert_eq!(seen, all);
     let used = bed
-        .client()
+        .by(READER)
         .get("/nodes?state=in-use&limit=2")
         .await
         .is(200);
@@ -68,7 +68,11 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
         "provider=elsewhere",
         "request=200-0000000001",
     ] {
-        let none = bed.client().get(&format!("/nodes?{nothing}")).await.is(200);
+        let none = bed
+            .by(READER)
+            .get(&format!("/nodes?{nothing}"))
+            .await
+            .is(200);
         assert_eq!(none, json!({"items": [], "next": null}));
     }
 }
@@ -97,7 +101,7 @@ async fn where_nodes_come_from_is_told() {
     eventually("all are there", async || {
         let components = bed.client().get("/components").await.is(200);
         let pools = bed.client().get("/pools").await.is(200);
-        let nodes = bed.client().get("/nodes").await.is(200);
+        let nodes = bed.by(READER).get("/nodes").await.is(200);
         names(&components, "kind") == ["builder", "launcher"]
             && names(&pools, "name") == ["main"]
             && names(&nodes, "id").len() == 2
@@ -162,12 +166,12 @@ async fn drains_begin_and_end() {
 async fn requests_are_explained() {
     let bed = Bed::new().await;
     let path = "/requests/200-0000000007/explanation";
-    let told = bed.client().get(path).await.is(200);
+    let told = bed.by(READER).get(path).await.is(200);
     assert_eq!(
         told,
         json!({"text": "it waits for room\n", "reasons": {"next": "room"}})
     );
-    bed.client()
+    bed.by(READER)
         .get("/requests/200-0000000008/explanation")
         .await
         .problem(404, "not-found");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bed::{ADMIN, ALICE, Bed};
+use crate::bed::{ADMIN, ALICE, Bed, READER};
 
 #[tokio::test]
 async fn a_wrong_body_is_pointed_at() {
@@ -66,7 +66,10 @@ async fn a_wrong_body_is_pointed_at() {
         )
         .await;
     assert!(unknown.body.contains("unknown field `lables`"));
-    assert_eq!(bed.client().get("/leases").await.json()["items"], json!([]));
+    assert_eq!(
+        bed.by(READER).get("/leases").await.json()["items"],
+        json!([])
+    );
 }
 
 #[tokio::test]
@@ -193,7 +196,7 @@ async fn wrong_parameters_are_named() {
         ("/requests/200-0000000001?wait=61", "wait"),
         ("/requests/200-0000000001?wait=x", "wait"),
     ] {
-        let problem = bed.client().get(path).await.problem(400, "bad-request");
+        let problem = bed.by(READER).get(path).await.problem(400, "bad-request");
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains(named), "{path}: {detail}");
     }

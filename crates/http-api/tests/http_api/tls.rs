@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::bed::{Bed, Store, configuration};
+use crate::bed::{Bed, Store, configuration, eventually};
 use crate::client::raw;
 
 fn connector(ca: &Path, identity: Option<&Identity>) -> TlsConnector {
@@ -91,6 +91,24 @@ async fn the_server_shows_its_certificate_and_may_ask_for_the_clients() {
         let answer = get(&closed, &connector(&files.ca, stranger)).await;
         assert!(!answer.is_ok_and(|answer| answer.contains("200")));
     }
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_taken_without_a_restart() {
+    let store = Store::new();
+    let old = Certificates::create(&store.directory.path().join("old")).unwrap();
+    let new = Certificates::create(&store.directory.path().join("new")).unwrap();
+    let bed = bed(&store, tls(&old.server, None)).await;
+    get(&bed, &connector(&old.ca, None)).await.unwrap();
+    // As who renews them does: written aside, and moved one after the other.
+    std::fs::rename(&new.server.cert, &old.server.cert).unwrap();
+    std::fs::rename(&new.server.key, &old.server.key).unwrap();
+    let client = connector(&new.ca, None);
+    eventually("the new certificate is shown", async || {
+        get(&bed, &client).await.is_ok()
+    })
+    .await;
+    assert!(get(&bed, &connector(&old.ca, None)).await.is_err());
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_testbeds::ZooKeeperServer;
 use serde_json::json;
 
-use crate::bed::{ALICE, Bed, configuration};
+use crate::bed::{ALICE, Bed, READER, configuration};
 use crate::hand::Hand;
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn nodes_are_had_by_way_of_zookeeper() {
     let bed = Bed::on(client.clone(), configuration(""), None).await;
     let _hand = Hand::new(&bed.registry);
     let alice = bed.by(ALICE);
-    let mut events = bed.client().events("?kind=lease").await;
+    let mut events = bed.by(READER).events("?kind=lease").await;
     let body = json!({"labels": ["small"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
@@ -33,7 +33,7 @@ async fn nodes_are_had_by_way_of_zookeeper() {
 
     // Without the store one may still look at what was last heard of, and is not left waiting for the rest.
     server.pause();
-    bed.client().get("/nodes").await.is(200);
+    bed.by(READER).get("/nodes").await.is(200);
     alice
         .post("/requests", &body)
         .await

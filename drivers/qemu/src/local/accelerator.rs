@@ -114,7 +114,10 @@ fn circumstances(options: &Options) -> String {
         processor("flags"),
         age(find_program(&options.binary)),
         options.machine,
-        age(options.firmware.clone()),
+        age(options
+            .firmware
+            .as_ref()
+            .map(|firmware| firmware.image.clone())),
         age(kernel(options).map(Into::into)),
     )
 }

@@ -8,16 +8,19 @@ use std::path::Path;
 use serde_json::json;
 
 use super::console::CONSOLE;
-use super::disk::DISK;
+use super::disk::{DISK, VARIABLES};
 use super::qmp::SOCKET;
 use super::seed::SEED;
 use super::template::MEMORY;
 use crate::host::Machine;
-use crate::options::{Network, Options};
+use crate::options::{Firmware, Network, Options};
 use crate::recipe::Recipe;
 
 /// The two arguments by which a process is known as that of a machine.
 pub(super) const MARK: &str = "-name";
+
+/// Memory for firmware: its code in the first unit, its variables in the second.
+const FLASH: &str = "if=pflash,format=raw";
 
 /// How a machine comes to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +46,8 @@ impl Engine {
     }
 }
 
-/// What all guests of a provider have in common, the ones of trials included.
+/// What all guests of a provider have in common, the ones of trials included. Those have no variables of a firmware,
+/// which then forgets what it would write there.
 pub(super) fn base(options: &Options, engine: Engine) -> Vec<String> {
     let mut arguments = Arguments::default();
     arguments.flag("-nodefaults").flag("-no-user-config");
@@ -55,8 +59,22 @@ pub(super) fn base(options: &Options, engine: Engine) -> Vec<String> {
     if let Some(cpu) = cpu(&options.architecture, engine) {
         arguments.pair("-cpu", cpu);
     }
-    if let Some(firmware) = &options.firmware {
-        arguments.path("-bios", firmware);
+    match &options.firmware {
+        Some(Firmware {
+            image,
+            variables: Some(_),
+        }) => {
+            let image = image.to_string_lossy().replace(',', ",,");
+            arguments.pair(
+                "-drive",
+                &format!("{FLASH},unit=0,readonly=on,file={image}"),
+            );
+        }
+        Some(Firmware {
+            image,
+            variables: None,
+        }) => arguments.path("-bios", image),
+        None => {}
     }
     arguments.0
 }
@@ -73,6 +91,9 @@ pub(super) fn machine(
     arguments.pair(MARK, machine.id.as_str());
     arguments.pair("-smp", &machine.cpus.to_string());
     arguments.pair("-m", &format!("{}M", machine.memory));
+    if options.has_variables() {
+        arguments.pair("-drive", &format!("{FLASH},unit=1,file={VARIABLES}"));
+    }
     if let Some(kernel) = &recipe.kernel {
         arguments.path("-kernel", &kernel.path);
         if let Some(initrd) = &kernel.initrd {
@@ -268,7 +289,10 @@ mod tests {
     fn boards_and_networks_of_other_kinds() {
         let arm = options(|options| {
             options.architecture = "aarch64".into();
-            options.firmware = Some("/fw,1.fd".into());
+            options.firmware = Some(Firmware {
+                image: "/fw,1.fd".into(),
+                variables: None,
+            });
             options.network = Network::Bridge {
                 name: "br,evil=1".into(),
             };
@@ -279,6 +303,21 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("bridge,id=net0,br=br,,evil=1\n"), "{text}");
+        assert!(!text.contains("pflash"), "{text}");
+        let split = options(|options| {
+            options.firmware = Some(Firmware {
+                image: "/code,1.fd".into(),
+                variables: Some("/vars.fd".into()),
+            });
+        });
+        let text = line(&split, Engine::Tcg);
+        for part in [
+            "-drive\nif=pflash,format=raw,unit=0,readonly=on,file=/code,,1.fd\n",
+            "-drive\nif=pflash,format=raw,unit=1,file=variables.fd\n",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        assert!(!text.contains("-bios"), "{text}");
         let small = options(|options| options.machine = Some("microvm,rtc=on".into()));
         let text = line(&small, Engine::Tcg);
         assert!(text.contains("virtio-blk-device,drive=disk"), "{text}");

@@ -12,10 +12,14 @@ use nodeyard_driver::Error;
 use rustix::fs::{SeekFrom, ioctl_ficlone, seek};
 use tokio::process::Command;
 
+use super::trouble;
+use crate::options::Options;
 use crate::recipe::{DiskFormat, Recipe};
 
 /// Name of a machine's disk in its directory.
 pub(super) const DISK: &str = "disk.qcow2";
+/// Name of what its firmware remembers.
+pub(super) const VARIABLES: &str = "variables.fd";
 const GIB: u64 = 1 << 30;
 
 /// What the first bytes of an image say.
@@ -109,6 +113,21 @@ pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<()
         format!("no disk on top of {backing}: {}", text.trim()),
         &text,
     ))
+}
+
+/// Gives the machine variables of its own for its firmware, where the firmware has some.
+pub(super) fn copy_variables(directory: &Path, options: &Options) -> Result<(), Error> {
+    let firmware = options.firmware.as_ref();
+    let Some(source) = firmware.and_then(|firmware| firmware.variables.as_ref()) else {
+        return Ok(());
+    };
+    let bytes = fs::read(source).map_err(|cause| {
+        let text = format!("`firmware-variables` {} cannot be read", source.display());
+        Error::permanent(text).because(cause)
+    })?;
+    // Not as a copy of the file, which may be for reading only.
+    fs::write(directory.join(VARIABLES), bytes)
+        .map_err(|cause| trouble("the variables of a firmware", cause))
 }
 
 pub(super) fn missing_tool(program: &str, package: &str, cause: io::Error) -> Error {

@@ -193,6 +193,7 @@ impl Templates {
     ) -> Result<(), Error> {
         let failed = |cause| trouble("files of a template", cause);
         disk::make_overlay(directory, recipe).await?;
+        disk::copy_variables(directory, options)?;
         let template = Machine {
             id: LocalId::new("template"),
             name: "template".into(),

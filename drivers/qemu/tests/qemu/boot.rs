@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Driver, ErrorClass, State, Step};
-use nodeyard_driver_qemu::ImageChoice;
+use nodeyard_driver_qemu::{Firmware, ImageChoice};
 use nodeyard_model::ConnectionPort;
 use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
 use nodeyard_testbeds::qemu_guest;
@@ -123,6 +123,40 @@ async fn a_guest_boots_lets_its_owner_in_and_goes() {
     eprintln!("and was gone after {:?}", begin.elapsed());
     assert!(yard.processes().is_empty());
     assert!(yard.names("machines").is_empty());
+}
+
+#[tokio::test]
+async fn a_firmware_boots_the_guest_and_remembers_what_is_its_own() {
+    let (mut yard, key) = bootable();
+    let variables = yard.path().join("variables, for all.fd");
+    std::fs::copy("/usr/share/OVMF/OVMF_VARS_4M.fd", &variables).unwrap();
+    let before = std::fs::read(&variables).unwrap();
+    let mut readonly = std::fs::metadata(&variables).unwrap().permissions();
+    readonly.set_readonly(true);
+    std::fs::set_permissions(&variables, readonly).unwrap();
+    yard.options.firmware = Some(Firmware {
+        image: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(),
+        variables: Some(variables.clone()),
+    });
+    let driver = yard.driver();
+    let begin = Instant::now();
+    let instance = launch(&driver, &order(8)).await.unwrap();
+    eprintln!("a guest with UEFI answered after {:?}", begin.elapsed());
+    let Some(ConnectionPort::Number(port)) = instance.connection_port else {
+        panic!("{instance:?}");
+    };
+    let script = "ls /sys/firmware";
+    let text = tokio::task::spawn_blocking(move || ssh(&key, "127.0.0.1", port, script));
+    let text = text.await.unwrap();
+    assert!(text.lines().any(|line| line == "efi"), "{text}");
+
+    // It has written to its own variables, and to nobody else's.
+    let own = yard.machine_directory(&instance).join("variables.fd");
+    let own = std::fs::read(own).unwrap();
+    assert_eq!(own.len(), before.len());
+    assert!(own != before, "the firmware has written nothing");
+    assert!(std::fs::read(&variables).unwrap() == before);
+    remove(&driver, 8).await.unwrap();
 }
 
 #[tokio::test]
