@@ -114,7 +114,7 @@ impl Error {
             Self::TlsSetup { .. }
                 | Self::UnreadableSecret { .. }
                 | Self::NoVariable { .. }
-                | Self::BadSecret
+                | Self::BadSecret { .. }
         )
     }
 }

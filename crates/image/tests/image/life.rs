@@ -3,9 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use nodeyard_image::{
-    CommitError, Digests, Error, Failure, OpenError, Outcome, Repository, State, digest,
-};
+use nodeyard_image::{CommitError, Error, Failure, OpenError, Outcome, Repository, State, digest};
 
 use super::*;
 
