@@ -50,6 +50,7 @@ fuzz: ## Throw damaged records, configurations and packets at the readers, longe
 .PHONY: bench
 bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine (a quarter of an hour)
 	$(CARGO) run --locked --release --package nodeyard-bench
+	$(CARGO) run --locked --release --package nodeyard-plan --example simulate
 	$(CARGO) bench --locked --package nodeyard-config --bench load
 	$(CARGO) bench --locked --package nodeyard-gearman --bench assign
 

@@ -10,6 +10,7 @@ use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, Reque
 use nodeyard_store::view::View;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::events::Events;
 use crate::history::History;
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// Nothing new is to be begun.
     pub(crate) stop: CancellationToken,
+    /// Everything that is under way.
+    pub(crate) tasks: TaskTracker,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -60,6 +63,7 @@ impl Context {
             timing,
             config: parts.config.clone(),
             stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
             reports,
         }
     }
@@ -67,6 +71,14 @@ impl Context {
     /// Tells the dispatcher; it is gone only when the launcher stops, and then nobody needs to know.
     pub(crate) fn report(&self, report: Report) {
         let _ = self.reports.send(report);
+    }
+
+    /// None if the launcher stops first.
+    pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = work => Some(done),
+            () = self.stop.cancelled() => None,
+        }
     }
 
     /// The ids of all registered pools: who has to decline before a request fails.

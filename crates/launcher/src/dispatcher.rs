@@ -8,6 +8,7 @@
 mod decide;
 mod explain;
 mod feed;
+mod looks;
 mod progress;
 mod providers;
 mod ready_nodes;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use nodeyard_config::Config;
 use nodeyard_model::{Label, NodeId, ProviderName, RequestId};
 use nodeyard_plan::leaks::Sightings;
@@ -26,9 +28,11 @@ use nodeyard_store::registry::ImageId;
 use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tracing::warn;
 
+use crate::END_LIMIT;
 use crate::context::Context;
 use crate::drain::{DrainShape, Scope};
 use crate::error::Error;
@@ -73,7 +77,6 @@ pub(crate) struct Dispatcher {
     /// Where the last one ended.
     looked_at: Option<RequestId>,
     timers: Timers,
-    tasks: TaskTracker,
     session: Option<SessionId>,
     ready: watch::Sender<bool>,
 }
@@ -135,7 +138,6 @@ impl Dispatcher {
             looking: false,
             looked_at: None,
             timers: Timers::default(),
-            tasks: TaskTracker::new(),
             session: None,
             ready,
         }
@@ -256,16 +258,21 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Accepts nothing new, leaves what is under way to its records, releases the locks.
+    /// Accepts nothing new, leaves what is under way to its records, releases the locks. Not for longer than
+    /// [`END_LIMIT`]: without the store nothing can be released, and locks and registrations end with the session.
     async fn end(mut self, inputs: Inputs) {
         self.ready.send_replace(false);
         drop(inputs);
         self.ctx.stop.cancel();
-        for running in std::mem::take(&mut self.providers).into_values() {
-            running.end().await;
+        let providers = std::mem::take(&mut self.providers).into_values();
+        let ending = async {
+            join_all(providers.map(Running::end)).await;
+            self.ctx.tasks.close();
+            self.ctx.tasks.wait().await;
+            self.ctx.registry.locks().settled().await;
+        };
+        if timeout(END_LIMIT, ending).await.is_err() {
+            warn!("not everything could be ended in time; the rest ends with the store's session");
         }
-        self.tasks.close();
-        self.tasks.wait().await;
-        self.ctx.registry.locks().settled().await;
     }
 }

@@ -40,6 +40,7 @@ mod settle;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_config::Config;
 use nodeyard_model::{Component, ComponentKind, ComponentState};
@@ -48,7 +49,9 @@ use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
 use nodeyard_store::{Tree, TreePath, ext};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 pub use drain::Scope;
 pub use error::Error;
@@ -62,6 +65,9 @@ pub use provider::{DriverFactory, Surroundings};
 use context::Context;
 use dispatcher::{Dispatcher, Inputs};
 use history::{Archive, History};
+
+/// How long each part of an orderly end may take, if the store does not answer.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a launcher works with.
 #[derive(Clone)]
@@ -117,7 +123,8 @@ impl Launcher {
         (launcher, handle)
     }
 
-    /// Works until `shutdown`, or until the store is closed. The store stays open.
+    /// Works until `shutdown`, or until the store is closed. The store stays open; whoever closes it ends what could not
+    /// be ended without it.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
@@ -142,6 +149,16 @@ impl Launcher {
         let ctx = Context::new(registry, system, &parts, options.timing, history, sender);
         let ended = CancellationToken::new();
         let archive = archive.run(Arc::clone(&parts.tree), ctx.clock.clone(), ended.clone());
+        let archived = async {
+            let limit = async {
+                ended.cancelled().await;
+                sleep(END_LIMIT).await;
+            };
+            tokio::select! {
+                () = archive => {}
+                () = limit => {}
+            }
+        };
         let dispatcher = Dispatcher::new(ctx, options, parts.drivers, parts.config, drains, ready);
         let inputs = Inputs { reports, queries };
         let working = async {
@@ -149,8 +166,10 @@ impl Launcher {
             ended.cancel();
             result
         };
-        let (result, ()) = tokio::join!(working, archive);
-        registration.end().await;
+        let (result, ()) = tokio::join!(working, archived);
+        if timeout(END_LIMIT, registration.end()).await.is_err() {
+            debug!("the launcher leaves the registry when its session ends");
+        }
         result
     }
 }

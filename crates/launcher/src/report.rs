@@ -29,6 +29,8 @@ pub(crate) enum Report {
         node: NodeId,
         answer: oneshot::Sender<Option<Sum>>,
     },
+    /// Whether all our pools are seen by everybody, so that a request may be declined.
+    IsComplete(oneshot::Sender<bool>),
     /// The work on a node has ended.
     Settled { node: NodeId, outcome: Settled },
     /// An idle node could not be made to go.

@@ -3,6 +3,11 @@
 //! One launcher at a time does this for a provider: whoever holds the provider's lock below `/nodeyard`. A place is
 //! taken as long as any record names it, whatever its state; when the record goes, the machine is looked at
 //! and a new record made. A machine that does not answer is looked at again later.
+//!
+//! A malformed record takes the place that it took before, or the first that fits what can be read of it; one that does
+//! not even say its provider takes none.
+
+mod remains;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,6 +19,7 @@ use nodeyard_driver::{Identity, Place, Sighting};
 use nodeyard_model::{
     ConnectionPort, LauncherId, Node, NodeId, NodeState, Opaque, Record as _, layout,
 };
+use nodeyard_plan::protocol::node::Seen;
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{NodeShape, Patience};
 use nodeyard_store::view::{Change, Changes, Item};
@@ -26,6 +32,7 @@ use crate::commit::{commit, set_node, unlock};
 use crate::context::Context;
 use crate::provider::Provider;
 use crate::settle;
+use remains::Remains;
 
 /// What Nodepool calls the launcher of nodes that nobody launched.
 const LAUNCHER: &str = "static driver";
@@ -163,13 +170,23 @@ impl<'a> Keeper<'a> {
             ids.insert(node.id);
         });
         ids.into_iter().for_each(|id| self.count(id));
+        // Which place a malformed one takes depends on those that the others name.
+        for flaw in self.ctx.nodes.flaws() {
+            self.count(flaw.id);
+        }
     }
 
     /// Brings what we know of one node up to date.
     fn count(&mut self, id: NodeId) {
-        let node = self.ctx.nodes.get(&id).map(|item| item.value);
-        let node = node.filter(|node| node.provider.as_ref() == Some(&self.provider.name));
-        let place = node.and_then(|node| self.place_of(id, &node));
+        let ours = |node: &Node| node.provider.as_ref() == Some(&self.provider.name);
+        let place = match self.ctx.nodes.get(&id).map(|item| item.value) {
+            Some(node) if ours(&node) => self.place_of(id, &node),
+            Some(_) => None,
+            None => {
+                let flaw = self.ctx.nodes.flaw(&id);
+                flaw.and_then(|flaw| self.place_of_malformed(id, &flaw.data))
+            }
+        };
         let before = self.node_place.get(&id).copied();
         if before != place {
             if let Some(taken) = before.and_then(|index| self.taken.get_mut(index)) {
@@ -220,7 +237,10 @@ impl<'a> Keeper<'a> {
             let other = self.ctx.nodes.get(other);
             other.is_some_and(|other| is_used(&other.value))
         };
-        if taken.first() != Some(&id) || taken.iter().any(busy) {
+        let mut legible = taken
+            .iter()
+            .filter(|other| self.ctx.nodes.get(other).is_some());
+        if legible.next() != Some(&id) || taken.iter().any(busy) {
             self.surplus.insert(id);
         } else if !agrees(&node.value, place, self.attributes(place)) {
             self.outdated.insert(id);
@@ -241,6 +261,21 @@ impl<'a> Keeper<'a> {
         places
             .find(|(index, place)| place.machine == machine && free(*index))
             .map(|(index, _)| index)
+    }
+
+    /// The place that a malformed record took when it could be read, or one that it may have.
+    fn place_of_malformed(&self, id: NodeId, data: &[u8]) -> Option<Index> {
+        if let Some(place) = self.node_place.get(&id) {
+            return Some(*place);
+        }
+        let remains = Remains::of(&self.provider.name, data)?;
+        let places = self.places.iter().enumerate();
+        let fitting = places.filter(|(_, place)| remains.fits(place));
+        fitting.map(|(index, _)| index).min_by_key(|index| {
+            self.taken
+                .get(*index)
+                .is_some_and(|taken| !taken.is_empty())
+        })
     }
 
     fn attributes(&self, place: &Place) -> &'a Opaque {
@@ -273,8 +308,12 @@ impl<'a> Keeper<'a> {
 
     fn let_go(&mut self) {
         for id in std::mem::take(&mut self.surplus) {
+            let Some(seen) = as_ready(self.ctx, id) else {
+                continue;
+            };
             let why = "the configuration has no place for it".to_owned();
-            tokio::spawn(settle::retire(self.ctx.clone(), id, why));
+            let work = settle::retire(self.ctx.clone(), id, seen, why);
+            self.ctx.tasks.spawn(work);
         }
     }
 
@@ -318,6 +357,12 @@ impl<'a> Keeper<'a> {
             self.vacant.insert(index);
         }
     }
+}
+
+/// What an idle node is taken for when it is to go.
+fn as_ready(ctx: &Context, id: NodeId) -> Option<Seen> {
+    let node = ctx.nodes.get(&id)?;
+    Some(Seen::ready(node.value.state_time))
 }
 
 fn is_idle(node: &Item<NodeShape>) -> bool {
@@ -368,7 +413,7 @@ async fn register(
         Ok((Ok(id), stat)) => {
             info!(node = %id, machine = %place.machine, slot = place.slot, "node registered");
             ctx.nodes.wrote(id, Arc::new(node), stat);
-            prepare_lock(guard, id);
+            prepare_lock(ctx, guard, id);
             Look::Registered(index, id)
         }
         Ok((Err(_), _)) => Look::Store(Error::Closed),
@@ -377,14 +422,13 @@ async fn register(
 }
 
 /// Makes the directory of a node's lock before anybody waits for it.
-fn prepare_lock(guard: &LockGuard, id: NodeId) {
-    let tree = Arc::clone(guard.tree());
-    tokio::spawn(async move {
+fn prepare_lock(ctx: &Context, guard: &LockGuard, id: NodeId) {
+    let (tree, stopped) = (Arc::clone(guard.tree()), ctx.clone());
+    ctx.tasks.spawn(async move {
         // Whoever locks the node makes it if this fails.
         if let Ok(path) = TreePath::new(layout::node_lock(id)) {
-            let _ = tree
-                .create(&path, Bytes::new(), CreateMode::Persistent)
-                .await;
+            let made = tree.create(&path, Bytes::new(), CreateMode::Persistent);
+            let _ = stopped.unless_stopped(made).await;
         }
     });
 }
@@ -392,11 +436,14 @@ fn prepare_lock(guard: &LockGuard, id: NodeId) {
 /// Writes what the configuration says now to a free node.
 async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -> Look {
     let work = async {
+        let Some(seen) = as_ready(ctx, id) else {
+            return Ok(());
+        };
         let sighting = match inspect(provider, place).await {
             Ok(sighting) => sighting,
             // Whoever registers it again says what is wrong, for as long as it is.
             Err(error) => {
-                settle::retire(ctx.clone(), id, error.to_string()).await;
+                settle::retire(ctx.clone(), id, seen, error.to_string()).await;
                 return Ok(());
             }
         };

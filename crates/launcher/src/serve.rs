@@ -15,12 +15,13 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, RequestState};
 use nodeyard_plan::Zone;
-use nodeyard_plan::protocol;
+use nodeyard_plan::protocol::{self, node::Seen};
 use nodeyard_plan::verdict::{Acceptance, Step};
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, OpOutcome, Result};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
@@ -28,6 +29,9 @@ use crate::commit::{commit, set_node, set_request, steadily, unlock};
 use crate::context::Context;
 use crate::provider::{Pool, Provider};
 use crate::report::{Report, Served};
+
+/// Before a request is looked at again that could not be declined.
+pub(crate) const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the dispatcher wants done about a request.
 #[derive(Debug)]
@@ -146,6 +150,11 @@ impl Serving {
                     collect::Collected::All => return self.fulfil(taken).await,
                     collect::Collected::RequestGone => return self.abandon(taken).await,
                     collect::Collected::Failed(why) => {
+                        tokio::select! {
+                            seen = self.pools_are_seen() => seen?,
+                            () = self.gone.cancelled() => return self.abandon(taken).await,
+                            () = taken.held.guard.lost() => return Err(Error::SessionExpired),
+                        }
                         let reason = format!("a launch failed: {why}");
                         let served = self.decline(taken, &reason).await?;
                         return Ok(match served {
@@ -304,7 +313,8 @@ impl Serving {
 
     /// Its machine does not answer: it goes, and comes back when the machine does.
     async fn retire(&self, id: NodeId, held: Held<Node>) -> Result<()> {
-        match protocol::node::retire(Some(&held.value), self.ctx.clock.now()) {
+        let seen = Seen::ready(held.value.state_time);
+        match protocol::node::retire(Some(&held.value), seen, self.ctx.clock.now()) {
             Ok(retired) => {
                 warn!(node = %id, "the machine of a ready node does not answer");
                 let ops = vec![
@@ -357,11 +367,25 @@ impl Serving {
         }
     }
 
+    /// Returns when all pools of this launcher are in the registry. The last one there that declines a request fails
+    /// it, and one that is about to come may be able to serve it.
+    async fn pools_are_seen(&self) -> Result<()> {
+        loop {
+            let (answer, complete) = oneshot::channel();
+            self.ctx.report(Report::IsComplete(answer));
+            if complete.await.map_err(|_| Error::Closed)? {
+                return Ok(());
+            }
+            sleep(INCOMPLETE_PAUSE).await;
+        }
+    }
+
     /// Gives back everything and declines; the request fails if every pool has done so.
     async fn decline(&self, taken: Taken, reason: &str) -> Result<Served> {
         let Some(pool) = self.pool_run() else {
             return taken.release().await.map(|()| Served::NotAsPlanned);
         };
+        self.ctx.pools.synced().await?;
         let registered = self.ctx.registered();
         let now = self.ctx.clock.now();
         let declined =

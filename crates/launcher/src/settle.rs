@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use nodeyard_driver::{ExternalId, Target};
 use nodeyard_model::{Node, NodeId, NodeState, RequestId, layout};
-use nodeyard_plan::protocol::{self, node::Clean};
+use nodeyard_plan::protocol::{
+    self,
+    node::{Clean, Seen},
+};
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, Result, TreePath, Version};
 use tracing::{debug, info, warn};
@@ -27,6 +30,9 @@ pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: Nod
     let outcome = outcome.unwrap_or_else(|error| {
         if error.is_connection() {
             debug!(%node, "the store went away while a node was cleaned up");
+        } else if let Error::Malformed { path, .. } = &error {
+            // The views have said so already.
+            debug!(%node, %path, "a node cannot be cleaned up: a record is malformed");
         } else {
             let error = &error as &dyn std::error::Error;
             warn!(%node, error, "a node could not be cleaned up; trying again later");
@@ -147,13 +153,14 @@ async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Se
     Ok(Settled::Done)
 }
 
-/// Lets an idle or held node go: it is in the way, or too old. What follows is the work of [`run`].
-pub(crate) async fn retire(ctx: Context, id: NodeId, why: String) {
+/// Lets an idle or held node go that still is what was seen: it is in the way, or too old. What follows is the work of
+/// [`run`].
+pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
     let retired = async {
         let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() else {
             return Ok(false);
         };
-        let Ok(retired) = protocol::node::retire(Some(&held.value), ctx.clock.now()) else {
+        let Ok(retired) = protocol::node::retire(Some(&held.value), seen, ctx.clock.now()) else {
             held.guard.release().await?;
             return Ok(false);
         };
@@ -165,7 +172,10 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, why: String) {
         held.guard.forget();
         Ok::<bool, Error>(true)
     };
-    match retired.await {
+    let Some(retired) = ctx.unless_stopped(retired).await else {
+        return;
+    };
+    match retired {
         Ok(true) => info!(node = %id, why, "node is let go"),
         Ok(false) => ctx.report(Report::NotEvicted(id)),
         Err(error) => {
@@ -192,7 +202,10 @@ pub(crate) async fn collect(ctx: Context, request: RequestId, nodes: Vec<NodeId>
         ctx.nodes.synced().await?;
         ctx.registry.requests().delete(request).await
     };
-    match work.await {
+    let Some(ended) = ctx.unless_stopped(work).await else {
+        return;
+    };
+    match ended {
         Ok(_) => ctx.requests.deleted(&request),
         Err(error) => debug!(%request, %error, "a request for ready nodes goes with its session"),
     }

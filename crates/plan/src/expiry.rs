@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use nodeyard_model::{Label, NodeId, ProviderName, Timestamp};
+use nodeyard_model::{Label, NodeId, NodeState, ProviderName, Timestamp};
 
+use crate::protocol::node::Seen;
 use crate::setup::LabelPolicy;
 use crate::world::World;
 
@@ -20,6 +21,7 @@ pub struct Expiry {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expired {
     pub node: NodeId,
+    pub seen: Seen,
     pub reason: Reason,
 }
 
@@ -76,18 +78,21 @@ pub fn plan(
                 let Some(limit) = policy.and_then(|policy| policy.max_ready_age) else {
                     continue;
                 };
-                plan.check(*id, *since, age, limit, Reason::Ready { age, limit });
+                plan.check(*id, Seen::ready(*since), age, limit);
             }
         }
     }
     for own in world.own.values() {
         let idle = world.fleet.pool(&own.setup.key).map(|pool| &pool.idle);
-        for (_, node) in idle.into_iter().flatten() {
+        for (since, node) in idle.into_iter().flatten() {
             let label = world.fleet.node(*node).and_then(|node| node.labels.first());
             let setup = label.and_then(|label| own.setup.labels.get(label));
             if setup.is_some_and(|setup| setup.bound) {
-                let (node, reason) = (*node, Reason::Bound);
-                plan.expired.push(Expired { node, reason });
+                plan.expired.push(Expired {
+                    node: *node,
+                    seen: Seen::ready(*since),
+                    reason: Reason::Bound,
+                });
             }
         }
     }
@@ -101,7 +106,7 @@ pub fn plan(
         };
         if !node.locked && node.provider.as_ref().is_some_and(is_ours) {
             let age = now.since(node.state_time);
-            plan.check(id, node.state_time, age, limit, Reason::Hold { age, limit });
+            plan.check(id, Seen::held(node.state_time), age, limit);
         }
     }
     plan.expired.sort_by_key(|expired| expired.node);
@@ -110,19 +115,16 @@ pub fn plan(
 }
 
 impl Expiry {
-    fn check(
-        &mut self,
-        node: NodeId,
-        since: Timestamp,
-        age: Duration,
-        limit: Duration,
-        reason: Reason,
-    ) {
-        if age >= limit {
-            self.expired.push(Expired { node, reason });
-        } else {
-            self.look_again(since, limit);
+    fn check(&mut self, node: NodeId, seen: Seen, age: Duration, limit: Duration) {
+        if age < limit {
+            self.look_again(seen.since, limit);
+            return;
         }
+        let reason = match seen.state {
+            NodeState::Hold => Reason::Hold { age, limit },
+            _ => Reason::Ready { age, limit },
+        };
+        self.expired.push(Expired { node, seen, reason });
     }
 
     fn look_again(&mut self, since: Timestamp, limit: Duration) {

@@ -1,12 +1,14 @@
 //! Resources in a cloud that no record accounts for.
 //!
-//! A record is written before its resource is made, so a resource of ours without a record is left over. Two
-//! looks in a row must show it, because a look at the cloud and one at the store are never of the same moment.
-//! What does not carry our system id is somebody else's, whatever it looks like.
+//! A record is written before its resource is made, so a resource of ours without a record is left over, provided that
+//! the records were read after the cloud was asked. Two looks must show it, with some time and no look to the contrary in between. What
+//! does not carry our system id is somebody else's, whatever it looks like. A record that cannot be understood is a
+//! record: nobody knows what it says, so what belongs to it stays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use nodeyard_model::{NodeId, ProviderName, UploadKey};
+use nodeyard_model::{BuildId, NodeId, ProviderName, Timestamp, UploadId};
 
 use crate::world::World;
 
@@ -23,82 +25,82 @@ pub struct Resource {
 }
 
 /// The record that a resource says it belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     Node(NodeId),
-    Upload(UploadKey),
+    Upload(BuildId, UploadId),
     /// It does not say, or not legibly.
     Unknown,
 }
 
-/// What was without a record at the last look, by provider. Lives as long as the launcher; a restart
+/// One look at a provider's cloud, and at the store after it.
+#[derive(Debug)]
+pub struct Look<'a> {
+    pub system: &'a str,
+    pub provider: &'a ProviderName,
+    /// Everything that was found.
+    pub listing: &'a [Resource],
+    /// Uploads to this provider that have a record, whether it makes sense or not.
+    pub uploads: &'a BTreeSet<(BuildId, UploadId)>,
+    /// There is a record of an upload to some provider.
+    pub any_upload: bool,
+    pub at: Timestamp,
+}
+
+/// What has been without a record at every look since when, by provider. Lives as long as the launcher; a restart
 /// only means one look more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sightings(BTreeMap<ProviderName, BTreeSet<Name>>);
+pub struct Sightings(BTreeMap<ProviderName, BTreeMap<Name, Timestamp>>);
 
 /// Kind and id of a resource.
 type Name = (Box<str>, Box<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leaks {
-    /// Seen twice without a record: delete these.
+    /// Seen twice without a record: delete these. What is seen again nevertheless has to be seen twice again.
     Found(Vec<Resource>),
     /// Resources of ours exist, and the store has no record of anything. It was emptied or is the wrong one:
     /// nothing must be deleted, and somebody has to look.
     NoRecords { resources: usize },
 }
 
-/// Judges one complete listing of a provider's resources. `uploads` says whether an upload is recorded.
-pub fn judge(
-    world: &World,
-    system: &str,
-    provider: &ProviderName,
-    listing: &[Resource],
-    uploads: &Uploads<'_>,
-    sightings: &mut Sightings,
-) -> Leaks {
-    let ours: Vec<&Resource> = listing
+/// Judges a look, with at least `apart` between the two sightings that make a leak.
+pub fn judge(world: &World, look: &Look<'_>, apart: Duration, sightings: &mut Sightings) -> Leaks {
+    let ours: Vec<&Resource> = look
+        .listing
         .iter()
-        .filter(|resource| resource.system.as_deref() == Some(system))
+        .filter(|resource| resource.system.as_deref() == Some(look.system))
         .collect();
-    if !ours.is_empty() && world.node_count() == 0 && uploads.none_recorded {
-        sightings.0.remove(provider);
+    if !ours.is_empty() && world.node_count() == 0 && !look.any_upload {
+        sightings.0.remove(look.provider);
         let resources = ours.len();
         return Leaks::NoRecords { resources };
     }
-    let is_recorded = |resource: &Resource| match &resource.belongs_to {
+    let is_recorded = |resource: &Resource| match resource.belongs_to {
         Owner::Node(id) => {
-            let node = world.fleet.node(*id);
-            node.is_some_and(|node| node.provider.as_ref() == Some(provider))
+            let node = world.fleet.node(id);
+            node.is_some_and(|node| node.provider.as_ref() == Some(look.provider))
+                || world.fleet.is_illegible(id)
         }
-        Owner::Upload(key) => (uploads.is_recorded)(key),
+        Owner::Upload(build, upload) => look.uploads.contains(&(build, upload)),
         Owner::Unknown => false,
     };
     let unrecorded = ours.into_iter().filter(|resource| !is_recorded(resource));
-    let before = sightings.0.remove(provider).unwrap_or_default();
-    let mut seen = BTreeSet::new();
+    let before = sightings.0.remove(look.provider).unwrap_or_default();
+    let mut seen = BTreeMap::new();
     let mut leaked = Vec::new();
     for resource in unrecorded {
         let name = (resource.kind.clone(), resource.id.clone());
-        if before.contains(&name) {
-            leaked.push(resource.clone());
+        match before.get(&name) {
+            Some(first) if look.at.since(*first) >= apart => leaked.push(resource.clone()),
+            Some(first) => {
+                seen.insert(name, *first);
+            }
+            None => {
+                seen.insert(name, look.at);
+            }
         }
-        seen.insert(name);
     }
-    sightings.0.insert(provider.clone(), seen);
+    sightings.0.insert(look.provider.clone(), seen);
     Leaks::Found(leaked)
-}
-
-/// What the store says of uploads.
-pub struct Uploads<'a> {
-    pub is_recorded: &'a dyn Fn(&UploadKey) -> bool,
-    pub none_recorded: bool,
-}
-
-impl std::fmt::Debug for Uploads<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Uploads")
-            .field("none_recorded", &self.none_recorded)
-            .finish_non_exhaustive()
-    }
 }

@@ -39,6 +39,8 @@ pub enum Refused {
     Declined,
     #[error("the node is {state} by now")]
     NodeIs { state: NodeState },
+    #[error("the node is in its state anew")]
+    Renewed,
     #[error("the node is allocated to {}", Holder(.to.as_ref()))]
     AllocatedTo { to: Option<Allocation> },
     #[error("the request cannot be fulfilled")]

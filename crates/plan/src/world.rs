@@ -82,6 +82,13 @@ impl World {
         self.wake(&freed);
     }
 
+    /// A node's record is there, and nobody can tell what it says: nothing is done about the node, nothing of it is
+    /// taken for left over, and it keeps the room it took when it could be read.
+    pub fn put_illegible_node(&mut self, id: NodeId) {
+        self.fleet.put_illegible(id);
+        self.stranded.remove(&id);
+    }
+
     pub fn remove_node(&mut self, id: NodeId) {
         let freed = self.fleet.remove(id);
         self.stranded.remove(&id);
@@ -283,9 +290,16 @@ impl World {
         self.registry.iter().map(|(id, _)| id)
     }
 
-    /// Every node in the picture, empty records included.
+    /// Whether what a node takes is counted.
+    pub fn counts_node(&self, id: NodeId) -> bool {
+        self.fleet.node(id).is_some()
+    }
+
+    /// Every node in the picture, empty and illegible records included.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> {
-        self.fleet.ids().chain(self.fleet.empty())
+        let illegible = self.fleet.illegible();
+        let unknown = illegible.filter(|id| self.fleet.node(*id).is_none());
+        self.fleet.ids().chain(self.fleet.empty()).chain(unknown)
     }
 
     /// The pool of ours that has taken a request, with or without room for it.

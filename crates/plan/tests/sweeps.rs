@@ -13,9 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::{Launcher, ask, cost, limits, node_id, request_id, setup, time};
-use nodeyard_model::{Allocation, Label, Node, NodeState, ProviderName, RequestState};
+use nodeyard_model::{
+    Allocation, BuildId, Label, LauncherId, Node, NodeState, ProviderName, RequestState, UploadId,
+};
 use nodeyard_plan::expiry::{self, Reason};
-use nodeyard_plan::leaks::{self, Leaks, Owner, Resource, Sightings, Uploads};
+use nodeyard_plan::leaks::{self, Leaks, Look, Owner, Resource, Sightings};
+use nodeyard_plan::protocol::{Refused, node::Seen};
 use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, min_ready};
 use nodeyard_plan::{orphans, protocol};
 
@@ -183,37 +186,54 @@ fn orphans_are_what_nobody_holds() {
     assert_eq!(stranded.len(), 3, "its request is gone, too");
 }
 
-#[test]
-fn a_leak_is_ours_unrecorded_and_seen_twice() {
-    let mut launcher = launcher();
-    let resource = |id: &str, system: Option<&str>, node| Resource {
+/// Judges what is listed of the provider, a leak being seen twice with a minute in between.
+fn leaked(
+    launcher: &Launcher,
+    sightings: &mut Sightings,
+    at: f64,
+    listing: &[Resource],
+    uploads: &BTreeSet<(BuildId, UploadId)>,
+) -> Result<Vec<String>, usize> {
+    let look = Look {
+        system: "us",
+        provider: &ProviderName::new("cloud").unwrap(),
+        listing,
+        uploads,
+        any_upload: !uploads.is_empty(),
+        at: time(at),
+    };
+    match leaks::judge(&launcher.world, &look, Duration::from_secs(60), sightings) {
+        Leaks::Found(found) => Ok(found.iter().map(|r| r.id.to_string()).collect()),
+        Leaks::NoRecords { resources } => Err(resources),
+    }
+}
+
+fn resource(id: &str, system: Option<&str>, belongs_to: Owner) -> Resource {
+    Resource {
         kind: "instances".into(),
         id: id.into(),
         system: system.map(Into::into),
-        belongs_to: Owner::Node(node_id(node)),
-    };
+        belongs_to,
+    }
+}
+
+#[test]
+fn a_leak_is_ours_unrecorded_and_seen_twice() {
+    let mut launcher = launcher();
+    let of = |id, system, node| resource(id, system, Owner::Node(node_id(node)));
     let listing = [
-        resource("recorded", Some("us"), 1),
-        resource("left over", Some("us"), 2),
-        resource("python's", None, 3),
-        resource("of another system", Some("them"), 4),
-        resource("of another provider", Some("us"), 5),
+        of("recorded", Some("us"), 1),
+        of("left over", Some("us"), 2),
+        of("python's", None, 3),
+        of("of another system", Some("them"), 4),
+        of("of another provider", Some("us"), 5),
     ];
-    let provider = ProviderName::new("cloud").unwrap();
-    let uploads = Uploads {
-        is_recorded: &|_| false,
-        none_recorded: true,
-    };
     let mut sightings = Sightings::default();
-    let mut look = |launcher: &Launcher, listing: &[Resource]| {
-        let world = &launcher.world;
-        match leaks::judge(world, "us", &provider, listing, &uploads, &mut sightings) {
-            Leaks::Found(found) => Ok(found.iter().map(|r| r.id.to_string()).collect::<Vec<_>>()),
-            Leaks::NoRecords { resources } => Err(resources),
-        }
+    let mut look = |launcher: &Launcher, at, listing: &[Resource]| {
+        leaked(launcher, &mut sightings, at, listing, &BTreeSet::new())
     };
     assert_eq!(
-        look(&launcher, &listing),
+        look(&launcher, 0.0, &listing),
         Err(3),
         "an empty store is not a reason to delete"
     );
@@ -223,13 +243,101 @@ fn a_leak_is_ours_unrecorded_and_seen_twice() {
     let mut elsewhere = node(NodeState::Ready, 1.0);
     elsewhere.provider = Some(ProviderName::new("elsewhere").unwrap());
     launcher.world.put_node(node_id(5), &elsewhere);
-    assert_eq!(look(&launcher, &listing), Ok(vec![]), "once is not enough");
+    let none = Ok(vec![]);
+    assert_eq!(look(&launcher, 100.0, &listing), none, "once is not enough");
+    assert_eq!(look(&launcher, 101.0, &listing), none, "twice at a time");
+    assert_eq!(look(&launcher, 159.0, &listing), none, "nor is a burst");
     let both = ["left over", "of another provider"].map(str::to_owned);
-    assert_eq!(look(&launcher, &listing), Ok(both.to_vec()));
-    assert_eq!(look(&launcher, &listing[2..]), Ok(both[1..].to_vec()));
+    assert_eq!(look(&launcher, 160.0, &listing), Ok(both.to_vec()));
     assert_eq!(
-        look(&launcher, &listing),
-        Ok(both[1..].to_vec()),
-        "two looks in a row"
+        look(&launcher, 161.0, &listing),
+        none,
+        "it is being deleted"
     );
+    assert_eq!(look(&launcher, 200.0, &listing[2..]), none);
+    assert_eq!(
+        look(&launcher, 221.0, &listing),
+        Ok(both[1..].to_vec()),
+        "the other one was not there in between"
+    );
+}
+
+#[test]
+fn what_belongs_to_an_illegible_record_is_no_leak() {
+    let mut launcher = launcher();
+    let world = &mut launcher.world;
+    world.put_node(node_id(1), &node(NodeState::Ready, 1.0));
+    world.put_node(node_id(2), &node(NodeState::Ready, 1.0));
+    world.put_illegible_node(node_id(2));
+    world.put_illegible_node(node_id(3));
+    let build = |digit: &str| digit.repeat(32).parse::<BuildId>().unwrap();
+    let upload = "0000000001".parse::<UploadId>().unwrap();
+    let listing = [
+        resource("changed", Some("us"), Owner::Node(node_id(2))),
+        resource("read at the start", Some("us"), Owner::Node(node_id(3))),
+        resource("left over", Some("us"), Owner::Node(node_id(4))),
+        resource("uploaded", Some("us"), Owner::Upload(build("a"), upload)),
+        resource("image", Some("us"), Owner::Upload(build("b"), upload)),
+    ];
+    let uploads = BTreeSet::from([(build("a"), upload)]);
+    let mut sightings = Sightings::default();
+    leaked(&launcher, &mut sightings, 100.0, &listing, &uploads).unwrap();
+    let found = leaked(&launcher, &mut sightings, 200.0, &listing, &uploads);
+    assert_eq!(found, Ok(vec!["left over".to_owned(), "image".to_owned()]));
+
+    // It is nobody's to use, keeps its room, and is forgotten when it goes.
+    let ready_and_room = |launcher: &Launcher| {
+        let none = BTreeSet::new();
+        let plan = min_ready::plan(&launcher.world, &policies(9, None), &none);
+        (
+            9 - plan.submit[0].count - plan.submit[0].without_room,
+            plan.submit[0].count,
+        )
+    };
+    assert_eq!(ready_and_room(&launcher), (1, 3));
+    let world = &mut launcher.world;
+    assert_eq!(orphans::find(world), orphans::Orphans::default());
+    assert_eq!(world.node_ids().count(), 3);
+    world.remove_node(node_id(2));
+    world.put_node(node_id(3), &node(NodeState::Ready, 1.0));
+    assert_eq!(world.node_ids().count(), 2);
+}
+
+#[test]
+fn a_node_is_let_go_only_as_what_it_was() {
+    let (old, now) = (time(1.0), time(9.0));
+    let retire = |node: &Node, seen| protocol::node::retire(Some(node), seen, now);
+    let mut idle = node(NodeState::Ready, 1.0);
+    assert_eq!(
+        retire(&idle, Seen::ready(old)).unwrap().state,
+        NodeState::Deleting
+    );
+    let on_hold = node(NodeState::Hold, 5.0);
+    assert_eq!(
+        retire(&on_hold, Seen::ready(old)),
+        Err(Refused::NodeIs {
+            state: NodeState::Hold
+        }),
+        "somebody wants to look at it"
+    );
+    assert_eq!(
+        retire(&on_hold, Seen::held(old)),
+        Err(Refused::Renewed),
+        "it was held again"
+    );
+    assert!(retire(&on_hold, Seen::held(time(5.0))).is_ok());
+    idle.allocated_to = Some(request_id(200, 1).into());
+    assert!(retire(&idle, Seen::ready(old)).is_err());
+}
+
+#[test]
+fn a_request_does_not_fail_while_no_pool_is_seen() {
+    let own = LauncherId::new("host-PoolWorker.cloud-main-0");
+    let record = ask(&["small"], time(1.0));
+    let decline = |registered: &[LauncherId]| {
+        let declined = protocol::request::decline(Some(&record), &own, registered, time(2.0));
+        declined.unwrap().state
+    };
+    assert_eq!(decline(&[]), RequestState::Requested);
+    assert_eq!(decline(std::slice::from_ref(&own)), RequestState::Failed);
 }

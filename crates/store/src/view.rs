@@ -32,6 +32,7 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
@@ -92,6 +93,8 @@ pub struct Flaw<I> {
     pub path: TreePath,
     pub reason: String,
     pub stat: Stat,
+    /// What was read; nothing if it was huge.
+    pub data: Bytes,
 }
 
 /// A copy of the records below a path. Cloning is cheap; all clones show the same. The copy is kept
@@ -178,6 +181,11 @@ impl<S: Shape> View<S> {
     /// Records that could not be parsed.
     pub fn flaws(&self) -> Vec<Flaw<S::Id>> {
         self.shared.read().flaws()
+    }
+
+    /// What is wrong with a record; none if there is no such record, or nothing wrong with it.
+    pub fn flaw(&self, id: &S::Id) -> Option<Flaw<S::Id>> {
+        self.shared.read().flaw(id)
     }
 
     /// Records without data.

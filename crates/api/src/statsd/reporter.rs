@@ -6,7 +6,7 @@ use nodeyard_model::layout;
 use nodeyard_store::election::{Election, identifier};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Result, TreePath};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Batch, Statsd, names};
@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REPEAT: Duration = Duration::from_secs(10);
 /// After an error of the election.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long a stop waits for the leadership to be given back.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Reporter {
@@ -92,8 +94,9 @@ impl Reporter {
             let result = match leadership {
                 Ok(leadership) => tokio::select! {
                     () = shutdown.cancelled() => {
-                        let released = leadership.release().await;
-                        if let Err(error) = released {
+                        // Without the store it ends with the session.
+                        let released = timeout(RELEASE_LIMIT, leadership.release()).await;
+                        if let Ok(Err(error)) = released {
                             trouble(&error);
                         }
                         return;

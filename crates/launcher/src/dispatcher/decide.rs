@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nodeyard_model::{Label, NodeId, NodeState, RequestId};
 use nodeyard_plan::assign::{Decision, Moment, Retry};
+use nodeyard_plan::protocol::node::Seen;
 use nodeyard_plan::verdict::Decline;
 use nodeyard_plan::{PoolKey, Verdict, Zone, orphans};
 use tokio::sync::mpsc;
@@ -13,18 +14,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
+use super::looks::Look;
 use super::{Dispatcher, News, Task, Timer};
 use crate::provider::Provider;
 use crate::report::{Recovered, Report, Served, Settled};
-use crate::serve::{Order, Serving};
+use crate::serve::{INCOMPLETE_PAUSE, Order, Serving};
 use crate::settings::ImageSettings;
 use crate::{recover, settle};
 
 /// Before a request is planned anew that could not be served as planned; doubles each time.
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
-/// Before a request is looked at again that could not be declined.
-const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a cloud is given to say whether it has an image by now.
 const IMAGE_PAUSE: Duration = Duration::from_millis(500);
@@ -65,8 +65,9 @@ impl Dispatcher {
         }
         for eviction in pass.evictions {
             let why = format!("request {} needs its room", eviction.wanted_by);
-            let work = settle::retire(self.ctx.clone(), eviction.node, why);
-            self.tasks.spawn(work);
+            let seen = Seen::ready(eviction.since);
+            let work = settle::retire(self.ctx.clone(), eviction.node, seen, why);
+            self.ctx.tasks.spawn(work);
         }
         if let Some(at) = pass.again_at {
             let delay = at.since(moment.now) + Duration::from_millis(1);
@@ -89,7 +90,7 @@ impl Dispatcher {
                     && self.images_asked_for.insert(decision.request) =>
             {
                 // It may have come since the cloud was asked.
-                self.check_cloud(&key.provider);
+                self.look_at_cloud(&key.provider, Look::Ask);
                 let timer = Timer::Release(key.clone(), decision.request);
                 self.timers.after(IMAGE_PAUSE, timer);
                 return;
@@ -138,7 +139,7 @@ impl Dispatcher {
             orders: inbox,
             gone: gone.clone(),
         };
-        self.tasks.spawn(serving.run(order));
+        self.ctx.tasks.spawn(serving.run(order));
         let task = Task {
             pool: key.clone(),
             orders,
@@ -168,7 +169,9 @@ impl Dispatcher {
             if self.serving.contains_key(&request) || !self.recovering.insert(request) {
                 continue;
             }
-            self.tasks.spawn(recover::run(self.ctx.clone(), request));
+            self.ctx
+                .tasks
+                .spawn(recover::run(self.ctx.clone(), request));
         }
     }
 
@@ -181,7 +184,8 @@ impl Dispatcher {
             let running = self.providers.get(node.value.provider.as_ref()?)?;
             Some(Arc::clone(&running.provider))
         });
-        self.tasks
+        self.ctx
+            .tasks
             .spawn(settle::run(self.ctx.clone(), provider, id));
     }
 
@@ -242,8 +246,14 @@ impl Dispatcher {
                 attempt,
                 result,
             } => self.started(&provider, attempt, result),
-            Report::Inventory(inventory) => self.take_inventory(*inventory),
+            Report::Inventory(inventory) => {
+                self.catch_up(news);
+                self.take_inventory(*inventory);
+            }
             // Nobody waits for these answers if the launcher stops.
+            Report::IsComplete(answer) => {
+                let _ = answer.send(self.is_complete());
+            }
             Report::Departed(answer) => {
                 self.catch_up(news);
                 let _ = answer.send(self.world.departed());
@@ -271,7 +281,7 @@ impl Dispatcher {
             Served::Declined => self.world.release(&task.pool, id),
             Served::LaunchFailed => {
                 self.world.release(&task.pool, id);
-                self.check_cloud(&task.pool.provider);
+                self.look_at_cloud(&task.pool.provider, Look::Ask);
             }
             Served::Gone | Served::NotAsPlanned | Served::Lost => {
                 let setbacks = self.setbacks.entry(id).or_default();

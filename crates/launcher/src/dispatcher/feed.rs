@@ -27,6 +27,7 @@ impl Dispatcher {
                     ids.insert(node.id);
                 });
                 ids.extend(self.ctx.nodes.empty().into_iter().map(|(id, _)| id));
+                ids.extend(self.ctx.nodes.flaws().into_iter().map(|flaw| flaw.id));
                 ids.into_iter().for_each(|id| self.feed_node(id));
             }
         }
@@ -38,6 +39,8 @@ impl Dispatcher {
             self.world.set_node_locked(id, node.locked);
         } else if self.ctx.nodes.is_blank(&id) {
             self.world.put_empty_node(id);
+        } else if self.ctx.nodes.flaw(&id).is_some() {
+            self.world.put_illegible_node(id);
         } else {
             self.world.remove_node(id);
         }

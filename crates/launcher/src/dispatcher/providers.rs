@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::looks::Looks;
 use super::{Dispatcher, Timer};
 use crate::attend;
 use crate::drain::Scope;
@@ -26,6 +27,7 @@ use crate::settings::quantity;
 /// A provider at work.
 pub(super) struct Running {
     pub(super) provider: Arc<Provider>,
+    pub(super) looks: Looks,
     pools: BTreeMap<PoolName, Announced>,
     ended: CancellationToken,
 }
@@ -109,7 +111,7 @@ impl Dispatcher {
             info!(provider = %name, "provider has left the configuration");
             self.world.remove_provider(name);
             self.ctx.events.provider_limits(name, BTreeMap::new());
-            self.tasks.spawn(running.end());
+            self.ctx.tasks.spawn(running.end());
         }
     }
 
@@ -121,7 +123,7 @@ impl Dispatcher {
         let ctx = self.ctx.clone();
         let options = self.options.clone();
         let factory = Arc::clone(&self.factory);
-        self.tasks.spawn(async move {
+        self.ctx.tasks.spawn(async move {
             let start = Provider::start(provider, &*factory, &ctx, &options);
             let result = tokio::select! {
                 result = start => result,
@@ -182,18 +184,19 @@ impl Dispatcher {
         let ended = CancellationToken::new();
         if provider.driver.roster().is_some() {
             let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
-            self.tasks.spawn(work);
+            self.ctx.tasks.spawn(work);
         }
         let work = attend::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
-        self.tasks.spawn(work);
+        self.ctx.tasks.spawn(work);
         let pools = self.announce_pools(&provider);
         if let Some(old) = old {
             let successors = pools.values().map(|pool| pool.registration.path());
-            self.tasks.spawn(old.give_way(successors.collect()));
+            self.ctx.tasks.spawn(old.give_way(successors.collect()));
         }
         info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
         let running = Running {
             provider,
+            looks: Looks::default(),
             pools,
             ended,
         };

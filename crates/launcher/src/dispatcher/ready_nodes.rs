@@ -67,7 +67,7 @@ impl Dispatcher {
         let idle = !self.ready_nodes.asking && !self.ready_nodes.pausing;
         if idle && (!self.wanted(plan.submit).is_empty() || !self.world.departed().is_empty()) {
             self.ready_nodes.asking = true;
-            self.tasks.spawn(ask(self.ctx.clone()));
+            self.ctx.tasks.spawn(ask(self.ctx.clone()));
         }
     }
 
@@ -87,7 +87,8 @@ impl Dispatcher {
 
     fn end_request(&mut self, id: RequestId, nodes: Vec<nodeyard_model::NodeId>) {
         self.ready_nodes.forget(id);
-        self.tasks
+        self.ctx
+            .tasks
             .spawn(settle::collect(self.ctx.clone(), id, nodes));
     }
 

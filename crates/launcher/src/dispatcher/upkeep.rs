@@ -1,22 +1,16 @@
-//! What comes around by itself: clean-up and looks at clouds; and answers to questions.
+//! What comes around by itself: clean-up and expiry; and answers to questions.
 
-use std::sync::Arc;
+use nodeyard_model::{NodeState, RequestId, Timestamp};
+use nodeyard_plan::{expiry, orphans};
+use nodeyard_store::Error;
+use tracing::debug;
 
-use nodeyard_driver::{Resource, ResourceKind, Target};
-use nodeyard_model::{NodeState, ProviderName, RequestId, Resources, Timestamp, UploadKey};
-use nodeyard_plan::leaks::{self, Leaks, Owner, Uploads};
-use nodeyard_plan::{Zone, expiry, orphans};
-use nodeyard_store::registry::ImageId;
-use tracing::{debug, error, info, warn};
-
+use super::looks::Look;
 use super::{Dispatcher, Timer};
 use crate::context::Context;
 use crate::drain::{self, Scope};
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
-use crate::launch;
-use crate::provider::{Provider, cloud_readiness};
-use crate::report::{Inventory, Report};
-use crate::settings::ImageSettings;
+use crate::report::Report;
 use crate::settle;
 
 impl Dispatcher {
@@ -58,9 +52,7 @@ impl Dispatcher {
             }
             Timer::Cleanup => self.clean_up(),
             Timer::CloudCheck => {
-                for provider in self.running() {
-                    self.look_at_cloud(provider, false);
-                }
+                self.look_at_clouds(Look::Ask);
                 self.timers
                     .within(self.ctx.timing.cloud_check, Timer::CloudCheck);
             }
@@ -70,13 +62,6 @@ impl Dispatcher {
         }
     }
 
-    fn running(&self) -> Vec<Arc<Provider>> {
-        let running = self.providers.values();
-        running
-            .map(|running| Arc::clone(&running.provider))
-            .collect()
-    }
-
     fn clean_up(&mut self) {
         self.expire();
         for (node, state) in orphans::find(&self.world).nodes {
@@ -84,11 +69,9 @@ impl Dispatcher {
                 self.settle(node);
             }
         }
-        for provider in self.running() {
-            self.look_at_cloud(provider, true);
-        }
+        self.look_at_clouds(Look::Tidy);
         let ctx = self.ctx.clone();
-        self.tasks.spawn(async move {
+        self.ctx.tasks.spawn(async move {
             let work = async {
                 remove_old_locks(&ctx).await?;
                 ctx.registry.nodes().delete_nameless_ghosts().await
@@ -109,194 +92,13 @@ impl Dispatcher {
         let now = self.ctx.clock.now();
         let plan = expiry::plan(&self.world, &self.labels, max_hold_age, now);
         for expired in plan.expired {
-            let work = settle::retire(self.ctx.clone(), expired.node, expired.reason.to_string());
-            self.tasks.spawn(work);
+            let why = expired.reason.to_string();
+            let work = settle::retire(self.ctx.clone(), expired.node, expired.seen, why);
+            self.ctx.tasks.spawn(work);
         }
         if let Some(at) = plan.again_at {
             self.timers.within(at.since(now), Timer::Expiry);
         }
-    }
-
-    /// A cloud has refused what we thought it had room for.
-    pub(super) fn check_cloud_of(&self, request: RequestId) {
-        if let Some(key) = self.world.taken_by(request) {
-            self.check_cloud(&key.provider);
-        }
-    }
-
-    /// A cloud is not as we thought it was.
-    pub(super) fn check_cloud(&self, provider: &ProviderName) {
-        if let Some(running) = self.providers.get(provider) {
-            self.look_at_cloud(Arc::clone(&running.provider), false);
-        }
-    }
-
-    fn look_at_cloud(&self, provider: Arc<Provider>, tidy: bool) {
-        if !provider.launches() {
-            return;
-        }
-        let ctx = self.ctx.clone();
-        self.tasks.spawn(async move {
-            let look = async {
-                let mut readiness = Vec::new();
-                let mut zones = Vec::new();
-                for (pool, settings) in &provider.settings.pools {
-                    if let Some(found) = told(&provider, provider.driver.zones(pool).await) {
-                        let found = found.iter().map(|zone| Zone::from(&**zone));
-                        zones.push((pool.clone(), found.collect()));
-                    }
-                    for (label, settings) in &settings.labels {
-                        let driver = &*provider.driver;
-                        match cloud_readiness(driver, pool, label, settings, &ctx.clock).await {
-                            Ok(ready) => readiness.push((pool.clone(), label.clone(), ready)),
-                            Err(error) => debug!(%pool, %label, %error, "no word about an image"),
-                        }
-                    }
-                }
-                if tidy && let Err(error) = provider.driver.tidy(ctx.clock.now()).await {
-                    warn!(provider = %provider.name, %error, "a cloud could not be tidied up");
-                }
-                let limits = told(&provider, provider.driver.limits().await);
-                let resources = told(&provider, provider.driver.list().await);
-                Report::Inventory(Box::new(Inventory {
-                    limits,
-                    resources,
-                    readiness,
-                    zones,
-                    provider,
-                }))
-            };
-            tokio::select! {
-                report = look => ctx.report(report),
-                () = ctx.stop.cancelled() => {}
-            }
-        });
-    }
-
-    pub(super) fn take_inventory(&mut self, inventory: Inventory) {
-        let Inventory {
-            provider,
-            limits,
-            resources,
-            readiness,
-            zones,
-        } = inventory;
-        let provider = &provider;
-        let current = self.providers.get(&provider.name);
-        if !current.is_some_and(|running| Arc::ptr_eq(&running.provider, provider)) {
-            return;
-        }
-        for (pool, zones) in zones {
-            if let Some(run) = provider.pools.get(&pool) {
-                self.world.set_zones(&run.key, zones);
-            }
-        }
-        for (pool, label, readiness) in readiness {
-            let Some(run) = provider.pools.get(&pool) else {
-                continue;
-            };
-            let managed = provider
-                .label(&pool, &label)
-                .is_some_and(|settings| matches!(settings.image, ImageSettings::Managed(_)));
-            if !managed && run.is_sound(&label) {
-                self.world.set_readiness(&run.key, &label, readiness);
-            }
-        }
-        let Some(resources) = resources else { return };
-        if let Some(limits) = limits {
-            let foreign = self.foreign(provider, &resources);
-            self.world
-                .set_provider_quota(&provider.name, provider.counted(limits), foreign);
-        }
-        self.remove_leaks(provider, &resources);
-    }
-
-    /// What others use of the cloud, as far as no record accounts for it.
-    fn foreign(&self, provider: &Provider, resources: &[Resource]) -> Resources {
-        let counted = |resource: &&Resource| {
-            let node = resource
-                .tags
-                .node
-                .filter(|_| provider.owner.owns(&resource.tags));
-            node.is_none_or(|node| self.ctx.nodes.get(&node).is_none())
-        };
-        resources
-            .iter()
-            .filter(counted)
-            .map(|resource| &resource.takes)
-            .sum()
-    }
-
-    fn remove_leaks(&mut self, provider: &Arc<Provider>, resources: &[Resource]) {
-        let uploads: Vec<UploadKey> = {
-            let mut uploads = Vec::new();
-            self.ctx.images.for_each(|item| {
-                if let ImageId::Upload(key) = &item.id {
-                    uploads.push(key.clone());
-                }
-            });
-            uploads
-        };
-        let listing: Vec<leaks::Resource> = resources
-            .iter()
-            .filter(|resource| resource.tags.provider.as_ref() == Some(&provider.name))
-            .filter_map(|resource| listed(resource, &uploads))
-            .collect();
-        let recorded = |key: &UploadKey| uploads.contains(key);
-        let judged = leaks::judge(
-            &self.world,
-            self.ctx.system.as_str(),
-            &provider.name,
-            &listing,
-            &Uploads {
-                is_recorded: &recorded,
-                none_recorded: uploads.is_empty(),
-            },
-            &mut self.sightings,
-        );
-        let leaked = match judged {
-            Leaks::Found(leaked) => leaked,
-            Leaks::NoRecords { resources } => {
-                error!(
-                    provider = %provider.name,
-                    resources,
-                    "the cloud has resources of this installation, but the store has no record at all; nothing is \
-                     cleaned up there. Check that this is the right store"
-                );
-                return;
-            }
-        };
-        for leak in leaked {
-            let named = |resource: &&Resource| *resource.id.to_string() == *leak.id;
-            let Some(resource) = resources.iter().find(named) else {
-                continue;
-            };
-            self.ctx.events.leaked(&provider.name, &resource.kind, 1);
-            self.remove_leak(Arc::clone(provider), resource);
-        }
-    }
-
-    fn remove_leak(&self, provider: Arc<Provider>, resource: &Resource) {
-        let target = Target::Resource {
-            kind: resource.kind.clone(),
-            id: resource.id.clone(),
-        };
-        let id = resource.id.to_string();
-        let ctx = self.ctx.clone();
-        self.tasks.spawn(async move {
-            let removal = launch::remove(&ctx, &provider, &target, ctx.timing.delete_limit);
-            let removed = tokio::select! {
-                removed = removal => removed,
-                () = ctx.stop.cancelled() => return,
-            };
-            match removed {
-                Ok(()) => info!(provider = %provider.name, id, "leaked resource deleted"),
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    warn!(provider = %provider.name, id, error, "a leaked resource could not be deleted");
-                }
-            }
-        });
     }
 
     pub(super) fn answer(&mut self, query: Query) {
@@ -311,7 +113,7 @@ impl Dispatcher {
             }
             Query::Drain(scope, on, answer) => {
                 let ctx = self.ctx.clone();
-                self.tasks.spawn(async move {
+                self.ctx.tasks.spawn(async move {
                     let tree = &**ctx.registry.tree();
                     let done = if on {
                         drain::begin(tree, &scope).await
@@ -384,38 +186,6 @@ impl Dispatcher {
     }
 }
 
-fn told<T>(provider: &Provider, answer: Result<T, nodeyard_driver::Error>) -> Option<T> {
-    answer
-        .inspect_err(|error| {
-            let error = error as &dyn std::error::Error;
-            warn!(provider = %provider.name, error, "a cloud does not tell what it has; what was last known counts");
-        })
-        .ok()
-}
-
-/// A resource as the plan sees it; none for images that are not ours to judge.
-fn listed(resource: &Resource, uploads: &[UploadKey]) -> Option<leaks::Resource> {
-    let tags = &resource.tags;
-    let belongs_to = match (tags.node, tags.build.zip(tags.upload)) {
-        (Some(node), _) => Owner::Node(node),
-        (None, Some((build, upload))) => {
-            let mut recorded = uploads.iter();
-            match recorded.find(|key| key.build.build == build && key.upload == upload) {
-                Some(key) => Owner::Upload(key.clone()),
-                None => Owner::Unknown,
-            }
-        }
-        (None, None) if resource.kind == ResourceKind::IMAGES => return None,
-        (None, None) => Owner::Unknown,
-    };
-    Some(leaks::Resource {
-        kind: resource.kind.as_str().into(),
-        id: resource.id.to_string().into(),
-        system: tags.system.as_ref().map(|system| system.as_str().into()),
-        belongs_to,
-    })
-}
-
 /// A request's lock lies beside it, so that Zuul can delete the request without looking; nobody deletes the lock with
 /// it. It stays for a while, for those who still stand in line.
 async fn remove_old_locks(ctx: &Context) -> nodeyard_store::Result<()> {
@@ -423,9 +193,14 @@ async fn remove_old_locks(ctx: &Context) -> nodeyard_store::Result<()> {
     let now = ctx.clock.now();
     for (id, stat) in requests.lock_dirs().await? {
         let changed = Timestamp::from_secs(stat.mtime as f64 / 1000.0).unwrap_or(now);
-        let old = now.since(changed) > ctx.timing.lock_age;
-        if old && ctx.requests.get(&id).is_none() && requests.get(id).await?.is_none() {
-            requests.delete_lock_dir(id).await?;
+        if now.since(changed) <= ctx.timing.lock_age || ctx.requests.get(&id).is_some() {
+            continue;
+        }
+        match requests.get(id).await {
+            Ok(None) => requests.delete_lock_dir(id).await?,
+            // Whoever can read it may want the lock.
+            Ok(Some(_)) | Err(Error::Malformed { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -6,8 +6,8 @@ use std::time::Duration;
 use nodeyard_model::{NodeId, NodeState, RequestState};
 use nodeyard_store::registry::Registry;
 
-use crate::bed::{Running, Store, eventually, logs, nodes};
-use crate::fake::{FakeCloud, config, simulate};
+use crate::bed::{Running, Store, eventually, logs, nodes, parse};
+use crate::fake::{FakeCloud, PROVIDER, config, simulate};
 use crate::zuul::Zuul;
 
 pub(crate) const SMALL: &str = "  - name: small\n";
@@ -143,6 +143,35 @@ async fn a_failed_launch_is_tried_again_and_then_declined() {
     let id = zuul.submit(&["small"]).await;
     let done = zuul.done(id).await;
     assert_eq!(done.state, RequestState::Failed, "{done:?}");
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_launch_fails_no_request_that_a_pool_to_come_may_serve() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let text = config(4, SMALL);
+    let mut launcher = Running::start(&store, Arc::clone(&cloud) as _, &text).await;
+    assert!(launcher.handle.until_ready().await);
+    let zuul = Zuul::new(store.session().await);
+
+    // Another provider starts, and takes its time.
+    cloud.hold_limits(true);
+    let (_, provider) = text.split_once("providers:\n").unwrap();
+    let second = provider.replace(PROVIDER, "second-cloud");
+    let both = parse(&format!("{text}{second}"));
+    launcher.config.send(both).unwrap();
+    cloud.refuse(&["the cloud is upset"; 2]);
+    let id = zuul.submit(&["small"]).await;
+    cloud.created(2).await;
+    eventually("the launch has failed, and is cleaned up after", || async {
+        nodes(&zuul.registry).await.is_empty().then_some(())
+    })
+    .await;
+    cloud.hold_limits(false);
+    zuul.run_job(id).await;
     nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
 }

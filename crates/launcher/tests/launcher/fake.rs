@@ -17,6 +17,8 @@ use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_store::testing::Fuse;
 use serde_json::value::RawValue;
 
+use crate::bed::eventually;
+
 pub(crate) const PROVIDER: &str = "fake-cloud";
 
 /// The cloud, and the launchers' way to it.
@@ -32,6 +34,10 @@ pub(crate) struct FakeCloud {
 struct Watch {
     peak: AtomicUsize,
     creates: AtomicUsize,
+    /// How often the whole cloud was looked at.
+    looks: AtomicUsize,
+    /// Nobody is told what the limits are.
+    limits_held: AtomicBool,
     /// Nobody is told that a server is there.
     boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
@@ -88,6 +94,15 @@ impl FakeCloud {
         })
     }
 
+    /// The same cloud for another launcher, whose looks are counted apart.
+    pub(crate) fn beside(&self) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(&self.world),
+            watch: Arc::default(),
+            fuse: None,
+        })
+    }
+
     /// The names of the servers there are.
     pub(crate) async fn servers(&self) -> Vec<String> {
         let list = self.list("list_servers").await;
@@ -111,6 +126,13 @@ impl FakeCloud {
         image["id"].as_str().unwrap().to_owned()
     }
 
+    /// The names of the images that the cloud has.
+    pub(crate) async fn images(&self) -> Vec<String> {
+        let images = self.list("list_images").await;
+        let names = images.iter().map(|image| image["name"].as_str());
+        names.map(|name| name.unwrap().to_owned()).collect()
+    }
+
     async fn list(&self, method: &str) -> Vec<serde_json::Value> {
         let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
         let list = cloud.call(method, b"{}".to_vec()).await.unwrap();
@@ -132,6 +154,28 @@ impl FakeCloud {
             .unwrap();
     }
 
+    /// Makes an image that no record of ours knows.
+    pub(crate) async fn create_image(&self, name: &str, meta: &[(&str, &str)]) {
+        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
+        let mut arguments = serde_json::json!({"name": name, "filename": "x", "wait": false});
+        for (key, value) in meta {
+            arguments[key] = (*value).into();
+        }
+        cloud
+            .call("create_image", arguments.to_string().into_bytes())
+            .await
+            .unwrap();
+    }
+
+    /// Returns when launchers have looked at the whole cloud so many times more.
+    pub(crate) async fn looked_at(&self, times: usize) {
+        let before = self.watch.looks.load(Ordering::SeqCst);
+        eventually("the cloud is looked at", || async {
+            (self.watch.looks.load(Ordering::SeqCst) >= before + times).then_some(())
+        })
+        .await;
+    }
+
     /// The most servers that ever were there at once.
     pub(crate) fn peak(&self) -> usize {
         self.watch.peak.load(Ordering::SeqCst)
@@ -141,9 +185,22 @@ impl FakeCloud {
         self.watch.creates.load(Ordering::SeqCst)
     }
 
+    /// Returns when so many servers were asked for.
+    pub(crate) async fn created(&self, count: usize) {
+        eventually("servers are asked for", || async {
+            (self.creates() >= count).then_some(())
+        })
+        .await;
+    }
+
     /// Launches get no further than to a server that boots.
     pub(crate) fn hold_boots(&self, hold: bool) {
         self.watch.boots_held.store(hold, Ordering::SeqCst);
+    }
+
+    /// Providers do not get to know their limits, so that none starts.
+    pub(crate) fn hold_limits(&self, hold: bool) {
+        self.watch.limits_held.store(hold, Ordering::SeqCst);
     }
 
     /// The next calls that create a server are refused with these classes.
@@ -176,8 +233,13 @@ impl Transport for Watched {
 
 impl Watched {
     async fn watched(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
-        while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst) {
+        while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst)
+            || method == "get_compute_limits" && self.watch.limits_held.load(Ordering::SeqCst)
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if method == "list_images" {
+            self.watch.looks.fetch_add(1, Ordering::SeqCst);
         }
         if method != "create_server" {
             return self.cloud.call(method, arguments).await;

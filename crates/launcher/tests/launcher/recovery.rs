@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nodeyard_launcher::Timing;
 use nodeyard_model::{Allocation, Node, NodeState, ProviderName, RequestId, RequestState, layout};
 use nodeyard_store::registry::Registry;
-use nodeyard_store::{CreateMode, TreePath, ext};
+use nodeyard_store::{CreateMode, TreePath, Version, ext};
 
 use crate::bed::{PATIENCE, Running, Store, eventually, logs, nodes, quick};
 use crate::cloud::{SMALL, nothing_is_left};
@@ -181,43 +181,6 @@ async fn malformed_requests_stand_in_nobodys_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leaks_need_our_name_and_two_sightings() {
-    logs();
-    let store = Store::embedded();
-    let cloud = FakeCloud::new(simulate());
-    let zuul = Zuul::new(store.session().await);
-    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
-    // A record, so that the store does not look like the wrong one.
-    let id = zuul.submit(&["small"]).await;
-    let nodeset = zuul.accept(id).await;
-    let path = TreePath::new(layout::SYSTEM_ID).unwrap();
-    let system = String::from_utf8(zuul.tree.get(&path).await.unwrap().data.to_vec()).unwrap();
-    let tags = |system: &'static str| {
-        [
-            ("nodeyard_system_id", system),
-            ("nodepool_provider_name", PROVIDER),
-            ("nodepool_node_id", "0000000088"),
-        ]
-    };
-    cloud.create("foreign", &tags("somebody-else")).await;
-    cloud.create("python", &tags("")[1..]).await;
-    let ours = [
-        ("nodeyard_system_id", &*system),
-        ("nodepool_provider_name", PROVIDER),
-        ("nodepool_node_id", "0000000088"),
-    ];
-    cloud.create("leaked", &ours).await;
-    eventually("the leak is gone", || async {
-        (!cloud.servers().await.iter().any(|name| name == "leaked")).then_some(())
-    })
-    .await;
-    let left = cloud.servers().await;
-    assert_eq!(left.len(), 3, "{left:?}");
-    zuul.unlock(nodeset).await;
-    launcher.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn old_nodes_and_old_locks_go() {
     logs();
     let store = Store::embedded();
@@ -235,6 +198,16 @@ async fn old_nodes_and_old_locks_go() {
     .await;
     let lock = TreePath::new(layout::request_lock("200-0000000042".parse().unwrap())).unwrap();
     ext::ensure_path(&*zuul.tree, &lock).await.unwrap();
+    // Comes first, and stays with its request.
+    let malformed: RequestId = "100-0000000001".parse().unwrap();
+    let kept = TreePath::new(layout::request_lock(malformed)).unwrap();
+    ext::ensure_path(&*zuul.tree, &kept).await.unwrap();
+    let malformed = TreePath::new(layout::request(malformed)).unwrap();
+    ext::ensure_path(&*zuul.tree, &malformed).await.unwrap();
+    zuul.tree
+        .set(&malformed, Bytes::from_static(b"{}"), Version::Any)
+        .await
+        .unwrap();
     let timing = Timing {
         lock_age: Duration::ZERO,
         ..quick()
@@ -252,6 +225,7 @@ async fn old_nodes_and_old_locks_go() {
         zuul.tree.stat(&lock).await.unwrap().is_none().then_some(())
     })
     .await;
+    assert!(zuul.tree.stat(&kept).await.unwrap().is_some());
     launcher.stop().await;
 }
 

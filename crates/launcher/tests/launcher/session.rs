@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_model::RequestState;
-use nodeyard_store::Session;
+use nodeyard_store::{Session, TreePath, ext};
+use nodeyard_testbeds::ZooKeeperServer;
+use nodeyard_testbeds::store::connect;
 
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::cloud::{SMALL, nothing_is_left};
@@ -64,6 +66,94 @@ async fn a_launcher_recovers_from_the_loss_of_its_own_session() {
     assert!(cloud.peak() <= 2, "{} servers at once", cloud.peak());
     nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
+}
+
+/// Nothing can be released without the store, and nobody waits for it: locks and registrations end with the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_stops_while_the_store_is_away() {
+    logs();
+    let store = Store::zookeeper().await;
+    let zuul = Zuul::new(store.session().await);
+    let cloud = FakeCloud::new(simulate());
+    cloud.hold_boots(true);
+    for busy in [false, true] {
+        let (tree, proxy) = store.through_a_proxy(Duration::from_secs(60)).await;
+        let text = config(2, SMALL);
+        let drivers = Arc::clone(&cloud) as _;
+        let mut launcher = Running::start_on(tree, drivers, &text, quick()).await;
+        assert!(launcher.handle.until_ready().await);
+        eventually("its pool is in the registry", || async {
+            let pools = zuul.registry.components().pools().await.unwrap();
+            (!pools.is_empty()).then_some(())
+        })
+        .await;
+        if busy {
+            zuul.submit(&["small"]).await;
+            eventually("a machine boots", || async {
+                (!cloud.servers().await.is_empty()).then_some(())
+            })
+            .await;
+        }
+        proxy.refuse(true);
+        launcher.stop().await;
+    }
+}
+
+/// A real server, and not only the way to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_server_loses_nothing() {
+    logs();
+    let server = blocking(|| ZooKeeperServer::start().unwrap()).await;
+    let server = Arc::new(server);
+    let session = || async {
+        let tree = connect(server.port(), TreePath::root(), Duration::from_secs(60));
+        ext::connected(&*tree).await.unwrap();
+        tree
+    };
+    let cloud = FakeCloud::new(simulate());
+    let drivers = Arc::clone(&cloud) as _;
+    let launcher = Running::start_on(session().await, drivers, &config(3, SMALL), quick()).await;
+    // The requestor's own calls do not outlast the server, so it works between the restarts.
+    let zuul = Arc::new(Zuul::new(session().await));
+    let mut used = Vec::new();
+    for round in 0..3 {
+        let mut ids = Vec::new();
+        for number in 0..6 {
+            let labels: &[&str] = if number % 3 == 0 {
+                &["small", "small"]
+            } else {
+                &["small"]
+            };
+            ids.push(zuul.submit(labels).await);
+        }
+        // In the middle of it: some are launched, some wait.
+        cloud.created(8 * round + 2).await;
+        let restarted = Arc::clone(&server);
+        blocking(move || restarted.restart().unwrap()).await;
+        ext::reconnected(&*zuul.tree).await.unwrap();
+        let jobs = ids.into_iter().map(|id| {
+            let zuul = Arc::clone(&zuul);
+            tokio::spawn(async move { zuul.run_job(id).await })
+        });
+        for job in jobs.collect::<Vec<_>>() {
+            used.extend(job.await.unwrap());
+        }
+    }
+    let count = used.len();
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(
+        (used.len(), count),
+        (24, 24),
+        "a node was given to two requests"
+    );
+    assert!(cloud.peak() <= 3, "{} servers at once", cloud.peak());
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

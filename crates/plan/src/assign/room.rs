@@ -19,6 +19,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Eviction {
     pub node: NodeId,
+    /// It has been ready since then.
+    pub since: Timestamp,
     pub pool: PoolKey,
     pub wanted_by: RequestId,
 }
@@ -65,7 +67,7 @@ impl World {
         let mut evictions = Vec::new();
         for sibling in siblings {
             let idle = self.fleet.pool(sibling).map(|pool| &pool.idle);
-            for (_, node) in idle.into_iter().flatten() {
+            for (since, node) in idle.into_iter().flatten() {
                 let charge = self.fleet.charge(*node);
                 let helps_pool = sibling == key && relieves(&pool_lacks, charge);
                 if is_protected(node) || !(helps_pool || relieves(&provider_lacks, charge)) {
@@ -80,6 +82,7 @@ impl World {
                 }
                 evictions.push(Eviction {
                     node: *node,
+                    since: *since,
                     pool: sibling.clone(),
                     wanted_by,
                 });

@@ -102,13 +102,36 @@ pub fn reset(record: Option<&Node>, request: RequestId, now: Timestamp) -> Resul
     Ok(node)
 }
 
-/// Lets a ready node go that nobody has, or a held one: it is too old, or in the way.
-pub fn retire(record: Option<&Node>, now: Timestamp) -> Result<Node, Refused> {
-    let mut node = record.ok_or(Refused::Gone)?.clone();
+/// What a node was when somebody thought that it should go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    pub state: NodeState,
+    pub since: Timestamp,
+}
+
+impl Seen {
+    pub fn ready(since: Timestamp) -> Self {
+        let state = NodeState::Ready;
+        Self { state, since }
+    }
+
+    pub fn held(since: Timestamp) -> Self {
+        let state = NodeState::Hold;
+        Self { state, since }
+    }
+}
+
+/// Lets a ready node go that nobody has, or a held one: it is too old, or in the way. Only if it still is what it was:
+/// a ready node may have been put on hold meanwhile, and a held one again.
+pub fn retire(record: Option<&Node>, seen: Seen, now: Timestamp) -> Result<Node, Refused> {
+    let mut node = in_state(record, seen.state)?.clone();
     match node.state {
         NodeState::Hold => {}
         NodeState::Ready => allocated(&node, None)?,
         state => return Err(Refused::NodeIs { state }),
+    }
+    if node.state_time != seen.since {
+        return Err(Refused::Renewed);
     }
     node.set_state(NodeState::Deleting, now);
     Ok(node)

@@ -22,7 +22,7 @@ pub fn take(
 }
 
 /// Declines a request that waits or that this pool has taken. It fails only when every registered pool has
-/// declined; one that is still to look at it may serve it.
+/// declined; one that is still to look at it may serve it. Where none is registered, those that will be may.
 pub fn decline<'a>(
     record: Option<&NodeRequest>,
     own: &LauncherId,
@@ -35,7 +35,8 @@ pub fn decline<'a>(
         record.declined_by.push(own.clone());
     }
     let declined: HashSet<&LauncherId> = record.declined_by.iter().collect();
-    let all = registered.into_iter().all(|id| declined.contains(id));
+    let mut registered = registered.into_iter().peekable();
+    let all = registered.peek().is_some() && registered.all(|id| declined.contains(id));
     record.nodes.clear();
     let state = if all {
         RequestState::Failed

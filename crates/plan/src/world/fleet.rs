@@ -140,6 +140,7 @@ pub(crate) struct Fleet {
     loose: BTreeSet<NodeId>,
     held: BTreeSet<NodeId>,
     empty: BTreeSet<NodeId>,
+    illegible: BTreeSet<NodeId>,
     nothing: Resources,
 }
 
@@ -214,6 +215,14 @@ impl Fleet {
         self.empty.iter().copied()
     }
 
+    pub(crate) fn illegible(&self) -> impl Iterator<Item = NodeId> {
+        self.illegible.iter().copied()
+    }
+
+    pub(crate) fn is_illegible(&self, id: NodeId) -> bool {
+        self.illegible.contains(&id)
+    }
+
     fn entries<'a>(
         &'a self,
         ids: &'a BTreeSet<NodeId>,
@@ -284,6 +293,7 @@ impl Fleet {
         self.index(id, &entry);
         self.nodes.insert(id, entry);
         self.empty.remove(&id);
+        self.illegible.remove(&id);
         freed
     }
 
@@ -308,8 +318,27 @@ impl Fleet {
         freed
     }
 
+    /// A node that was known keeps the room it took, as one that somebody has.
+    pub(crate) fn put_illegible(&mut self, id: NodeId) {
+        self.empty.remove(&id);
+        self.illegible.insert(id);
+        self.drop_claim(id);
+        if let Some(mut entry) = self.take(id) {
+            if entry.tenant_charge().is_none() {
+                entry.tenant = None;
+            }
+            entry.allocated_to = None;
+            entry.state = NodeState::InUse;
+            entry.locked = true;
+            entry.launching = false;
+            self.index(id, &entry);
+            self.nodes.insert(id, entry);
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: NodeId) -> Freed {
         self.empty.remove(&id);
+        self.illegible.remove(&id);
         let old = self.take(id);
         self.drop_claim(id);
         self.freed(id, old.as_ref(), None)

@@ -201,7 +201,9 @@ impl Launcher {
                 let pass = self.world.assign(&key, self.at());
                 for eviction in &pass.evictions {
                     self.log.push(format!("{key} evicts {}", eviction.node));
-                    let record = node::retire(self.nodes.get(&eviction.node), self.now).unwrap();
+                    let seen = node::Seen::ready(eviction.since);
+                    let record =
+                        node::retire(self.nodes.get(&eviction.node), seen, self.now).unwrap();
                     self.write_node(eviction.node, record);
                 }
                 for decision in pass.decisions {

@@ -162,6 +162,27 @@ impl Images<'_> {
         self.registry.get(&path(layout::upload(key))?).await
     }
 
+    /// Whether there is any record of an upload, malformed or not. What is in a cloud does not say of which image it is.
+    pub async fn knows_upload(
+        &self,
+        build: BuildId,
+        provider: &ProviderName,
+        upload: UploadId,
+    ) -> Result<bool> {
+        for image in self.names().await? {
+            let key = UploadKey {
+                build: BuildKey { image, build },
+                provider: provider.clone(),
+                upload,
+            };
+            let record = path(layout::upload(&key))?;
+            if self.registry.tree.stat(&record).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The uploads of a build to one provider.
     pub async fn uploads(
         &self,

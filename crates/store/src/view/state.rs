@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::changes::{Changes, Subscribers};
 use super::{Flaw, Item, Shape};
 use crate::path::TreePath;
@@ -30,8 +32,17 @@ struct Slot<T> {
 pub(super) enum Content<T> {
     Value(Arc<T>),
     Empty,
-    Flaw(Box<(TreePath, String)>),
+    Flaw(Box<Damage>),
 }
+
+pub(super) struct Damage {
+    path: TreePath,
+    reason: String,
+    data: Bytes,
+}
+
+/// More than any record has that something could be made of.
+const KEPT_BYTES: usize = 64 << 10;
 
 impl<T> Content<T> {
     pub(super) fn parse<S>(shape: &S, id: &S::Id, path: &TreePath, record: &Record) -> Self
@@ -43,7 +54,15 @@ impl<T> Content<T> {
         }
         match shape.parse(id, &record.data) {
             Ok(value) => Content::Value(Arc::new(value)),
-            Err(error) => Content::Flaw(Box::new((path.clone(), with_causes(&*error)))),
+            Err(error) => Content::Flaw(Box::new(Damage {
+                path: path.clone(),
+                reason: with_causes(&*error),
+                data: if record.data.len() <= KEPT_BYTES {
+                    Bytes::copy_from_slice(&record.data)
+                } else {
+                    Bytes::new()
+                },
+            })),
         }
     }
 }
@@ -90,19 +109,12 @@ impl<S: Shape> State<S> {
     }
 
     pub(super) fn flaws(&self) -> Vec<Flaw<S::Id>> {
-        let flaws = self.slots.iter().filter_map(|(id, slot)| {
-            let Content::Flaw(flaw) = &slot.content else {
-                return None;
-            };
-            let (path, reason) = &**flaw;
-            Some(Flaw {
-                id: id.clone(),
-                path: path.clone(),
-                reason: reason.clone(),
-                stat: slot.stat,
-            })
-        });
-        flaws.collect()
+        let flaws = self.slots.iter();
+        flaws.filter_map(|(id, slot)| to_flaw(id, slot)).collect()
+    }
+
+    pub(super) fn flaw(&self, id: &S::Id) -> Option<Flaw<S::Id>> {
+        to_flaw(id, self.slots.get(id)?)
     }
 
     pub(super) fn empty(&self) -> Vec<(S::Id, Stat)> {
@@ -146,7 +158,7 @@ impl<S: Shape> State<S> {
         }
         if let Content::Flaw(flaw) = &content {
             // Once per write, since the same transaction is not taken twice.
-            let (path, reason) = &**flaw;
+            let Damage { path, reason, .. } = &**flaw;
             tracing::warn!(%path, reason, "malformed record ignored");
         }
         self.subscribers.changed(id);
@@ -256,4 +268,18 @@ impl<S: Shape> State<S> {
         self.contenders.retain(|id, _| slots.contains_key(id));
         self.current = true;
     }
+}
+
+fn to_flaw<I: Clone, T>(id: &I, slot: &Slot<T>) -> Option<Flaw<I>> {
+    let Content::Flaw(damage) = &slot.content else {
+        return None;
+    };
+    let Damage { path, reason, data } = &**damage;
+    Some(Flaw {
+        id: id.clone(),
+        path: path.clone(),
+        reason: reason.clone(),
+        stat: slot.stat,
+        data: data.clone(),
+    })
 }

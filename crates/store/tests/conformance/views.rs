@@ -151,6 +151,9 @@ pub(crate) async fn malformed_records_are_kept_apart(backend: &impl Backend) {
         "{}",
         flaws[0].reason
     );
+    assert_eq!(flaws[0].data, "one");
+    assert_eq!(view.flaw(&"bad".to_owned()).as_ref(), Some(&flaws[0]));
+    assert_eq!(view.flaw(&"good".to_owned()), None);
     set(&tree, "bad", "2").await;
     set(&tree, "good", "\u{fffd}").await;
     within(view.synced()).await.unwrap();

@@ -1,0 +1,352 @@
+//! Looks at clouds: what they have room for, which images they have, and what is left over in them.
+//!
+//! A provider's cloud is looked at once at a time; of all who want another look meanwhile, one is made for all.
+//!
+//! The views are brought up to date after the cloud was asked and before anything is judged. One that has not
+//! followed the store for a while knows nothing of what others have made since, and would take it for left over. For
+//! the same reason the record is read again, from the store, before anything is deleted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nodeyard_driver::{Resource, ResourceKind, Tags, Target};
+use nodeyard_model::{BuildId, ProviderName, RequestId, Resources, UploadId};
+use nodeyard_plan::leaks::{self, Leaks, Owner};
+use nodeyard_plan::{Readiness, Zone};
+use nodeyard_store::Error;
+use nodeyard_store::registry::ImageId;
+use tracing::{debug, error, info, warn};
+
+use super::Dispatcher;
+use crate::context::Context;
+use crate::launch;
+use crate::provider::{Provider, cloud_readiness};
+use crate::report::{Inventory, Report};
+use crate::settings::ImageSettings;
+
+/// What a look is for, the most thorough last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Look {
+    Ask,
+    /// To have the driver tidy up as well.
+    Tidy,
+}
+
+/// The looks at one provider's cloud.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    under_way: bool,
+    next: Option<Look>,
+}
+
+impl Looks {
+    /// False if the look comes after the one that is under way.
+    fn begin(&mut self, look: Look) -> bool {
+        if self.under_way {
+            self.next = self.next.max(Some(look));
+            return false;
+        }
+        self.under_way = true;
+        true
+    }
+
+    /// What is to follow.
+    fn end(&mut self) -> Option<Look> {
+        self.under_way = false;
+        self.next.take()
+    }
+}
+
+impl Dispatcher {
+    /// A cloud has refused what we thought it had room for.
+    pub(super) fn check_cloud_of(&mut self, request: RequestId) {
+        if let Some(key) = self.world.taken_by(request) {
+            let provider = key.provider.clone();
+            self.look_at_cloud(&provider, Look::Ask);
+        }
+    }
+
+    pub(super) fn look_at_clouds(&mut self, look: Look) {
+        let providers: Vec<ProviderName> = self.providers.keys().cloned().collect();
+        for provider in providers {
+            self.look_at_cloud(&provider, look);
+        }
+    }
+
+    pub(super) fn look_at_cloud(&mut self, provider: &ProviderName, look: Look) {
+        let Some(running) = self.providers.get_mut(provider) else {
+            return;
+        };
+        if !running.provider.launches() || !running.looks.begin(look) {
+            return;
+        }
+        let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
+        self.ctx.tasks.spawn(async move {
+            if let Some(inventory) = ctx.unless_stopped(take_stock(&ctx, provider, look)).await {
+                ctx.report(Report::Inventory(Box::new(inventory)));
+            }
+        });
+    }
+
+    /// The picture must show by now what the views show.
+    pub(super) fn take_inventory(&mut self, inventory: Inventory) {
+        let provider = Arc::clone(&inventory.provider);
+        let running = self.providers.get_mut(&provider.name);
+        let Some(running) =
+            running.filter(|running| Arc::ptr_eq(&running.provider, &inventory.provider))
+        else {
+            return;
+        };
+        let next = running.looks.end();
+        self.apply(inventory);
+        if let Some(look) = next {
+            self.look_at_cloud(&provider.name, look);
+        }
+    }
+
+    fn apply(&mut self, inventory: Inventory) {
+        let Inventory {
+            provider,
+            limits,
+            resources,
+            readiness,
+            zones,
+        } = inventory;
+        for (pool, zones) in zones {
+            if let Some(run) = provider.pools.get(&pool) {
+                self.world.set_zones(&run.key, zones);
+            }
+        }
+        for (pool, label, readiness) in readiness {
+            let Some(run) = provider.pools.get(&pool) else {
+                continue;
+            };
+            let managed = provider
+                .label(&pool, &label)
+                .is_some_and(|settings| matches!(settings.image, ImageSettings::Managed(_)));
+            if !managed && run.is_sound(&label) {
+                self.world.set_readiness(&run.key, &label, readiness);
+            }
+        }
+        let Some(resources) = resources else { return };
+        if let Some(limits) = limits {
+            let foreign = self.foreign(&provider, &resources);
+            self.world
+                .set_provider_quota(&provider.name, provider.counted(limits), foreign);
+        }
+        self.remove_leaks(&provider, &resources);
+    }
+
+    /// What others use of the cloud, as far as no record accounts for it.
+    fn foreign(&self, provider: &Provider, resources: &[Resource]) -> Resources {
+        let counted = |resource: &&Resource| {
+            let node = resource
+                .tags
+                .node
+                .filter(|_| provider.owner.owns(&resource.tags));
+            node.is_none_or(|node| !self.world.counts_node(node))
+        };
+        resources
+            .iter()
+            .filter(counted)
+            .map(|resource| &resource.takes)
+            .sum()
+    }
+
+    fn remove_leaks(&mut self, provider: &Arc<Provider>, resources: &[Resource]) {
+        let (uploads, any_upload) = self.uploads_to(&provider.name);
+        let listing: Vec<leaks::Resource> = resources
+            .iter()
+            .filter(|resource| resource.tags.provider.as_ref() == Some(&provider.name))
+            .filter_map(listed)
+            .collect();
+        let look = leaks::Look {
+            system: self.ctx.system.as_str(),
+            provider: &provider.name,
+            listing: &listing,
+            uploads: &uploads,
+            any_upload,
+            at: self.ctx.clock.now(),
+        };
+        // The regular looks are as far apart as clean-ups are, give or take.
+        let apart = self.ctx.timing.cleanup / 2;
+        let leaked = match leaks::judge(&self.world, &look, apart, &mut self.sightings) {
+            Leaks::Found(leaked) => leaked,
+            Leaks::NoRecords { resources } => {
+                error!(
+                    provider = %provider.name,
+                    resources,
+                    "the cloud has resources of this installation, but the store has no record at all; nothing is \
+                     cleaned up there. Check that this is the right store"
+                );
+                return;
+            }
+        };
+        for leak in leaked {
+            let named = |resource: &&Resource| {
+                *resource.kind.as_str() == *leak.kind && *resource.id.to_string() == *leak.id
+            };
+            if let Some(resource) = resources.iter().find(named) {
+                let work = remove(self.ctx.clone(), Arc::clone(provider), resource.clone());
+                self.ctx.tasks.spawn(work);
+            }
+        }
+    }
+
+    /// The uploads to a provider of which there is any record, and whether there is one of an upload to anybody.
+    fn uploads_to(&self, provider: &ProviderName) -> (BTreeSet<(BuildId, UploadId)>, bool) {
+        let images = &self.ctx.images;
+        let mut ids = Vec::new();
+        images.for_each(|item| ids.push(item.id));
+        ids.extend(images.flaws().into_iter().map(|flaw| flaw.id));
+        ids.extend(images.empty().into_iter().map(|(id, _)| id));
+        let keys = ids.into_iter().filter_map(|id| match id {
+            ImageId::Upload(key) => Some(key),
+            ImageId::Build(_) => None,
+        });
+        let keys: Vec<_> = keys.collect();
+        let here = keys.iter().filter(|key| key.provider == *provider);
+        let here = here.map(|key| (key.build.build, key.upload)).collect();
+        (here, !keys.is_empty())
+    }
+}
+
+/// Asks the cloud, and then brings the views up to date. What the cloud does not tell is left out.
+async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inventory {
+    let mut readiness: Vec<(_, _, Readiness)> = Vec::new();
+    let mut zones = Vec::new();
+    for (pool, settings) in &provider.settings.pools {
+        if let Some(found) = told(&provider, provider.driver.zones(pool).await) {
+            let found = found.iter().map(|zone| Zone::from(&**zone));
+            zones.push((pool.clone(), found.collect()));
+        }
+        for (label, settings) in &settings.labels {
+            let driver = &*provider.driver;
+            match cloud_readiness(driver, pool, label, settings, &ctx.clock).await {
+                Ok(ready) => readiness.push((pool.clone(), label.clone(), ready)),
+                Err(error) => debug!(%pool, %label, %error, "no word about an image"),
+            }
+        }
+    }
+    if look == Look::Tidy
+        && let Err(error) = provider.driver.tidy(ctx.clock.now()).await
+    {
+        warn!(provider = %provider.name, %error, "a cloud could not be tidied up");
+    }
+    let limits = told(&provider, provider.driver.limits().await);
+    let mut resources = told(&provider, provider.driver.list().await);
+    let synced = async {
+        ctx.images.synced().await?;
+        ctx.nodes.synced().await
+    };
+    if synced.await.is_err() {
+        resources = None;
+    }
+    Inventory {
+        limits,
+        resources,
+        readiness,
+        zones,
+        provider,
+    }
+}
+
+fn told<T>(provider: &Provider, answer: Result<T, nodeyard_driver::Error>) -> Option<T> {
+    answer
+        .inspect_err(|error| {
+            let error = error as &dyn std::error::Error;
+            warn!(provider = %provider.name, error, "a cloud does not tell what it has; what was last known counts");
+        })
+        .ok()
+}
+
+/// A resource as the plan sees it; none for images that are not ours to judge.
+fn listed(resource: &Resource) -> Option<leaks::Resource> {
+    let tags = &resource.tags;
+    let belongs_to = match (tags.node, tags.build.zip(tags.upload)) {
+        (Some(node), _) => Owner::Node(node),
+        (None, Some((build, upload))) => Owner::Upload(build, upload),
+        (None, None) if resource.kind == ResourceKind::IMAGES => return None,
+        (None, None) => Owner::Unknown,
+    };
+    Some(leaks::Resource {
+        kind: resource.kind.as_str().into(),
+        id: resource.id.to_string().into(),
+        system: tags.system.as_ref().map(|system| system.as_str().into()),
+        belongs_to,
+    })
+}
+
+/// Deletes what is left over, if the store still has no record of it.
+async fn remove(ctx: Context, provider: Arc<Provider>, resource: Resource) {
+    let id = resource.id.to_string();
+    let work = async {
+        match is_recorded(&ctx, &provider.name, &resource.tags).await {
+            Ok(false) => {}
+            Ok(true) => {
+                debug!(provider = %provider.name, id, "what seemed to be leaked has a record");
+                return;
+            }
+            Err(error) => {
+                debug!(provider = %provider.name, id, %error, "a leaked resource is left for now");
+                return;
+            }
+        }
+        ctx.events.leaked(&provider.name, &resource.kind, 1);
+        let target = Target::Resource {
+            kind: resource.kind.clone(),
+            id: resource.id.clone(),
+        };
+        match launch::remove(&ctx, &provider, &target, ctx.timing.delete_limit).await {
+            Ok(()) => info!(provider = %provider.name, id, "leaked resource deleted"),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                warn!(provider = %provider.name, id, error, "a leaked resource could not be deleted");
+            }
+        }
+    };
+    ctx.unless_stopped(work).await;
+}
+
+/// Whether the store has a record of what carries these tags, at this moment.
+async fn is_recorded(
+    ctx: &Context,
+    provider: &ProviderName,
+    tags: &Tags,
+) -> nodeyard_store::Result<bool> {
+    ctx.registry.tree().sync().await?;
+    if let Some(node) = tags.node {
+        return match ctx.registry.nodes().get(node).await {
+            Ok(record) => {
+                Ok(record.is_some_and(|record| record.value.provider.as_ref() == Some(provider)))
+            }
+            Err(Error::Malformed { .. }) => Ok(true),
+            Err(error) => Err(error),
+        };
+    }
+    match tags.build.zip(tags.upload) {
+        Some((build, upload)) => {
+            let images = ctx.registry.images();
+            images.knows_upload(build, provider, upload).await
+        }
+        None => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_all_who_want_a_look_meanwhile_one_is_made_for_all() {
+        let mut looks = Looks::default();
+        assert!(looks.begin(Look::Ask));
+        for look in [Look::Ask, Look::Tidy, Look::Ask] {
+            assert!(!looks.begin(look));
+        }
+        assert_eq!(looks.end(), Some(Look::Tidy));
+        assert!(looks.begin(Look::Tidy));
+        assert_eq!(looks.end(), None);
+        assert!(looks.begin(Look::Ask));
+    }
+}

@@ -1,0 +1,98 @@
+//! What is left over in a cloud, and what only seems to be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_launcher::Timing;
+use nodeyard_model::{NodeState, layout};
+use nodeyard_store::TreePath;
+
+use crate::bed::{Running, Store, eventually, logs, quick};
+use crate::cloud::{SMALL, nothing_is_left};
+use crate::fake::{FakeCloud, PROVIDER, config, simulate};
+use crate::zuul::Zuul;
+
+/// What this installation calls itself in clouds.
+pub(crate) async fn system_id(zuul: &Zuul) -> String {
+    let path = TreePath::new(layout::SYSTEM_ID).unwrap();
+    let record = zuul.tree.get(&path).await.unwrap();
+    String::from_utf8(record.data.to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leaks_need_our_name_and_two_sightings() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    // A record, so that the store does not look like the wrong one.
+    let id = zuul.submit(&["small"]).await;
+    let nodeset = zuul.accept(id).await;
+    let system = system_id(&zuul).await;
+    let tags = |system: &'static str| {
+        [
+            ("nodeyard_system_id", system),
+            ("nodepool_provider_name", PROVIDER),
+            ("nodepool_node_id", "0000000088"),
+        ]
+    };
+    cloud.create("foreign", &tags("somebody-else")).await;
+    cloud.create("python", &tags("")[1..]).await;
+    let ours = [
+        ("nodeyard_system_id", &*system),
+        ("nodepool_provider_name", PROVIDER),
+        ("nodepool_node_id", "0000000088"),
+    ];
+    cloud.create("leaked", &ours).await;
+    eventually("the leak is gone", || async {
+        (!cloud.servers().await.iter().any(|name| name == "leaked")).then_some(())
+    })
+    .await;
+    let left = cloud.servers().await;
+    assert_eq!(left.len(), 3, "{left:?}");
+    zuul.unlock(nodeset).await;
+    launcher.stop().await;
+}
+
+/// Its view is as it was when the connection broke, so whatever others have launched since is unknown to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_that_is_cut_off_from_the_store_deletes_nothing_of_others() {
+    logs();
+    let store = Store::zookeeper().await;
+    let timing = Timing {
+        cloud_check: Duration::from_millis(100),
+        ..quick()
+    };
+    let cloud = FakeCloud::new(simulate());
+    let seen_by_other = cloud.beside();
+    let (tree, proxy) = store.through_a_proxy(Duration::from_secs(60)).await;
+    let text = config(4, SMALL);
+    let cut_off = Running::start_on(tree, Arc::clone(&cloud) as _, &text, timing).await;
+    let zuul = Zuul::new(store.session().await);
+    // A record, so that the store does not look like the wrong one.
+    let id = zuul.submit(&["small"]).await;
+    let before = zuul.accept(id).await;
+
+    proxy.refuse(true);
+    let session = store.session().await;
+    let other = Running::start_on(session, Arc::clone(&seen_by_other) as _, &text, timing).await;
+    let id = zuul.submit(&["small"]).await;
+    let since = zuul.accept(id).await;
+    let servers = cloud.servers().await;
+    assert_eq!(servers.len(), 2, "{servers:?}");
+    // As often as one that is connected looks at the cloud, the one that is not could.
+    seen_by_other.looked_at(12).await;
+    assert_eq!(cloud.servers().await, servers);
+    proxy.refuse(false);
+    cloud.looked_at(6).await;
+    assert_eq!(cloud.servers().await, servers);
+
+    for mut nodeset in [before, since] {
+        zuul.set_state(&mut nodeset, NodeState::Used).await;
+        zuul.unlock(nodeset).await;
+    }
+    nothing_is_left(&zuul.registry, &cloud).await;
+    cut_off.stop().await;
+    other.stop().await;
+}
