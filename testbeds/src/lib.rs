@@ -20,6 +20,7 @@ mod process;
 mod proxy;
 mod python;
 mod qemu;
+mod skipped;
 mod sshd;
 #[cfg(feature = "store")]
 pub mod store;
@@ -38,6 +39,7 @@ pub use openstack::OpenStack;
 pub use proxy::Proxy;
 pub use python::{ansible, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
+pub use skipped::skipped;
 pub use sshd::Sshd;
 pub use web_server::WebServer;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};
