@@ -21,6 +21,7 @@ mod proxy;
 mod python;
 mod qemu;
 mod seconds;
+mod skipped;
 mod sshd;
 #[cfg(feature = "store")]
 pub mod store;
@@ -41,6 +42,7 @@ pub use proxy::Proxy;
 pub use python::{ansible, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
 pub use seconds::next_second;
+pub use skipped::skipped;
 pub use sshd::Sshd;
 pub use web_server::WebServer;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};

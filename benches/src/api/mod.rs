@@ -2,16 +2,15 @@
 //! embedded store and on ZooKeeper.
 //!
 //! `nodeyard up` runs as a process of its own and is not told that it is measured. Every client follows the events of
-//! leases beside what it does, so each event is delivered as often as there are clients.
+//! leases beside what it does, so each event is delivered as often as there are clients, and counted as often.
 
 mod client;
+mod listen;
 mod yard;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::Args;
 use nodeyard_testbeds::ZooKeeperServer;
 use serde_json::{Value, json};
@@ -19,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::client::Client;
+use self::listen::{Delays, listen};
 use self::yard::{Store, Yard};
 use crate::report::{self, Figure, rate};
 
@@ -36,14 +36,8 @@ pub(crate) struct Load {
     requests: usize,
 }
 
-/// When each lease was asked for and answered, and when its first event came.
-#[derive(Default)]
-struct Times {
-    asked: HashMap<String, (Instant, Instant)>,
-    heard: Vec<(String, Instant)>,
-}
-
-type Shared = Arc<Mutex<Times>>;
+/// For the last events, when all clients are done.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a run has shown.
 struct Outcome {
@@ -51,10 +45,9 @@ struct Outcome {
     create: Vec<Duration>,
     /// From the question to the node.
     node: Vec<Duration>,
-    event: Vec<Duration>,
-    deliveries: usize,
-    idle: f64,
-    busy: f64,
+    events: Delays,
+    /// Megabytes: before, and the most that it had.
+    memory: (f64, f64),
 }
 
 pub(crate) async fn measure(load: &Load) -> anyhow::Result<()> {
@@ -75,19 +68,18 @@ pub(crate) async fn measure(load: &Load) -> anyhow::Result<()> {
 }
 
 async fn run(yard: &Yard, load: &Load) -> anyhow::Result<Outcome> {
-    let idle = yard.memory()?;
-    let times = Shared::default();
+    let before = yard.memory()?;
     let mut listeners = JoinSet::new();
-    for number in 0..load.clients {
+    for _ in 0..load.clients {
         let events = yard.client().events("kind=lease").await?;
-        listeners.spawn(listen(events, (number == 0).then(|| Arc::clone(&times))));
+        listeners.spawn(listen(events, load.requests));
     }
     let begun = Instant::now();
     let mut clients = JoinSet::new();
     for number in 0..load.clients {
         let share =
             load.requests / load.clients + usize::from(number < load.requests % load.clients);
-        clients.spawn(work(yard.client(), share, Arc::clone(&times)));
+        clients.spawn(work(yard.client(), share));
     }
     let (mut create, mut node) = (Vec::new(), Vec::new());
     while let Some(done) = clients.join_next().await {
@@ -96,77 +88,34 @@ async fn run(yard: &Yard, load: &Load) -> anyhow::Result<Outcome> {
         node.extend(nodes);
     }
     let took = begun.elapsed();
-    let busy = yard.memory()?;
-    // The last events are on their way. Whether all have come is checked below.
-    let _ = timeout(PATIENCE, all_heard(&times, load.requests)).await;
-    let times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
-    let event = times.heard.iter().filter_map(|(id, heard)| {
-        let (_, answered) = times.asked.get(id)?;
-        Some(heard.saturating_duration_since(*answered))
-    });
-    let event: Vec<Duration> = event.collect();
-    ensure!(
-        event.len() == load.requests,
-        "{} of {} leases were heard of",
-        event.len(),
-        load.requests
-    );
-    listeners.abort_all();
+    let events = timeout(PATIENCE, all(listeners)).await;
+    let events = events.context("not every stream has told of every lease")??;
     Ok(Outcome {
         took,
         create,
         node,
-        event,
-        deliveries: load.clients,
-        idle,
-        busy,
+        events,
+        memory: (before, yard.most_memory()?),
     })
 }
 
-async fn all_heard(times: &Shared, leases: usize) {
-    let heard = || {
-        let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.heard.len()
-    };
-    while heard() < leases {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+async fn all(mut listeners: JoinSet<anyhow::Result<Delays>>) -> anyhow::Result<Delays> {
+    let mut delays = Delays::default();
+    while let Some(heard) = listeners.join_next().await {
+        delays.extend(heard??);
     }
-}
-
-/// Notes when the first event of each lease comes.
-async fn listen(mut events: client::Events, times: Option<Shared>) -> anyhow::Result<()> {
-    let mut known = std::collections::HashSet::new();
-    loop {
-        let event = events.next().await?;
-        let heard = Instant::now();
-        let Some(times) = &times else { continue };
-        let event: Value = serde_json::from_slice(&event)?;
-        let id = text(&event, "id")?;
-        if known.insert(id.clone()) {
-            let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
-            times.heard.push((id, heard));
-        }
-    }
+    Ok(delays)
 }
 
 /// Takes nodes and gives them back; says how long the questions took, and how long the nodes.
-async fn work(
-    client: Client,
-    requests: usize,
-    times: Shared,
-) -> anyhow::Result<(Vec<Duration>, Vec<Duration>)> {
+async fn work(client: Client, requests: usize) -> anyhow::Result<(Vec<Duration>, Vec<Duration>)> {
     let (mut creates, mut nodes) = (Vec::new(), Vec::new());
     for _ in 0..requests {
         let asked = Instant::now();
         let body = json!({"labels": ["small"], "duration": 3600});
         let lease = client.call("POST", "/requests", Some(&body)).await?;
-        let answered = Instant::now();
+        creates.push(asked.elapsed());
         let id = text(&lease, "id")?;
-        {
-            let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
-            times.asked.insert(id.clone(), (asked, answered));
-        }
-        creates.push(answered - asked);
         loop {
             let lease = client
                 .call("GET", &format!("/leases/{id}?wait=60"), None)
@@ -198,13 +147,28 @@ fn figures(outcome: Outcome, load: &Load) -> Vec<Figure> {
         report::times("", &times)
     };
     let per_second = load.requests as f64 / outcome.took.as_secs_f64();
+    let (before, most) = outcome.memory;
+    let Delays {
+        from_record,
+        from_notice,
+    } = outcome.events;
+    let counted = |times: &[Duration]| format!("{} on {} streams", times.len(), load.clients);
+    let (leases, changes) = (counted(&from_record), counted(&from_notice));
     vec![
         Figure::new("nodes taken and given back", rate(per_second)),
         Figure::new("answer to a new request", quantiles(outcome.create)),
         Figure::new("from the request to the node", quantiles(outcome.node)),
-        Figure::new("from that answer to its event", quantiles(outcome.event))
-            .against(format!("each of {} streams is told", outcome.deliveries)),
-        Figure::new("memory of the process", format!("{:.0} MB", outcome.busy))
-            .against(format!("{:.0} MB before", outcome.idle)),
+        Figure::new(
+            "from a new lease to its event on every stream",
+            quantiles(from_record),
+        )
+        .against(leases),
+        Figure::new(
+            "from any change that is noticed to its event",
+            quantiles(from_notice),
+        )
+        .against(changes),
+        Figure::new("memory of the process at most", format!("{most:.0} MB"))
+            .against(format!("{before:.0} MB before")),
     ]
 }

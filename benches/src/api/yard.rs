@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client::Client;
-use crate::launcher::memory;
+use crate::launcher::{memory, most_memory};
 
 const TOKEN: &str = "the-token-of-the-benchmark";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,6 +104,11 @@ impl Yard {
     /// Megabytes.
     pub(super) fn memory(&self) -> anyhow::Result<f64> {
         memory(self.process.id())
+    }
+
+    /// Megabytes, since it was started.
+    pub(super) fn most_memory(&self) -> anyhow::Result<f64> {
+        most_memory(self.process.id())
     }
 }
 

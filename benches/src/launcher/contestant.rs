@@ -136,10 +136,20 @@ pub(crate) fn processor_time(pid: u32) -> anyhow::Result<f64> {
 
 /// Megabytes of memory that a process has.
 pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
+    megabytes(pid, "VmRSS:")
+}
+
+/// Megabytes of memory that a process had at most, since it was started.
+pub(crate) fn most_memory(pid: u32) -> anyhow::Result<f64> {
+    megabytes(pid, "VmHWM:")
+}
+
+fn megabytes(pid: u32, key: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kilobytes = line.and_then(|line| line.split_whitespace().next());
-    Ok(kilobytes.context("no VmRSS")?.parse::<f64>()? * 1024.0 / 1e6)
+    let kilobytes = kilobytes.with_context(|| format!("no {key} in the status of {pid}"))?;
+    Ok(kilobytes.parse::<f64>()? * 1024.0 / 1e6)
 }
 
 /// The binary as it is now, never one that was left from before; optimised if this program is.

@@ -16,7 +16,7 @@ use clap::Args;
 
 pub(crate) use self::configuration::cloud;
 pub(crate) use self::contestant::{
-    Arena, OPTIMISED, START_PATIENCE, Who, build, memory, processor_time,
+    Arena, OPTIMISED, START_PATIENCE, Who, build, memory, most_memory, processor_time,
 };
 pub(crate) use self::zuul::Zuul;
 

@@ -438,8 +438,7 @@ impl Drop for SmallDisk {
 #[tokio::test]
 async fn a_full_disk_leaves_nothing_behind() {
     let Some(disk) = SmallDisk::mount() else {
-        println!("skipped: no right to mount");
-        return;
+        return nodeyard_testbeds::skipped("a full disk", "this needs the right to mount a tmpfs");
     };
     let plain = content(16 << 20);
     for packing in [Packing::None, Packing::Zstd] {

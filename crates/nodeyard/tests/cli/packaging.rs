@@ -30,7 +30,8 @@ fn analyze(arguments: &[&str], files: &[String]) -> Option<Ran> {
     let mut command = Command::new("systemd-analyze");
     let output = command.args(arguments).args(files).output();
     if output.is_err() {
-        println!("SKIPPED: systemd-analyze is not installed; on Debian it is in systemd");
+        let remedy = "systemd-analyze is not installed; on Debian it is in systemd";
+        nodeyard_testbeds::skipped("what systemd makes of the units", remedy);
     }
     Some(Ran::from(output.ok()?))
 }
