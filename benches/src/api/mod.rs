@@ -22,9 +22,6 @@ use self::listen::{Delays, listen};
 use self::yard::{Store, Yard};
 use crate::report::{self, Figure, rate};
 
-/// For what comes by itself, once its cause is there.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// How large the load of the API's benchmark is
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Load {
