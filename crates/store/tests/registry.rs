@@ -14,7 +14,7 @@ use bytes::Bytes;
 use nodeyard_model::{
     BuildId, BuildKey, BuildState, Component, ComponentKind, ComponentState, ImageBuild, ImageName,
     ImageUpload, Node, NodeId, NodeRequest, NodeState, PoolComponent, ProviderName, RequestState,
-    Timestamp, UploadState,
+    Timestamp, UploadKey, UploadState,
 };
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::{Attempt, ImageId, ImageRecord, Lifetime, Patience, Registry};
@@ -425,7 +425,16 @@ async fn builds_and_uploads_are_found_by_age() {
         panic!("an upload");
     };
     assert_eq!(shown.state, UploadState::Ready);
+    let known = |key: &UploadKey, provider: &ProviderName| {
+        let (build, provider) = (key.build.build, provider.clone());
+        let (images, upload) = (&images, key.upload);
+        async move { images.knows_upload(build, &provider, upload).await }
+    };
+    let elsewhere = ProviderName::new("elsewhere").unwrap();
+    assert!(known(&keys[0], &provider).await.unwrap());
+    assert!(!known(&keys[0], &elsewhere).await.unwrap());
     images.delete_upload(&keys[0]).await.unwrap();
+    assert!(!known(&keys[0], &provider).await.unwrap());
     images.delete_build(&build_key(2)).await.unwrap();
     assert_eq!(
         images
