@@ -136,7 +136,10 @@ impl Project {
     /// Something to log in with instead of the password of its user.
     pub fn application_credential(&self, name: &str) -> Result<ApplicationCredential> {
         let path = format!("/users/{}/application_credentials", self.user);
-        let body = json!({"application_credential": {"name": name}});
+        // Those of the token, which it would take otherwise, are somebody else's now and then: Keystone mixes up requests
+        // that come at the same time.
+        let roles = json!([{"name": "member"}]);
+        let body = json!({"application_credential": {"name": name, "roles": roles}});
         let made = self.member.post(Service::Identity, &path, &body)?;
         let part = |key: &str| text(made.pointer(&format!("/application_credential/{key}")));
         Ok(ApplicationCredential {
