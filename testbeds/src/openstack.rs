@@ -12,12 +12,14 @@ mod gateway;
 mod http;
 mod observer;
 mod project;
+mod region;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,9 +27,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
 pub use self::api::{Login, Service, Session};
-pub use self::gateway::{Answer, Call, Calls, Fault, Gateway, Passage, Toll};
+pub use self::gateway::{Answer, Call, Calls, Fault, Gateway, GatewayTls, Passage, Toll};
 pub use self::observer::Observer;
-pub use self::project::Project;
+pub use self::project::{ApplicationCredential, Project};
+pub use self::region::Region;
 use crate::process::{enclosed, is_root, tail};
 
 /// The machine may have a lot to do at the same time.
@@ -94,6 +97,11 @@ impl OpenStack {
         Project::create(self, purpose)
     }
 
+    /// Another region in the catalog, which has these services at the gateway, for everybody to see as long as it lives.
+    pub fn region(&self, purpose: &str, gateway: &Gateway, services: &[Service]) -> Result<Region> {
+        Region::create(self, purpose, gateway, services)
+    }
+
     /// Somebody who may do everything.
     pub fn admin(&self) -> Result<Session> {
         Session::begin(self.url(Service::Identity), &self.login("admin", "admin"))
@@ -126,6 +134,13 @@ impl OpenStack {
     pub fn log(&self, part: &str) -> String {
         tail(&self.root.join("log").join(format!("{part}.log")))
     }
+}
+
+/// A name that no other test of this machine has chosen.
+fn unique_name(purpose: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::SeqCst);
+    format!("{purpose}-{}-{number}", std::process::id())
 }
 
 /// Whether somebody holds the lock of a cloud that runs.

@@ -7,11 +7,14 @@
 //! declared once (`section`), and from that declaration come its type, its decoder, its place in
 //! the JSON schema and its text in the reference.
 //!
+//! Beside it, [`clouds`] reads clouds.yaml, on which the formats of images depend.
+//!
 //! Problems never stop the reading. They are collected and leave as [`Diagnostics`], which have no
 //! secret in them.
 
+pub mod clouds;
+
 mod check;
-mod clouds;
 mod config;
 mod decode;
 mod diagnostic;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::clouds::Clouds;
+use crate::clouds::{Clouds, Surroundings};
 use crate::config::Config;
 use crate::decode::{Decode, Decoder, Mode};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -93,8 +93,11 @@ pub fn load(source: &Source, mode: Mode) -> Loaded {
             let secure = source.secure.as_deref().zip(secure.as_deref());
             let (mut config, diagnostics) =
                 load_bytes((&source.main, &main), secure, &source.environment, mode);
-            if let Some(config) = &mut config {
-                config.settle_formats(&Clouds::find());
+            // Clouds that cannot be read say nothing here: whoever logs in to them will tell.
+            if let Some(config) = &mut config
+                && let Ok(clouds) = Clouds::find(&Surroundings::of_process())
+            {
+                config.settle_formats(&clouds);
             }
             Loaded {
                 config,

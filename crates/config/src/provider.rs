@@ -197,12 +197,13 @@ impl Provider {
     }
 
     pub(crate) fn settle_format(&mut self, clouds: &Clouds) {
-        let cloud = match &self.driver {
-            Driver::Fake(section) => &section.cloud,
-            Driver::OpenStack(section) => &section.cloud,
+        let (name, settings) = match &self.driver {
+            Driver::Fake(section) => (&section.cloud, &section.settings),
+            Driver::OpenStack(section) => (&section.cloud, &section.settings),
             _ => return,
         };
-        self.cloud_format = clouds.image_format(cloud).map(str::to_owned);
+        let cloud = clouds.cloud(Some(name), settings.region_name.as_deref());
+        self.cloud_format = cloud.ok().and_then(|cloud| cloud.image_format());
     }
 }
 

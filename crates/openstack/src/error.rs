@@ -82,7 +82,8 @@ impl Error {
         body: &[u8],
     ) -> Self {
         let said = Said::read(body);
-        let mut error = Self::new(kind_of(status, headers, &said), service, call);
+        let kind = kind_of(service, status, headers, &said);
+        let mut error = Self::new(kind, service, call);
         let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.into());
         error.0.status = Some(status);
         error.0.said = said.text;
@@ -145,7 +146,7 @@ impl Error {
     }
 }
 
-fn kind_of(status: StatusCode, headers: &HeaderMap, said: &Said) -> ErrorKind {
+fn kind_of(service: Service, status: StatusCode, headers: &HeaderMap, said: &Said) -> ErrorKind {
     if said.mentions(&["quota", "number of ports exceeded"]) && status.is_client_error() {
         return ErrorKind::Quota;
     }
@@ -159,6 +160,8 @@ fn kind_of(status: StatusCode, headers: &HeaderMap, said: &Said) -> ErrorKind {
     }
     match status.as_u16() {
         401 => ErrorKind::Auth,
+        // What Keystone does not find is what one logs in with: nothing else is asked of it.
+        404 if service == Service::Identity => ErrorKind::Auth,
         403 => ErrorKind::Forbidden,
         404 | 410 => ErrorKind::NotFound,
         // 412: somebody else has changed it meanwhile.
@@ -212,7 +215,7 @@ impl fmt::Display for Error {
             (None, _) => {}
         }
         if *kind == ErrorKind::Auth {
-            f.write_str("; check the credentials of this cloud in clouds.yaml")?;
+            f.write_str("; check the credentials and the auth_url of this cloud in clouds.yaml")?;
         }
         Ok(())
     }
@@ -324,6 +327,11 @@ mod tests {
         ] {
             assert_eq!(error(status, &[], body).kind(), kind, "{status} {body}");
         }
+        let body =
+            br#"{"error": {"code": 404, "message": "Could not find Application Credential: x."}}"#;
+        let status = StatusCode::NOT_FOUND;
+        let login = Error::answered(Service::Identity, "log in", status, &HeaderMap::new(), body);
+        assert_eq!(login.kind(), Auth);
         let slow = error(413, &[("retry-after", "7")], "");
         assert_eq!(slow.kind(), TooManyRequests);
         assert_eq!(slow.retry_after(), Some(Duration::from_secs(7)));

@@ -174,15 +174,9 @@ impl Network {
         ip: &FloatingIp,
         to: &NewFloatingIp<'_>,
     ) -> Result<FloatingIp, Error> {
-        let mut call = self
-            .call(
-                Method::PUT,
-                format!("give floating IP {} to port {}", ip.address, to.port),
-            )
-            .path(["floatingips", &ip.id]);
-        if let Some(revision) = ip.revision_number {
-            call = call.header(IF_MATCH, &format!("revision_number={revision}"));
-        }
+        let what = format!("give floating IP {} to port {}", ip.address, to.port);
+        let call = self.call(Method::PUT, what).path(["floatingips", &ip.id]);
+        let call = if_unchanged(call, ip);
         let body = json!({"floatingip": {
             "port_id": to.port,
             "fixed_ip_address": to.fixed_address,
@@ -195,5 +189,21 @@ impl Network {
     pub async fn delete_floating_ip(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::DELETE, format!("delete floating IP {id}"));
         call.path(["floatingips", id]).gone().await
+    }
+
+    /// The same; a conflict if somebody has changed it since it was looked at.
+    pub async fn delete_unchanged_floating_ip(&self, ip: &FloatingIp) -> Result<(), Error> {
+        let what = format!("delete floating IP {}", ip.id);
+        let call = self
+            .call(Method::DELETE, what)
+            .path(["floatingips", &ip.id]);
+        if_unchanged(call, ip).gone().await
+    }
+}
+
+fn if_unchanged<'s>(call: Call<'s>, ip: &FloatingIp) -> Call<'s> {
+    match ip.revision_number {
+        Some(revision) => call.header(IF_MATCH, &format!("revision_number={revision}")),
+        None => call,
     }
 }

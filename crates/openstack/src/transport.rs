@@ -102,7 +102,7 @@ impl Http {
             .connect_timeout(CONNECT_LIMIT)
             .redirect(reqwest::redirect::Policy::none());
         if let Some(path) = &tls.cacert {
-            let unusable = |cause| SettingsError::certificate(path, cause);
+            let unusable = |cause| no_certificate(path, cause);
             let certificates = Certificate::from_pem_bundle(&read(path)?).map_err(unusable)?;
             builder = builder.tls_certs_only(certificates);
         }
@@ -112,15 +112,22 @@ impl Http {
                 pem.push(b'\n');
                 pem.extend(read(key)?);
             }
-            let unusable = |cause| SettingsError::certificate(cert, cause);
+            let unusable = |cause| no_certificate(cert, cause);
             builder = builder.identity(Identity::from_pem(&pem).map_err(unusable)?);
         }
         if !tls.verify {
             builder = builder.tls_danger_accept_invalid_certs(true);
         }
-        let client = builder.build().map_err(SettingsError::tls)?;
+        let unusable = "the certificates of a cloud cannot be used";
+        let client = builder.build();
+        let client = client.map_err(|cause| SettingsError::new(unusable).because(cause))?;
         Ok(Self(client))
     }
+}
+
+fn no_certificate(path: &Path, cause: reqwest::Error) -> SettingsError {
+    let path = path.display();
+    SettingsError::new(format!("{path} has no certificate or key that is of use")).because(cause)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {

@@ -1,6 +1,11 @@
 //! What the cloud offers, and which of it a label means.
+//!
+//! Lists of what changes seldom are believed for minutes, except when they lack something: whoever misses it looks once
+//! more, for it may be new.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_driver::{
     BootImage, CloudImage, CreateOrder, Error, ExternalId, ImageStatus, Readiness, image_filters,
@@ -16,6 +21,9 @@ use crate::failure::{failed, missing};
 use crate::images;
 use crate::networks::Networks;
 use crate::shared::Shared;
+
+/// How long a list is believed that lacks something. Many may miss the same at once.
+const MISS_AGE: Duration = Duration::from_secs(5);
 
 /// What changes seldom.
 #[derive(Debug, Default)]
@@ -54,52 +62,45 @@ pub(crate) struct Boot {
 }
 
 impl OpenStackDriver {
-    /// The smallest first.
+    /// Looks for something in a list, and in a newer one if it is not there.
+    async fn look<T, R, L>(
+        &self,
+        list: impl Fn(Duration) -> L,
+        find: impl Fn(&T) -> Result<R, Error>,
+    ) -> Result<R, Error>
+    where
+        L: Future<Output = Result<Arc<T>, Error>>,
+    {
+        let age = self.options.catalog_age;
+        let known = list(age).await?;
+        match find(&known) {
+            Ok(found) => Ok(found),
+            Err(_) => find(&*list(age.min(MISS_AGE)).await?),
+        }
+    }
+
     pub(crate) async fn flavors(&self) -> Result<Arc<Vec<Flavor>>, Error> {
+        self.flavors_within(self.options.catalog_age).await
+    }
+
+    /// The smallest first.
+    async fn flavors_within(&self, age: Duration) -> Result<Arc<Vec<Flavor>>, Error> {
         let ask = async {
             let mut flavors = self.compute.flavors().await.map_err(failed)?;
             flavors.sort_by(|a, b| (a.ram, &a.name).cmp(&(b.ram, &b.name)));
             Ok(flavors)
         };
-        self.catalog
-            .flavors
-            .within(self.options.catalog_age, ask)
+        self.catalog.flavors.within(age, ask).await
+    }
+
+    pub(crate) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
+        let list = |age| self.flavors_within(age);
+        self.look(list, |flavors: &Vec<Flavor>| flavor_for(label, flavors))
             .await
     }
 
-    /// With `min-ram`: the smallest that has it and whose name contains `flavor-name`. Otherwise the one that is
-    /// called exactly so.
-    pub(crate) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
-        let flavors = self.flavors().await?;
-        let place = format!("label {}", label.name);
-        let name = label.flavor_name.as_deref();
-        let there = || flavors.iter().map(|flavor| &*flavor.name);
-        match label.min_ram {
-            Some(ram) => {
-                let fits = |flavor: &&Flavor| {
-                    i64::try_from(ram).is_ok_and(|ram| flavor.ram >= ram)
-                        && name.is_none_or(|name| flavor.name.contains(name))
-                };
-                flavors.iter().find(fits).cloned().ok_or_else(|| {
-                    let part = name.map(|name| format!(" and {name:?} in its name")).unwrap_or_default();
-                    let largest = flavors.last().map_or(0, |flavor| flavor.ram);
-                    Error::permanent(format!(
-                        "{place}: the cloud has no flavor with {ram} MiB{part}; the largest has {largest} MiB, and there are {}",
-                        there().collect::<Vec<_>>().join(", ")
-                    ))
-                })
-            }
-            None => {
-                let name = name.unwrap_or_default();
-                let is = |flavor: &&Flavor| *flavor.name == *name || *flavor.id == *name;
-                let found = flavors.iter().find(is).cloned();
-                found.ok_or_else(|| missing(&place, "flavor", name, there()))
-            }
-        }
-    }
-
     /// Those that take servers; none where the cloud does not tell.
-    pub(crate) async fn all_zones(&self) -> Result<Arc<Vec<Box<str>>>, Error> {
+    async fn zones_within(&self, age: Duration) -> Result<Arc<Vec<Box<str>>>, Error> {
         let ask = async {
             match self.compute.zones().await {
                 Ok(zones) => {
@@ -114,30 +115,32 @@ impl OpenStackDriver {
                 Err(error) => Err(failed(error)),
             }
         };
-        self.catalog
-            .zones
-            .within(self.options.catalog_age, ask)
-            .await
+        self.catalog.zones.within(age, ask).await
     }
 
     pub(crate) async fn zones_of(&self, pool: &PoolOptions) -> Result<Vec<Box<str>>, Error> {
-        let all = self.all_zones().await?;
-        if pool.availability_zones.is_empty() {
-            return Ok(all.to_vec());
-        }
-        if !all.is_empty() {
-            for zone in &pool.availability_zones {
-                if !all.contains(zone) {
-                    let place = format!("pool {}", pool.name);
-                    let there = all.iter().map(|zone| &**zone);
-                    return Err(missing(&place, "availability zone", zone, there));
-                }
+        let place = format!("pool {}", pool.name);
+        let choose = |all: &Vec<Box<str>>| {
+            if pool.availability_zones.is_empty() {
+                return Ok(all.clone());
             }
-        }
-        Ok(pool.availability_zones.clone())
+            let mut wanted = pool.availability_zones.iter();
+            match wanted.find(|zone| !all.is_empty() && !all.contains(zone)) {
+                Some(zone) => {
+                    let there = all.iter().map(|zone| &**zone);
+                    Err(missing(&place, "availability zone", zone, there))
+                }
+                None => Ok(pool.availability_zones.clone()),
+            }
+        };
+        self.look(|age| self.zones_within(age), choose).await
     }
 
     pub(crate) async fn networks(&self) -> Result<Arc<Networks>, Error> {
+        self.networks_within(self.options.catalog_age).await
+    }
+
+    async fn networks_within(&self, age: Duration) -> Result<Arc<Networks>, Error> {
         let ask = async {
             let all = match self.network.networks().await {
                 Ok(all) => all,
@@ -147,10 +150,7 @@ impl OpenStackDriver {
             };
             Networks::new(self.session.settings(), all)
         };
-        self.catalog
-            .networks
-            .within(self.options.catalog_age, ask)
-            .await
+        self.catalog.networks.within(age, ask).await
     }
 
     /// The ids of a label's networks. Without any, the one that clouds.yaml calls the default, if it does.
@@ -162,22 +162,22 @@ impl OpenStackDriver {
         if label.networks.is_empty() && !has_default() {
             return Ok(Vec::new());
         }
-        let networks = self.networks().await?;
         let place = format!("label {}", label.name);
-        let wanted = label.networks.iter();
-        let default = networks
-            .default
-            .iter()
-            .filter(|_| label.networks.is_empty());
-        let found = wanted
-            .chain(default)
-            .map(|name| networks.find(name, &place));
-        found
-            .map(|net| net.map(|net: &Net| net.id.clone()))
-            .collect()
+        let choose = |networks: &Networks| {
+            let wanted = label.networks.iter();
+            let default = networks.default.iter();
+            let default = default.filter(|_| label.networks.is_empty());
+            let found = wanted
+                .chain(default)
+                .map(|name| networks.find(name, &place));
+            found
+                .map(|net| net.map(|net: &Net| net.id.clone()))
+                .collect()
+        };
+        self.look(|age| self.networks_within(age), choose).await
     }
 
-    /// Security groups and the key, which Nova would only refuse when a server is made.
+    /// What Nova would only refuse when a server is made.
     pub(crate) async fn check(
         &self,
         pool: &PoolOptions,
@@ -185,35 +185,53 @@ impl OpenStackDriver {
     ) -> Result<(), Error> {
         self.zones_of(pool).await?;
         self.networks_of(label).await?;
-        let age = self.options.catalog_age;
-        if !pool.security_groups.is_empty() {
+        self.check_groups(pool).await?;
+        self.check_key(label).await
+    }
+
+    async fn check_groups(&self, pool: &PoolOptions) -> Result<(), Error> {
+        if pool.security_groups.is_empty() {
+            return Ok(());
+        }
+        let list = |age| {
             let ask = async { self.network.security_groups().await.map_err(failed) };
-            let groups = self.catalog.groups.within(age, ask).await?;
-            for wanted in &pool.security_groups {
-                if !groups
-                    .iter()
-                    .any(|group| group.name == *wanted || group.id == *wanted)
-                {
-                    let place = format!("pool {}", pool.name);
+            self.catalog.groups.within(age, ask)
+        };
+        let place = format!("pool {}", pool.name);
+        let check = |groups: &Vec<SecurityGroup>| {
+            let is_there = |wanted: &str| {
+                let mut groups = groups.iter();
+                groups.any(|group| *group.name == *wanted || *group.id == *wanted)
+            };
+            let mut wanted = pool.security_groups.iter();
+            match wanted.find(|wanted| !is_there(wanted)) {
+                Some(wanted) => {
                     let there = groups.iter().map(|group| &*group.name);
-                    return Err(missing(&place, "security group", wanted, there));
+                    Err(missing(&place, "security group", wanted, there))
                 }
+                None => Ok(()),
             }
-        }
-        if let Some(wanted) = &label.key_name {
+        };
+        self.look(list, check).await
+    }
+
+    async fn check_key(&self, label: &LabelOptions) -> Result<(), Error> {
+        let Some(wanted) = &label.key_name else {
+            return Ok(());
+        };
+        let list = |age| {
             let ask = async { self.compute.key_names().await.map_err(failed) };
-            let keys = self.catalog.keys.within(age, ask).await?;
-            if !keys.contains(wanted) {
-                let place = format!("label {}", label.name);
-                return Err(missing(
-                    &place,
-                    "key pair",
-                    wanted,
-                    keys.iter().map(|key| &**key),
-                ));
+            self.catalog.keys.within(age, ask)
+        };
+        let place = format!("label {}", label.name);
+        let check = |keys: &Vec<Box<str>>| {
+            if keys.contains(wanted) {
+                return Ok(());
             }
-        }
-        Ok(())
+            let there = keys.iter().map(|key| &**key);
+            Err(missing(&place, "key pair", wanted, there))
+        };
+        self.look(list, check).await
     }
 
     fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
@@ -285,6 +303,36 @@ impl OpenStackDriver {
                 "label {} boots from an upload of {image}, but there is none",
                 label.name
             ))),
+        }
+    }
+}
+
+/// With `min-ram`: the smallest that has it and whose name contains `flavor-name`. Otherwise the one that is called
+/// exactly so. `flavors` has the smallest first.
+fn flavor_for(label: &LabelOptions, flavors: &[Flavor]) -> Result<Flavor, Error> {
+    let place = format!("label {}", label.name);
+    let name = label.flavor_name.as_deref();
+    let there = || flavors.iter().map(|flavor| &*flavor.name);
+    match label.min_ram {
+        Some(ram) => {
+            let fits = |flavor: &&Flavor| {
+                i64::try_from(ram).is_ok_and(|ram| flavor.ram >= ram)
+                    && name.is_none_or(|name| flavor.name.contains(name))
+            };
+            flavors.iter().find(fits).cloned().ok_or_else(|| {
+                let part = name.map(|name| format!(" and {name:?} in its name")).unwrap_or_default();
+                let largest = flavors.last().map_or(0, |flavor| flavor.ram);
+                Error::permanent(format!(
+                    "{place}: the cloud has no flavor with {ram} MiB{part}; the largest has {largest} MiB, and there are {}",
+                    there().collect::<Vec<_>>().join(", ")
+                ))
+            })
+        }
+        None => {
+            let name = name.unwrap_or_default();
+            let is = |flavor: &&Flavor| *flavor.name == *name || *flavor.id == *name;
+            let found = flavors.iter().find(is).cloned();
+            found.ok_or_else(|| missing(&place, "flavor", name, there()))
         }
     }
 }

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use super::http::{self, Head, Length};
 
+const TOKEN: &str = "X-Auth-Token";
+
 /// A type of service, as the catalog calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -63,6 +65,7 @@ struct Entry {
 #[derive(Deserialize)]
 struct Endpoint {
     interface: String,
+    region: String,
     url: String,
 }
 
@@ -75,12 +78,7 @@ impl Session {
             }}},
             "scope": {"project": {"name": login.project, "domain": domain}},
         }});
-        let answer = send(
-            "POST",
-            &format!("{identity}/auth/tokens"),
-            None,
-            Some(&auth),
-        )?;
+        let answer = send("POST", &format!("{identity}/auth/tokens"), &[], Some(&auth))?;
         answer.expect_success("logging in")?;
         let token = answer.head.header("x-subject-token");
         let project = answer.json.pointer("/token/project/id");
@@ -89,7 +87,9 @@ impl Session {
         let urls = catalog.into_iter().filter_map(|entry| {
             let service = Service::deserialize(entry.kind).ok()?;
             let mut endpoints = entry.endpoints.into_iter();
-            let public = endpoints.find(|endpoint| endpoint.interface == "public")?;
+            let public = endpoints.find(|endpoint| {
+                endpoint.interface == "public" && endpoint.region == login.region
+            })?;
             Some((service, public.url))
         });
         Ok(Self {
@@ -101,6 +101,13 @@ impl Session {
 
     pub fn token(&self) -> &str {
         &self.token
+    }
+
+    /// Logs out: from now on nobody takes the token.
+    pub fn end(self) -> Result<()> {
+        let headers = [TOKEN, "X-Subject-Token"].map(|name| (name, self.token()));
+        let url = self.url(Service::Identity, "/auth/tokens")?;
+        send("DELETE", &url, &headers, None)?.expect_success("logging out")
     }
 
     /// The id of the project.
@@ -123,7 +130,7 @@ impl Session {
 
     /// What is gone already is gone.
     pub fn delete(&self, service: Service, path: &str) -> Result<()> {
-        let answer = send("DELETE", &self.url(service, path)?, Some(&self.token), None)?;
+        let answer = send("DELETE", &self.url(service, path)?, &self.headers(), None)?;
         if answer.head.status() == 404 {
             return Ok(());
         }
@@ -146,7 +153,7 @@ impl Session {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value> {
-        let answer = send(method, &self.url(service, path)?, Some(&self.token), body)?;
+        let answer = send(method, &self.url(service, path)?, &self.headers(), body)?;
         answer.expect_success(&format!("{method} {service} {path}"))?;
         Ok(answer.json)
     }
@@ -155,7 +162,11 @@ impl Session {
     pub fn upload(&self, image: &str, content: &[u8]) -> Result<()> {
         let url = self.url(Service::Image, &format!("/v2/images/{image}/file"))?;
         let body = Some(("application/octet-stream", content));
-        send_bytes("PUT", &url, Some(&self.token), body)?.expect_success("an upload")
+        send_bytes("PUT", &url, &self.headers(), body)?.expect_success("an upload")
+    }
+
+    fn headers(&self) -> [(&'static str, &str); 1] {
+        [(TOKEN, &self.token)]
     }
 
     fn url(&self, service: Service, path: &str) -> Result<String> {
@@ -184,16 +195,18 @@ impl Reply {
     }
 }
 
-fn send(method: &str, url: &str, token: Option<&str>, body: Option<&Value>) -> Result<Reply> {
+type Headers<'a> = [(&'a str, &'a str)];
+
+fn send(method: &str, url: &str, headers: &Headers<'_>, body: Option<&Value>) -> Result<Reply> {
     let bytes = body.map(ToString::to_string).unwrap_or_default();
     let body = body.map(|_| ("application/json", bytes.as_bytes()));
-    send_bytes(method, url, token, body)
+    send_bytes(method, url, headers, body)
 }
 
 fn send_bytes(
     method: &str,
     url: &str,
-    token: Option<&str>,
+    more: &Headers<'_>,
     body: Option<(&str, &[u8])>,
 ) -> Result<Reply> {
     let (host, path) = http::split_url(url)?;
@@ -202,9 +215,8 @@ fn send_bytes(
         ("Host".to_owned(), host.to_owned()),
         ("Connection".to_owned(), "close".to_owned()),
     ];
-    if let Some(token) = token {
-        headers.push(("X-Auth-Token".to_owned(), token.to_owned()));
-    }
+    let more = more.iter();
+    headers.extend(more.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     if let Some((kind, bytes)) = body {
         headers.push(("Content-Type".to_owned(), kind.to_owned()));
         headers.push(("Content-Length".to_owned(), bytes.len().to_string()));

@@ -5,20 +5,26 @@
 //! counted is what the client asks.
 //!
 //! Answers are held back until they are complete; bodies of requests flow through, however large they are.
+//!
+//! With [`GatewayTls`] clients reach all services by https, as they do in most clouds; behind the gateway it is http.
 
 mod fault;
 mod relay;
+mod tls;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use rustls::ServerConfig;
 
 pub use self::fault::{Answer, Calls, Fault, Passage, Toll};
+pub use self::tls::GatewayTls;
 use super::api::Service;
 use super::{OpenStack, http};
 
@@ -37,13 +43,15 @@ pub struct Call {
 
 #[derive(Debug)]
 pub struct Gateway {
-    url: String,
+    urls: BTreeMap<Service, String>,
+    ca: Option<PathBuf>,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
     doors: Vec<Door>,
+    tls: Option<Arc<ServerConfig>>,
     ended: AtomicBool,
     state: Mutex<State>,
 }
@@ -76,22 +84,33 @@ impl std::fmt::Debug for State {
 
 impl Gateway {
     pub fn start(cloud: &OpenStack) -> Result<Self> {
+        Self::open(cloud, None)
+    }
+
+    pub fn start_with_tls(cloud: &OpenStack, tls: &GatewayTls) -> Result<Self> {
+        Self::open(cloud, Some(tls))
+    }
+
+    fn open(cloud: &OpenStack, tls: Option<&GatewayTls>) -> Result<Self> {
+        let scheme = tls.map_or("http", |_| "https");
         let mut doors = Vec::new();
         let mut listeners = Vec::new();
+        let mut urls = BTreeMap::new();
         for (service, url) in cloud.services() {
-            let (host, _) = http::split_url(url)?;
+            let (host, path) = http::split_url(url)?;
             let listener = TcpListener::bind("127.0.0.1:0")?;
+            let port = listener.local_addr()?.port();
+            urls.insert(service, format!("{scheme}://127.0.0.1:{port}{path}"));
             doors.push(Door {
                 service,
-                port: listener.local_addr()?.port(),
+                port,
                 target: host.parse()?,
             });
             listeners.push(listener);
         }
-        let identity = doors.iter().find(|door| door.service == Service::Identity);
-        let port = identity.context("there is no Keystone")?.port;
         let shared = Arc::new(Shared {
             doors: doors.clone(),
+            tls: tls.map(GatewayTls::server).transpose()?,
             ended: AtomicBool::new(false),
             state: Mutex::default(),
         });
@@ -100,14 +119,25 @@ impl Gateway {
             thread::spawn(move || shared.accept(door, &listener));
         }
         Ok(Self {
-            url: format!("http://127.0.0.1:{port}/v3"),
+            urls,
+            ca: tls.map(|tls| tls.ca.clone()),
             shared,
         })
     }
 
     /// Where to log in.
     pub fn url(&self) -> &str {
-        &self.url
+        self.url_of(Service::Identity)
+    }
+
+    /// Where a service is, for clients of the gateway.
+    pub fn url_of(&self, service: Service) -> &str {
+        self.urls.get(&service).map_or("", String::as_str)
+    }
+
+    /// Whom clients have to trust, if it speaks TLS.
+    pub(super) fn ca(&self) -> Option<&Path> {
+        self.ca.as_deref()
     }
 
     /// The port of Keystone, by which gateways differ.
@@ -198,7 +228,7 @@ impl Shared {
                 let shared = Arc::clone(self);
                 thread::spawn(move || {
                     // A client sees a connection that breaks, and so does a service.
-                    let _ = relay::serve(&shared, door, &client);
+                    let _ = relay::serve(&shared, door, client);
                 });
             }
         }

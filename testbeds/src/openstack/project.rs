@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,9 +9,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::OpenStack;
 use super::api::{Login, Service, Session, text};
 use super::gateway::Gateway;
+use super::{OpenStack, unique_name};
 use crate::process::temporary_directory;
 
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(180);
@@ -31,11 +30,15 @@ pub struct Project {
     directory: TempDir,
 }
 
+#[derive(Debug, Clone)]
+pub struct ApplicationCredential {
+    pub id: String,
+    pub secret: String,
+}
+
 impl Project {
     pub(super) fn create(cloud: &OpenStack, purpose: &str) -> Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::SeqCst);
-        let name = format!("{purpose}-{}-{number}", std::process::id());
+        let name = unique_name(purpose);
         let directory = temporary_directory()?;
         let admin = cloud.admin()?;
         let login = cloud.login(&name, &name);
@@ -97,7 +100,11 @@ impl Project {
     pub fn clouds_yaml_through(&self, gateway: &Gateway) -> Result<PathBuf> {
         let name = format!("clouds-{}.yaml", gateway.port());
         let path = self.directory.path().join(name);
-        fs::write(&path, self.clouds(gateway.url()))?;
+        let mut clouds = self.clouds(gateway.url());
+        if let Some(ca) = gateway.ca() {
+            clouds.push_str(&format!("    cacert: {}\n", ca.display()));
+        }
+        fs::write(&path, clouds)?;
         Ok(path)
     }
 
@@ -124,6 +131,26 @@ impl Project {
 
     pub fn login(&self) -> &Login {
         &self.login
+    }
+
+    /// Something to log in with instead of the password of its user.
+    pub fn application_credential(&self, name: &str) -> Result<ApplicationCredential> {
+        let path = format!("/users/{}/application_credentials", self.user);
+        // Those of the token, which it would take otherwise, are somebody else's now and then: Keystone mixes up requests
+        // that come at the same time.
+        let roles = json!([{"name": "member"}]);
+        let body = json!({"application_credential": {"name": name, "roles": roles}});
+        let made = self.member.post(Service::Identity, &path, &body)?;
+        let part = |key: &str| text(made.pointer(&format!("/application_credential/{key}")));
+        Ok(ApplicationCredential {
+            id: part("id")?,
+            secret: part("secret")?,
+        })
+    }
+
+    pub fn remove_application_credential(&self, id: &str) -> Result<()> {
+        let path = format!("/users/{}/application_credentials/{id}", self.user);
+        self.member.delete(Service::Identity, &path)
     }
 
     /// For what belongs to the project; it goes with it.
@@ -309,7 +336,7 @@ fn is_of_router(port: &Value) -> bool {
 }
 
 /// Makes one thing and returns its id.
-fn made(
+pub(super) fn made(
     session: &Session,
     service: Service,
     path: &str,

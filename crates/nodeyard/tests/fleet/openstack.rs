@@ -4,5 +4,8 @@
 
 mod bed;
 mod images;
+mod leaks;
 mod servers;
 mod trouble;
+
+pub(crate) use bed::cloud;

@@ -1,28 +1,84 @@
-//! A complete Zuul runs a job that makes an image, and nodes boot from it.
+//! A complete Zuul runs a job that makes an image, and nodes boot from it: in a simulated cloud, and in a real OpenStack
+//! where there can be one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
+use nodeyard_testbeds::openstack::Project;
 use nodeyard_testbeds::web_server::{Asked, Reply};
 use nodeyard_testbeds::zuul::{ImageJob, Job};
 use nodeyard_testbeds::{Sshd, WebServer, ZooKeeperServer, Zuul, ZuulOptions};
 use serde_json::Value;
 
 use crate::bed::wait_until;
+use crate::openstack;
 use crate::yard::Yard;
 
-/// Uploads the image to a simulated cloud. `image` says where Zuul is.
-fn configure(yard: &Yard, sshd: &Sshd, image: &str) {
+const GLANCE: &str = "  - name: openstack
+    driver: openstack
+    cloud: nodepool
+    rate: 0.001
+    diskimages: [{name: tiny}]
+    pools:
+      - name: main
+        networks: [net]
+        auto-floating-ip: false
+        host-key-checking: false
+        labels: [{name: server, diskimage: tiny, flavor-name: tiny}]
+";
+
+/// A project of OpenStack, where raw images are wanted. The simulated cloud takes the other format.
+struct Glance(Project);
+
+impl Glance {
+    fn new(purpose: &str) -> Option<Self> {
+        let project = openstack::cloud()?.project(purpose).unwrap();
+        let clouds = fs::read_to_string(project.clouds_yaml()).unwrap();
+        let clouds = format!("{clouds}    image_format: raw\n");
+        fs::write(project.clouds_yaml(), clouds).unwrap();
+        Some(Self(project))
+    }
+
+    /// Which builds of ours it has images of.
+    fn builds(&self) -> BTreeSet<String> {
+        let images = self.0.images().unwrap();
+        let builds = images.iter().map(|image| &image["nodepool_build_id"]);
+        builds
+            .map(|build| build.as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn image_of(&self, origin: &Value) -> Value {
+        let mut images = self.0.images().unwrap().into_iter();
+        let image = images.find(|image| image["nodepool_build_id"] == origin["build"]);
+        image.unwrap_or_else(|| panic!("there is no image of {origin}"))
+    }
+
+    /// Whether a server boots from an image.
+    fn boots(&self, image: &Value) -> bool {
+        let servers = self.0.servers().unwrap();
+        let mut servers = servers.iter();
+        servers.any(|server| server["image"]["id"] == image["id"] && server["status"] == "ACTIVE")
+    }
+}
+
+/// Uploads the image to a simulated cloud, and to a real one. `image` says where Zuul is.
+fn configure(yard: &Yard, sshd: &Sshd, image: &str, glance: Option<&Glance>) {
     let dir = yard.path("").display().to_string();
+    let (label, provider) = match glance {
+        Some(_) => (", {name: server, min-ready: 1}", GLANCE),
+        None => ("", ""),
+    };
     yard.configure(&format!(
         "\
 images-dir: {dir}images
 build-log-dir: {dir}logs
 images-dir-reserve: 10M
 image-size-estimate: 16M
-labels: [{{name: machine}}, {{name: tiny, min-ready: 1}}]
+labels: [{{name: machine}}, {{name: tiny, min-ready: 1}}{label}]
 zuul-images:
   - name: tiny
     project: image
@@ -50,22 +106,29 @@ zuul-images:
       - name: main
         host-key-checking: false
         labels: [{{name: tiny, diskimage: tiny, min-ram: 1}}]
-",
+{provider}",
         port = sshd.port(),
         user = sshd.username(),
     ));
 }
 
-/// The build of ours that is this build of Zuul, once it is uploaded.
-fn uploaded(yard: &Yard, uuid: &str) -> Option<Value> {
+/// The build of ours that is this build of Zuul, once it is uploaded to so many clouds.
+fn uploaded(yard: &Yard, uuid: &str, clouds: usize) -> Option<Value> {
     let origins = yard.lists(&["nodeyard", "image", "provenance", "tiny"]);
     let mut origins = origins.as_array()?.iter();
     let origin = origins.find(|origin| origin["zuul"]["build"]["uuid"] == uuid)?;
     let uploads = yard.lists(&["nodeyard", "image", "uploads"]);
-    let mut uploads = uploads.as_array()?.iter();
-    uploads
-        .any(|upload| upload["id"] == origin["build"] && upload["state"] == "ready")
-        .then(|| origin.clone())
+    let uploads = uploads.as_array()?.iter();
+    let ready =
+        uploads.filter(|upload| upload["id"] == origin["build"] && upload["state"] == "ready");
+    (ready.count() == clouds).then(|| origin.clone())
+}
+
+/// Whether a node of each cloud boots from it.
+fn boots_everywhere(origin: &Value, clouds: usize) -> bool {
+    let nodes = origin["nodes"].as_array().into_iter().flatten();
+    let ready = nodes.filter(|node| node["state"] == "ready");
+    ready.count() == clouds
 }
 
 /// Serves what jobs have stored.
@@ -111,9 +174,15 @@ fn pass_on(asked: &Asked, port: u16, target: &str) -> Reply {
 
 #[test]
 fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
+    // It goes last, when nobody makes anything in it any more.
+    let glance = Glance::new("zuul-images");
+    let clouds = 1 + usize::from(glance.is_some());
     let zookeeper = ZooKeeperServer::start().unwrap();
     let sshd = Sshd::start().unwrap();
     let mut yard = Yard::new(&zookeeper, &["nodeyard", "image", "why"]);
+    if let Some(Glance(project)) = &glance {
+        yard.set("OS_CLIENT_CONFIG_FILE", project.clouds_yaml());
+    }
     let stored = yard.path("stored");
     fs::create_dir(&stored).unwrap();
     let server = store(&stored);
@@ -139,7 +208,7 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
         "    api-url: http://127.0.0.1:{}\n    tenant: bed\n",
         zuul.web_port()
     );
-    configure(&yard, &sshd, &direct);
+    configure(&yard, &sshd, &direct, glance.as_ref());
     yard.up();
 
     let make = || {
@@ -150,9 +219,9 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
     };
     let first = make();
     let mut origin = Value::Null;
-    wait_until("a node boots from the image", || {
-        origin = uploaded(&yard, &first).unwrap_or_default();
-        origin["nodes"][0]["state"] == "ready"
+    wait_until("nodes boot from the image", || {
+        origin = uploaded(&yard, &first, clouds).unwrap_or_default();
+        boots_everywhere(&origin, clouds)
     });
     assert_eq!(origin["zuul"]["build"]["project"], "image");
     assert_eq!(origin["zuul"]["artifacts"]["raw"]["packing"], "zstd");
@@ -160,13 +229,23 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
     let disk = fs::read(yard.path(&file)).unwrap();
     assert_eq!(disk.len(), 8 << 20);
     assert!(disk[1 << 20..].starts_with(first.as_bytes()));
+    if let Some(glance) = &glance {
+        let image = glance.image_of(&origin);
+        assert_eq!(image["size"], disk.len());
+        assert_eq!(
+            image["owner_specified.openstack.sha256"],
+            origin["zuul"]["artifacts"]["raw"]["plain"]["digests"]["sha256"]
+        );
+        assert!(glance.boots(&image), "{image}");
+    }
 
     // From another root, which shows one tenant only.
     let label = white_label(&zuul);
-    configure(&yard, &sshd, &format!("    api-url: {}\n", label.url("")));
+    let labelled = format!("    api-url: {}\n", label.url(""));
+    configure(&yard, &sshd, &labelled, glance.as_ref());
     let second = make();
     wait_until("the second build is uploaded", || {
-        uploaded(&yard, &second).is_some()
+        uploaded(&yard, &second, clouds).is_some()
     });
     assert!(
         label
@@ -175,20 +254,31 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
             .any(|asked| asked.target.starts_with("/api/builds?"))
     );
     let third = make();
+    let mut newest = Value::Null;
+    let mut kept = BTreeSet::new();
     wait_until("the third build is uploaded, and the first is gone", || {
         let origins = yard.lists(&["nodeyard", "image", "provenance", "tiny"]);
-        let builds: Vec<&Value> = origins
-            .as_array()
-            .map(|origins| {
-                origins
-                    .iter()
-                    .map(|origin| &origin["zuul"]["build"]["uuid"])
-                    .collect()
-            })
-            .unwrap_or_default();
-        uploaded(&yard, &third).is_some()
-            && builds.len() == 2
-            && !builds.iter().any(|uuid| **uuid == *first)
+        let origins = origins.as_array().cloned().unwrap_or_default();
+        kept = origins
+            .iter()
+            .map(|origin| origin["build"].as_str().unwrap().to_owned())
+            .collect();
+        let is_first = |origin: &Value| origin["zuul"]["build"]["uuid"] == first;
+        newest = uploaded(&yard, &third, clouds).unwrap_or_default();
+        !newest.is_null() && origins.len() == 2 && !origins.iter().any(is_first)
     });
     assert!(!yard.path(&file).exists());
+
+    let Some(glance) = &glance else { return };
+    assert_eq!(glance.builds(), kept);
+    // A server that nobody has used yet is of an older image. The next one is not.
+    let image = glance.image_of(&newest);
+    for node in yard.lists(&["nodepool", "list"]).as_array().unwrap() {
+        if node["provider"] == "openstack" {
+            yard.says(&["nodepool", "delete", node["id"].as_str().unwrap()]);
+        }
+    }
+    wait_until("a server boots from the newest image", || {
+        glance.boots(&image)
+    });
 }

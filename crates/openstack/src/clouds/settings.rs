@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nodeyard_config::clouds::{Cloud, text, truth};
 use reqwest::Url;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
-use super::merge::{text, truth};
-use super::{Clouds, Object, SettingsError};
+use super::SettingsError;
 use crate::service::Service;
 
 /// One region of one cloud.
@@ -146,12 +146,8 @@ pub enum Scope {
     System,
 }
 
-pub(super) fn read(
-    clouds: &Clouds,
-    name: &str,
-    cloud: &Object,
-) -> Result<CloudSettings, SettingsError> {
-    let reader = Reader { name, cloud };
+pub(super) fn read(cloud: &Cloud) -> Result<CloudSettings, SettingsError> {
+    let reader = Reader(cloud);
     let auth_url = reader
         .auth("auth_url")
         .ok_or_else(|| match reader.word("profile") {
@@ -165,13 +161,13 @@ pub(super) fn read(
             .wrong("has an auth_url that is no address")
             .because(cause)
     })?;
-    let expand = |path: String| match (path.strip_prefix("~/"), &clouds.home) {
+    let expand = |path: String| match (path.strip_prefix("~/"), &cloud.home) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => PathBuf::from(path),
     };
     let path = |key: &str| reader.word(key).map(expand);
     Ok(CloudSettings {
-        name: name.into(),
+        name: cloud.name.as_str().into(),
         region: reader.word("region_name").map(Into::into),
         auth_url,
         credentials: reader.credentials()?,
@@ -183,9 +179,9 @@ pub(super) fn read(
         interfaces: reader.interfaces("interface"),
         services: reader.services(),
         networks: reader.networks()?,
-        image_format: reader.word("image_format").unwrap_or_default().into(),
+        image_format: cloud.image_format().unwrap_or_default().into(),
         private: reader.said("private") == Some(true),
-        force_ipv4: reader.force_ipv4(clouds),
+        force_ipv4: reader.force_ipv4(),
         use_external_network: reader.said("use_external_network") != Some(false),
         use_internal_network: reader.said("use_internal_network") != Some(false),
         floating_ips: reader
@@ -198,23 +194,23 @@ pub(super) fn read(
     })
 }
 
-struct Reader<'c> {
-    name: &'c str,
-    cloud: &'c Object,
-}
+struct Reader<'c>(&'c Cloud);
 
 impl Reader<'_> {
     fn wrong(&self, what: &str) -> SettingsError {
-        SettingsError::new(format!("cloud {:?} {what}", self.name))
+        SettingsError::new(format!("cloud {:?} {what}", self.0.name))
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.0.values.get(key)
     }
 
     fn word(&self, key: &str) -> Option<String> {
-        let text = text(self.cloud.get(key)?);
-        (!text.is_empty()).then_some(text)
+        self.0.word(key)
     }
 
     fn said(&self, key: &str) -> Option<bool> {
-        let value = self.cloud.get(key)?;
+        let value = self.get(key)?;
         // Of texts only `true` means anything: what is none of the two words is no denial.
         match value {
             Value::Bool(value) => Some(*value),
@@ -225,7 +221,7 @@ impl Reader<'_> {
 
     /// From `auth`, or else beside it, where the environment puts it.
     fn auth(&self, key: &str) -> Option<String> {
-        let inside = self.cloud.get("auth").and_then(|auth| auth.get(key));
+        let inside = self.get("auth").and_then(|auth| auth.get(key));
         let inside = inside.map(text).filter(|text| !text.is_empty());
         inside.or_else(|| self.word(key))
     }
@@ -323,7 +319,7 @@ impl Reader<'_> {
     fn interfaces(&self, key: &str) -> Vec<Box<str>> {
         // `publicURL` is how catalogs of old called it.
         let name = |value: &Value| text(value).trim_end_matches("URL").into();
-        match self.cloud.get(key) {
+        match self.get(key) {
             Some(Value::Array(names)) => names.iter().map(name).collect(),
             Some(value) => vec![name(value)],
             None => Vec::new(),
@@ -351,7 +347,7 @@ impl Reader<'_> {
     }
 
     fn networks(&self) -> Result<Vec<NetworkSettings>, SettingsError> {
-        let listed = self.cloud.get("networks").and_then(Value::as_array);
+        let listed = self.get("networks").and_then(Value::as_array);
         let mut networks = Vec::new();
         for entry in listed.into_iter().flatten() {
             let said = |key: &str| entry.get(key).map(truth);
@@ -399,17 +395,8 @@ impl Reader<'_> {
         Ok(networks)
     }
 
-    fn force_ipv4(&self, clouds: &Clouds) -> bool {
-        let of = |object: &Object, key: &str| object.get(key).map(truth);
-        if of(self.cloud, "prefer_ipv6") == Some(false) {
-            return true;
-        }
-        let general = clouds.force_ipv4.unwrap_or_else(|| {
-            of(&clouds.client, "prefer_ipv6") == Some(false)
-                || of(&clouds.client, "force_ipv4")
-                    .or(of(&clouds.client, "broken_ipv6"))
-                    .unwrap_or_default()
-        });
-        of(self.cloud, "force_ipv4").unwrap_or(general)
+    fn force_ipv4(&self) -> bool {
+        let of = |key: &str| self.get(key).map(truth);
+        of("prefer_ipv6") == Some(false) || of("force_ipv4").unwrap_or(self.0.force_ipv4)
     }
 }

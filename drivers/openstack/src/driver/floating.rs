@@ -1,7 +1,8 @@
 //! Floating IPs: one for each server that cannot be reached otherwise.
 //!
-//! They are made for a port, so that there is none without one except for what was left behind. That is used again, with
-//! a condition, for another launcher may have the same idea.
+//! They are made for a port, so that there is none without one except for what was left behind. A node whose server has
+//! gone gives it to the next one. Those of other nodes are left to whoever looks for leaks: two launchers may want the same
+//! one, and a Neutron that is asked by both at the same moment says yes to both, whatever revision they insist on.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl OpenStackDriver {
             fixed_address: fixed,
             description: &description,
         };
-        let ip = self.floating_ip_for(&wanted).await?;
+        let ip = self.floating_ip_for(node, &wanted).await?;
         let address = Address {
             addr: ip.address,
             version: 4,
@@ -80,8 +81,12 @@ impl OpenStackDriver {
         Ok(Vec::new())
     }
 
-    /// The one that the port has already, or one that nobody uses, or a new one.
-    async fn floating_ip_for(&self, wanted: &NewFloatingIp<'_>) -> Result<FloatingIp, Error> {
+    /// The one that the port has already, or one that the node has from before, or a new one.
+    async fn floating_ip_for(
+        &self,
+        node: NodeId,
+        wanted: &NewFloatingIp<'_>,
+    ) -> Result<FloatingIp, Error> {
         let known = self.floating_ips(self.options.list_age).await?;
         let is_there = |ip: &&FloatingIp| ip.port_id.as_deref() == Some(wanted.port);
         if let Some(ip) = known.iter().find(is_there) {
@@ -91,13 +96,12 @@ impl OpenStackDriver {
         let is_free = |ip: &&FloatingIp| {
             ip.port_id.is_none()
                 && *ip.network_id == *wanted.network
-                && ip.revision_number.is_some()
-                && owner.owns(&mark::tags(&ip.description))
+                && owner.owns_node(&mark::tags(&ip.description), node)
         };
         for ip in known.iter().filter(is_free) {
             match self.network.attach_floating_ip(ip, wanted).await {
                 Ok(ip) => return Ok(ip),
-                // Somebody else was faster, or it is gone.
+                // Somebody has found it left behind, and changed or deleted it.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
                     self.floating_ips.forget().await;
                 }

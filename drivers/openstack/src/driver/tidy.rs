@@ -28,7 +28,7 @@ impl OpenStackDriver {
         let ips = self.floating_ips(Duration::ZERO).await?;
         let mut removed = 0;
         for ip in ips.iter().filter(|ip| ip.port_id.is_none()) {
-            removed += removal(self.network.delete_floating_ip(&ip.id).await)?;
+            removed += removal(self.network.delete_unchanged_floating_ip(ip).await)?;
         }
         Ok(removed)
     }

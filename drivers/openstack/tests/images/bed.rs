@@ -11,8 +11,8 @@ use nodeyard_driver::{
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
 use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, Timestamp, UploadKey};
 use nodeyard_openstack::Surroundings;
-use nodeyard_testbeds::OpenStack;
-use nodeyard_testbeds::openstack::{Gateway, Project};
+use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Project};
+use nodeyard_testbeds::{Certificates, OpenStack};
 use serde_json::Value;
 
 /// Steps that only wait; a broken machine must not hang the test.
@@ -23,7 +23,7 @@ const MOST_FAILURES: usize = 20;
 pub(crate) struct Bed {
     pub(crate) project: Project,
     pub(crate) gateway: Gateway,
-    _cloud: OpenStack,
+    cloud: OpenStack,
 }
 
 impl Bed {
@@ -32,8 +32,16 @@ impl Bed {
         Some(Self {
             project: cloud.project(purpose).unwrap(),
             gateway: Gateway::start(&cloud).unwrap(),
-            _cloud: cloud,
+            cloud,
         })
+    }
+
+    pub(crate) fn over_tls(purpose: &str) -> Option<Self> {
+        let mut bed = Self::new(purpose)?;
+        let certificates = Certificates::create(&bed.project.directory().join("tls")).unwrap();
+        let tls = GatewayTls::of(&certificates);
+        bed.gateway = Gateway::start_with_tls(&bed.cloud, &tls).unwrap();
+        Some(bed)
     }
 
     /// Another one for each test: what was uploaded once in a Glance is never made again.

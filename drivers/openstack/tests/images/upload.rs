@@ -70,6 +70,21 @@ async fn an_image_arrives_with_everything_that_belongs_to_it() {
 }
 
 #[tokio::test]
+async fn an_image_is_sent_over_tls() {
+    let Some(bed) = Bed::over_tls("tls") else {
+        return;
+    };
+    let file = bed.file("disk.raw", 3);
+    let digests = Digests::of(&file).unwrap();
+    let order = bed.order(1, file);
+    upload(&bed.driver(), &order, State::fresh()).await.unwrap();
+    let image = bed.images().remove(0);
+    assert_eq!(image["status"], "active");
+    assert_eq!(image["checksum"], json!(digests.md5));
+    assert_eq!(bed.gateway.counts()["image PUT /v2/images/{id}/file"], 1);
+}
+
+#[tokio::test]
 async fn glance_imports_what_was_staged() {
     let Some(bed) = Bed::new("imports") else {
         return;

@@ -16,6 +16,8 @@ use nodeyard_fetch::Backoff;
 use nodeyard_model::{NodeId, ProviderName, Timestamp};
 use nodeyard_openstack::{CloudSettings, Clouds, Http, Session, Surroundings, Transport};
 use nodeyard_testbeds::OpenStack;
+use nodeyard_testbeds::openstack::Project;
+use serde_json::json;
 
 /// The machine may have a lot to do at the same time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -25,6 +27,13 @@ pub(crate) fn cloud() -> Option<&'static OpenStack> {
     static CLOUD: LazyLock<Option<OpenStack>> =
         LazyLock::new(|| OpenStack::start_if_possible().unwrap());
     CLOUD.as_ref()
+}
+
+/// One with an image `disk`.
+pub(crate) fn project(purpose: &str) -> Option<Project> {
+    let project = cloud()?.project(purpose).unwrap();
+    project.create_image("disk", json!({})).unwrap();
+    Some(project)
 }
 
 pub(crate) fn now() -> Timestamp {

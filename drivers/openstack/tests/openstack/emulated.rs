@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ResourceKind, State, Tags, Target};
+use nodeyard_driver::{BootImage, Driver, ResourceKind, State, Target};
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
 use nodeyard_model::{Resources, Timestamp};
 use nodeyard_openstack::{CloudSettings, Transport};
@@ -168,16 +168,15 @@ async fn emulated_volumes_are_counted_marked_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn emulated_floating_ips_of_ours_are_used_again_and_others_are_not() {
+async fn emulated_floating_ip_of_a_node_is_used_again_by_it_alone() {
     let cloud = Arc::new(Emulation::default());
-    let metadata = Tags {
-        system: Some(owner("kit").system),
-        provider: Some(owner("kit").provider),
-        node: Some(node(7)),
-        ..Tags::default()
+    let mark = |number| {
+        let tags = owner("kit").node_tags(node(number), "main".into());
+        serde_json::to_string(&tags.to_metadata()).unwrap()
     };
     cloud.add_floating_ip("somebody's own");
-    cloud.add_floating_ip(&serde_json::to_string(&metadata.to_metadata()).unwrap());
+    cloud.add_floating_ip(&mark(1));
+    cloud.add_floating_ip(&mark(7));
     let driver = emulated(quick(false), &cloud);
     let ips = |cloud: &Emulation| {
         cloud
@@ -189,17 +188,18 @@ async fn emulated_floating_ips_of_ours_are_used_again_and_others_are_not() {
     let first = create(&driver, &order(&owner("kit"), node(1)))
         .await
         .unwrap();
-    assert_eq!(ips(&cloud), 2);
+    assert_eq!(ips(&cloud), 3);
     assert_eq!(first.public_ipv4.as_deref(), Some("198.18.0.3"));
     assert_eq!(first.interface_ip, first.public_ipv4);
     let second = create(&driver, &order(&owner("kit"), node(2)))
         .await
         .unwrap();
-    assert_eq!(ips(&cloud), 3);
+    assert_eq!(ips(&cloud), 4);
     assert_ne!(first.public_ipv4, second.public_ipv4);
     delete_node(&driver, node(1)).await;
     delete_node(&driver, node(2)).await;
-    assert_eq!(cloud.exists(), BTreeSet::from(["ip i-1".to_owned()]));
+    let left = ["ip i-1", "ip i-3"].map(ToOwned::to_owned);
+    assert_eq!(cloud.exists(), BTreeSet::from(left));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,4 +217,38 @@ async fn emulated_server_that_comes_after_its_double_is_removed() {
     let count = |kind| listed.iter().filter(|thing| thing.kind == kind).count();
     assert_eq!(count(ResourceKind::INSTANCES), 1);
     assert_eq!(count(ResourceKind::FLOATING_IPS), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_networks_and_keys_that_are_missed_are_looked_for_again() {
+    let cloud = Arc::new(Emulation::default());
+    let mut options = quick(false);
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.networks = vec!["later".into()];
+            label.key_name = Some("late".into());
+        }
+    });
+    let driver = emulated(options, &cloud);
+    let ask = async || driver.cost(&"main".into(), &"small".into()).await;
+    for _ in 0..20 {
+        let error = ask().await.unwrap_err();
+        assert!(error.to_string().contains("network \"later\""), "{error}");
+    }
+    // Those who miss the same share an answer.
+    assert_eq!(cloud.asked("networks"), 1);
+    cloud.add_network("later");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let error = ask().await.unwrap_err();
+    assert!(error.to_string().contains("key pair \"late\""), "{error}");
+    cloud.add_key("late");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    ask().await.unwrap();
+    // What is there is not looked for again.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    ask().await.unwrap();
+    assert_eq!(
+        (cloud.asked("networks"), cloud.asked("os-keypairs")),
+        (2, 2)
+    );
 }

@@ -20,6 +20,11 @@ struct World {
     ports: BTreeMap<String, Value>,
     ips: BTreeMap<String, Value>,
     volumes: BTreeMap<String, Value>,
+    /// Beside those that are always there.
+    networks: Vec<Value>,
+    keys: Vec<Value>,
+    /// How often something was asked for, by the last part of its path.
+    asked: BTreeMap<String, usize>,
     /// Volumes do not go with their servers, as it happens.
     sticky_volumes: bool,
 }
@@ -69,6 +74,20 @@ impl Emulation {
 
     pub(crate) fn volumes(&self) -> Vec<Value> {
         self.world().volumes.values().cloned().collect()
+    }
+
+    pub(crate) fn add_network(&self, name: &str) {
+        let net = json!({"id": format!("n-{name}"), "name": name, "router:external": false});
+        self.world().networks.push(net);
+    }
+
+    pub(crate) fn add_key(&self, name: &str) {
+        let pair = json!({"keypair": {"name": name}});
+        self.world().keys.push(pair);
+    }
+
+    pub(crate) fn asked(&self, what: &str) -> usize {
+        self.world().asked.get(what).copied().unwrap_or_default()
     }
 
     /// Somebody else's server, with the name of one of ours.
@@ -195,17 +214,25 @@ impl World {
         (201, json!({"floatingip": ip}))
     }
 
+    /// What Neutron says to whoever has another revision in mind.
+    fn conflict(&self, id: &str, condition: Option<&str>) -> Option<Said> {
+        let revision = &self.ips.get(id)?["revision_number"];
+        let meant = format!("revision_number={revision}");
+        condition.filter(|condition| *condition != meant)?;
+        Some((
+            412,
+            json!({"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "changed"}}),
+        ))
+    }
+
     fn change_ip(&mut self, id: &str, condition: Option<&str>, body: &Value) -> Said {
+        if let Some(conflict) = self.conflict(id, condition) {
+            return conflict;
+        }
         let Some(ip) = self.ips.get_mut(id) else {
             return missing();
         };
         let revision = ip["revision_number"].as_i64().unwrap();
-        if condition.is_some_and(|condition| condition != format!("revision_number={revision}")) {
-            return (
-                412,
-                json!({"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "changed"}}),
-            );
-        }
         for (key, value) in body["floatingip"].as_object().unwrap() {
             ip[key] = value.clone();
         }
@@ -221,6 +248,9 @@ impl World {
         body: &Value,
     ) -> Said {
         let list = |key: &str, values: Vec<&Value>| (200, json!({key: values}));
+        if let (&Method::GET, Some(last)) = (method, path.last()) {
+            *self.asked.entry((*last).to_owned()).or_default() += 1;
+        }
         match (method.as_str(), path) {
             ("GET", ["v2.1", "servers", "detail"]) => self.servers(),
             ("GET", ["v2.1", "servers", id]) => match self.servers.get(*id) {
@@ -252,18 +282,23 @@ impl World {
                 json!({"limits": {"absolute": {
                 "maxTotalCores": 20, "maxTotalInstances": -1, "maxTotalRAMSize": 51200}}}),
             ),
-            ("GET", ["v2.0", "networks"]) => (
-                200,
-                json!({"networks": [
-                    {"id": "n-net", "name": "net", "router:external": false},
-                    {"id": "n-public", "name": "public", "router:external": true},
-                ]}),
-            ),
+            ("GET", ["v2.0", "networks"]) => {
+                let mut networks = vec![
+                    json!({"id": "n-net", "name": "net", "router:external": false}),
+                    json!({"id": "n-public", "name": "public", "router:external": true}),
+                ];
+                networks.extend(self.networks.iter().cloned());
+                (200, json!({"networks": networks}))
+            }
+            ("GET", ["v2.1", "os-keypairs"]) => list("keypairs", self.keys.iter().collect()),
             ("GET", ["v2.0", "ports"]) => list("ports", self.ports.values().collect()),
             ("GET", ["v2.0", "floatingips"]) => list("floatingips", self.ips.values().collect()),
             ("POST", ["v2.0", "floatingips"]) => self.create_ip(body),
             ("PUT", ["v2.0", "floatingips", id]) => self.change_ip(id, condition, body),
-            ("DELETE", ["v2.0", "floatingips", id]) => removed(&mut self.ips, id),
+            ("DELETE", ["v2.0", "floatingips", id]) => match self.conflict(id, condition) {
+                Some(conflict) => conflict,
+                None => removed(&mut self.ips, id),
+            },
             ("GET", ["v2", "images"]) => (
                 200,
                 json!({"images": [{"id": "disk-id", "name": "disk", "status": "active"}]}),

@@ -6,19 +6,13 @@ use std::time::Duration;
 use nodeyard_driver::{Driver, Readiness, ResourceKind, State, Step, Target};
 use nodeyard_driver_openstack::{ImageChoice, LabelImage};
 use nodeyard_model::{ResourceName, Resources};
-use nodeyard_testbeds::openstack::{Gateway, Project, Service};
+use nodeyard_testbeds::openstack::{Gateway, Service};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::common::{
-    change, cloud, create, delete, delete_node, driver, node, now, options, order, owner,
+    change, cloud, create, delete, delete_node, driver, node, now, options, order, owner, project,
 };
-
-fn project(purpose: &str) -> Option<Project> {
-    let project = cloud()?.project(purpose).unwrap();
-    project.create_image("disk", json!({})).unwrap();
-    Some(project)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_made_described_and_deleted() {
@@ -32,6 +26,9 @@ async fn a_server_is_made_described_and_deleted() {
         .unwrap();
     let owner = owner("life");
     let mut options = options(owner.clone());
+    for image in &mut options.cloud_images {
+        image.config_drive = Some(true);
+    }
     change(&mut options, |pool| {
         pool.security_groups = vec!["default".into()];
         pool.availability_zones = vec!["nova".into()];
@@ -56,6 +53,8 @@ async fn a_server_is_made_described_and_deleted() {
     };
     assert_eq!(server["name"], "np0000000001");
     assert_eq!(server["key_name"], "zuul");
+    assert_eq!(server["config_drive"], "True");
+    assert_eq!(server["security_groups"][0]["name"], "default");
     let metadata = &server["metadata"];
     for (key, value) in [
         ("nodepool_node_id", "0000000001"),

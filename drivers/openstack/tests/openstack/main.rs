@@ -1,5 +1,5 @@
-//! The driver on a real OpenStack, and where the real one cannot be had (Cinder) or takes too long (every fault), on an
-//! emulated one.
+//! The driver on a real OpenStack, and where that takes too long (every fault) or does not happen (volumes that stay), on
+//! an emulated one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,6 +12,8 @@ mod common;
 mod emulated;
 mod emulation;
 mod faults;
+mod floating;
 mod life;
+mod logins;
 mod real_kit;
 mod trouble;

@@ -1,9 +1,12 @@
 //! The calls of one client, one after the other on its connection; each gets a connection to the service.
 
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustls::{ServerConnection, StreamOwned};
 
 use super::fault::{Answer, Fault, Passage};
 use super::{Call, Door, Shared};
@@ -18,17 +21,26 @@ const HOP: [&str; 4] = [
     "transfer-encoding",
 ];
 
-type Reader<'a> = BufReader<&'a TcpStream>;
-
-pub(super) fn serve(shared: &Shared, door: Door, client: &TcpStream) -> io::Result<()> {
+pub(super) fn serve(shared: &Shared, door: Door, client: TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let mut reader = BufReader::new(client);
-    while let Some(head) = Head::read(&mut reader)? {
+    match &shared.tls {
+        None => converse(shared, door, client),
+        Some(tls) => {
+            let connection = ServerConnection::new(Arc::clone(tls)).map_err(io::Error::other)?;
+            converse(shared, door, StreamOwned::new(connection, client))
+        }
+    }
+}
+
+/// Returns when the client hangs up, or is to be hung up on.
+fn converse(shared: &Shared, door: Door, client: impl Read + Write) -> io::Result<()> {
+    let mut client = BufReader::new(client);
+    while let Some(head) = Head::read(&mut client)? {
         let close = head.wants_close();
-        let Some(answer) = relay(shared, door, &head, &mut reader)? else {
-            return client.shutdown(Shutdown::Both);
+        let Some(answer) = relay(shared, door, &head, &mut client)? else {
+            break;
         };
-        send(client, &answer, head.word(0) == "HEAD")?;
+        send(client.get_mut(), &answer, head.word(0) == "HEAD")?;
         if close {
             break;
         }
@@ -41,7 +53,7 @@ fn relay(
     shared: &Shared,
     door: Door,
     head: &Head,
-    body: &mut Reader<'_>,
+    body: &mut impl BufRead,
 ) -> io::Result<Option<Answer>> {
     let call = describe(door.service, head);
     let (number, fault, toll) = shared.begin(call.clone(), head.header("x-auth-token"));
@@ -123,7 +135,12 @@ fn describe(service: Service, head: &Head) -> Call {
     }
 }
 
-fn forward(shared: &Shared, door: Door, head: &Head, body: &mut Reader<'_>) -> io::Result<Answer> {
+fn forward(
+    shared: &Shared,
+    door: Door,
+    head: &Head,
+    body: &mut impl BufRead,
+) -> io::Result<Answer> {
     let mut service = begin(door, head)?;
     // A service may answer before it has read everything, and hang up.
     let sent = copy_body(body, &mut service, head.length(Length::Bytes(0)));
@@ -165,7 +182,7 @@ fn begin(door: Door, head: &Head) -> io::Result<TcpStream> {
     Ok(service)
 }
 
-fn cut(door: Door, head: &Head, body: &mut Reader<'_>, bytes: u64) -> io::Result<()> {
+fn cut(door: Door, head: &Head, body: &mut impl BufRead, bytes: u64) -> io::Result<()> {
     let service = begin(door, head)?;
     let bytes = match head.length(Length::Bytes(0)) {
         Length::Bytes(length) => bytes.min(length.saturating_sub(1)),
@@ -175,7 +192,7 @@ fn cut(door: Door, head: &Head, body: &mut Reader<'_>, bytes: u64) -> io::Result
     service.shutdown(Shutdown::Both)
 }
 
-fn send(mut client: &TcpStream, answer: &Answer, headers_only: bool) -> io::Result<()> {
+fn send(client: &mut impl Write, answer: &Answer, headers_only: bool) -> io::Result<()> {
     let head = Head {
         first: format!("HTTP/1.1 {} Said", answer.status),
         headers: answer.headers.clone(),
@@ -184,7 +201,7 @@ fn send(mut client: &TcpStream, answer: &Answer, headers_only: bool) -> io::Resu
     if answer.status != 204 && answer.status != 304 {
         others.push(("Content-Length", answer.body.len().to_string()));
     }
-    head.write(&mut client, |name| !is_hop(name), &others)?;
+    head.write(client, |name| !is_hop(name), &others)?;
     if !headers_only {
         client.write_all(&answer.body)?;
     }
@@ -198,14 +215,13 @@ fn is_hop(name: &str) -> bool {
 /// Replaces the addresses of all services.
 fn with_our_ports(shared: &Shared, body: &[u8]) -> Vec<u8> {
     let mut text = String::from_utf8_lossy(body).into_owned();
+    let scheme = shared.tls.as_ref().map_or("http", |_| "https");
     for door in &shared.doors {
-        let ours = format!("//127.0.0.1:{}/", door.port);
-        text = text.replace(&format!("//{}/", door.target), &ours);
-        let end = |host: String| format!("//{host}\"");
-        text = text.replace(
-            &end(door.target.to_string()),
-            &end(format!("127.0.0.1:{}", door.port)),
-        );
+        let theirs = format!("http://{}", door.target);
+        let ours = format!("{scheme}://127.0.0.1:{}", door.port);
+        for end in ['/', '"'] {
+            text = text.replace(&format!("{theirs}{end}"), &format!("{ours}{end}"));
+        }
     }
     text.into_bytes()
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::bed::{LONG_SESSION, client, node, request, take, wait_until};
 
 /// None where there can be none, which is said.
-fn cloud() -> Option<&'static OpenStack> {
+pub(crate) fn cloud() -> Option<&'static OpenStack> {
     static CLOUD: LazyLock<Option<OpenStack>> =
         LazyLock::new(|| OpenStack::start_if_possible().unwrap());
     CLOUD.as_ref()

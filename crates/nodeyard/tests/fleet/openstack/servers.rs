@@ -1,4 +1,4 @@
-//! Lives of servers: quota, floating IPs, images that are found by filters, and what nobody knows any more.
+//! Lives of servers: quota, floating IPs, and images that are found by filters.
 
 use nodeyard_testbeds::openstack::Service;
 use serde_json::{Value, json};
@@ -120,39 +120,8 @@ fn a_floating_ip_comes_and_goes_with_its_server() {
     yard.wait_until_empty();
 }
 
-#[test]
-fn leaks_are_removed_and_what_others_made_stays() {
-    let Some(mut yard) = Yard::new("leaks") else {
-        return;
-    };
-    let image = yard.project.create_image("disk", json!({})).unwrap();
-    yard.launch(&BY_NAME.text());
-    let (taken, node) = yard.take_one("small");
-    let server = yard.server(&node);
-
-    // As ours in everything, but of a node that there is no record of.
-    let mut metadata = server["metadata"].clone();
-    let id = node["id"].as_str().unwrap();
-    let other = "0000099999";
-    for value in metadata.as_object_mut().unwrap().values_mut() {
-        *value = value.as_str().unwrap().replace(id, other).into();
-    }
-    assert_ne!(metadata, server["metadata"], "it does not name its node");
-    let leaked = foreign_server(&yard, &json!(image), &metadata);
-    let foreign = foreign_server(&yard, &json!(image), &json!({"nodepool_node_id": other}));
-    let ids = || -> Vec<Value> {
-        let servers = yard.project.servers().unwrap();
-        servers.iter().map(|server| server["id"].clone()).collect()
-    };
-    assert!(ids().contains(&leaked));
-    wait_until("the leak is gone", || !ids().contains(&leaked));
-    assert!(ids().contains(&server["id"]), "a node has lost its server");
-    assert!(ids().contains(&foreign), "somebody else's server is gone");
-    yard.give_back(&taken, &node["id"]);
-}
-
 /// A server that no record knows.
-fn foreign_server(yard: &Yard, image: &Value, metadata: &Value) -> Value {
+pub(super) fn foreign_server(yard: &Yard, image: &Value, metadata: &Value) -> Value {
     let member = yard.project.member();
     let flavors = member
         .list(Service::Compute, "/flavors", "flavors")

@@ -1,13 +1,14 @@
 //! The same on a cloud that fails: the services are real, and a gateway in front of them injects the faults.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nodeyard_testbeds::openstack::{Calls, Fault, Service};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::bed::{Configuration, Yard, gearmand};
 use super::images;
-use crate::bed::{run_all, wait_until};
+use crate::bed::{run_all, take, wait_until};
 
 const ADDRESSED: Configuration = Configuration {
     provider: "    cloud-images: [{name: disk, username: zuul}]\n    clean-floating-ips: true",
@@ -81,37 +82,91 @@ fn requests_are_served_and_nothing_is_left_while_calls_fail() {
     assert!(yard.gateway.failures() >= 8, "{}", yard.gateway.failures());
 }
 
+/// The id of a server, once it was seen.
+type Seen = Arc<Mutex<Option<Value>>>;
+
+/// From now on every list and every look shows the first server that was seen as this makes of it.
+fn show_first_server(yard: &Yard, change: impl Fn(&mut Value) + Send + Sync + 'static) -> Seen {
+    let seen = Seen::default();
+    let first = Arc::clone(&seen);
+    let change = move |server: &mut Value| {
+        let mut first = first.lock().unwrap();
+        if *first.get_or_insert_with(|| server["id"].clone()) == server["id"] {
+            change(server);
+        }
+    };
+    let change = move |answer: &mut Value| match answer.get_mut("servers") {
+        Some(list) => list.as_array_mut().unwrap().iter_mut().for_each(&change),
+        None => answer.get_mut("server").into_iter().for_each(&change),
+    };
+    let shown: Arc<dyn Fn(&mut Value) + Send + Sync> = Arc::new(change);
+    for path in ["/servers/detail", "/servers/{id}"] {
+        let fault = Fault::Altered(Arc::clone(&shown));
+        yard.gateway.fail(compute("GET", path), fault);
+    }
+    seen
+}
+
 #[test]
 fn a_server_that_fails_is_made_again_elsewhere_or_later() {
     let Some(mut yard) = Yard::new("broken") else {
         return;
     };
     yard.project.create_image("disk", json!({})).unwrap();
-    // As if the first server had failed: it is ERROR in every list.
-    let gateway = &yard.gateway;
-    let broken = std::sync::Mutex::new(None);
-    let fail_first = move |answer: &mut serde_json::Value| {
-        let servers = answer
-            .get_mut("servers")
-            .and_then(|list| list.as_array_mut());
-        for server in servers.into_iter().flatten() {
-            let mut broken = broken.lock().unwrap();
-            let id = broken.get_or_insert_with(|| server["id"].clone());
-            if server["id"] == *id {
-                server["status"] = json!("ERROR");
-                server["fault"] = json!({"code": 500, "message": "the hypervisor is on fire"});
-            }
-        }
-    };
-    gateway.fail(
-        compute("GET", "/servers/detail"),
-        Fault::Altered(std::sync::Arc::new(fail_first)),
-    );
+    show_first_server(&yard, |server| {
+        server["status"] = json!("ERROR");
+        server["fault"] = json!({"code": 500, "message": "the hypervisor is on fire"});
+    });
     yard.launch(&ADDRESSED.text());
     let (taken, node) = yard.take_one("small");
     let log = yard.launcher_log();
     assert!(log.contains("the hypervisor is on fire"), "{log}");
     yard.give_back(&taken, &node["id"]);
+    yard.wait_until_empty();
+}
+
+#[test]
+fn a_server_that_never_boots_is_given_up_and_made_again() {
+    let Some(mut yard) = Yard::new("stuck") else {
+        return;
+    };
+    yard.project.create_image("disk", json!({})).unwrap();
+    show_first_server(&yard, |server| server["status"] = json!("BUILD"));
+    yard.launch(
+        &Configuration {
+            provider: "    cloud-images: [{name: disk, username: zuul}]
+    launch-timeout: 15
+    launch-retries: 20",
+            ..ADDRESSED
+        }
+        .text(),
+    );
+    let (taken, node) = yard.take_one("small");
+    yard.give_back(&taken, &node["id"]);
+    yard.wait_until_empty();
+}
+
+#[test]
+fn a_server_that_vanishes_while_it_boots_is_made_again() {
+    let Some(mut yard) = Yard::new("vanished") else {
+        return;
+    };
+    yard.project.create_image("disk", json!({})).unwrap();
+    let seen = show_first_server(&yard, |server| server["status"] = json!("BUILD"));
+    yard.launch(&ADDRESSED.text());
+    let waiting = yard.zuul.submit(&["small"]).unwrap();
+    let mut booting = None;
+    wait_until("a server boots", || {
+        booting = seen.lock().unwrap().clone();
+        booting.is_some()
+    });
+    let booting = booting.unwrap();
+    let path = format!("/servers/{}", booting.as_str().unwrap());
+    let member = yard.project.member();
+    member.delete(Service::Compute, &path).unwrap();
+    let node = take(&yard.zuul, &waiting).remove(0);
+    assert_ne!(node["external_id"], booting);
+    yard.give_back(&waiting, &node["id"]);
     yard.wait_until_empty();
 }
 

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::merge::{merge, normalized, truth};
-use super::{Clouds, Object, SettingsError};
+use super::merge::{merge, normalized};
+use super::{Clouds, CloudsError, truth};
+use crate::values::Object;
+use crate::yaml::yaml_to_json;
 
 /// The cloud that the environment describes is called so, if it does not say otherwise.
 const ENVIRONMENT: &str = "envvars";
@@ -79,7 +81,7 @@ impl Surroundings {
         &self,
         stem: &str,
         variable: Option<&str>,
-    ) -> Result<Option<(PathBuf, Object)>, SettingsError> {
+    ) -> Result<Option<(PathBuf, Object)>, CloudsError> {
         let named = variable
             .and_then(|name| self.variable(name))
             .map(PathBuf::from);
@@ -100,18 +102,17 @@ impl Surroundings {
                             | ErrorKind::PermissionDenied
                             | ErrorKind::NotADirectory
                     ) => {}
-                Err(error) => return Err(SettingsError::unreadable(&path, error)),
+                Err(error) => return Err(CloudsError::unreadable(&path, error)),
             }
         }
         Ok(None)
     }
 }
 
-fn read(path: &Path, bytes: &[u8]) -> Result<Object, SettingsError> {
-    let wrong =
-        |cause: String| SettingsError::new(format!("cannot use {}: {cause}", path.display()));
+fn read(path: &Path, bytes: &[u8]) -> Result<Object, CloudsError> {
+    let wrong = |cause: String| CloudsError::new(format!("cannot use {}: {cause}", path.display()));
     let text = std::str::from_utf8(bytes).map_err(|cause| wrong(cause.to_string()))?;
-    match nodeyard_config::yaml_to_json(text).map_err(wrong)? {
+    match yaml_to_json(text).map_err(wrong)? {
         Value::Object(object) => Ok(object),
         Value::Null => Ok(Object::new()),
         _ => Err(wrong(
@@ -120,7 +121,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Object, SettingsError> {
     }
 }
 
-pub(super) fn find(around: &Surroundings) -> Result<Clouds, SettingsError> {
+pub(super) fn find(around: &Surroundings) -> Result<Clouds, CloudsError> {
     let found = around.file("clouds", Some("OS_CLIENT_CONFIG_FILE"))?;
     let (file, mut all) =
         found.map_or((None, Object::new()), |(path, object)| (Some(path), object));
@@ -133,7 +134,7 @@ pub(super) fn find(around: &Surroundings) -> Result<Clouds, SettingsError> {
     let client = objects_of(all.remove("client"));
     let environment = around.variable("OS_CLOUD_NAME").unwrap_or(ENVIRONMENT);
     if clouds.contains_key(environment) {
-        return Err(SettingsError::new(format!(
+        return Err(CloudsError::new(format!(
             "{} has a cloud {environment:?}, which is what the one of the environment is called: rename it, or set OS_CLOUD_NAME",
             file.as_deref()
                 .unwrap_or(Path::new("secure.yaml"))

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Clouds, Object, SettingsError};
+use super::{Clouds, CloudsError, text};
+use crate::values::Object;
 
 /// What openstacksdk takes for granted.
 const DEFAULTS: &[(&str, &str)] = &[
@@ -30,9 +31,9 @@ pub(super) fn merged(
     clouds: &Clouds,
     name: &str,
     region: Option<&str>,
-) -> Result<Object, SettingsError> {
+) -> Result<Object, CloudsError> {
     let own = clouds.clouds.get(name).ok_or_else(|| {
-        SettingsError::new(format!(
+        CloudsError::new(format!(
             "there is no cloud {name:?}; there are {}",
             clouds.known()
         ))
@@ -70,7 +71,7 @@ fn choose_region(
     own: &Object,
     profile: &Object,
     wanted: Option<&str>,
-) -> Result<(String, Object), SettingsError> {
+) -> Result<(String, Object), CloudsError> {
     let wanted = wanted.unwrap_or_default();
     let listed = [own, profile]
         .into_iter()
@@ -86,7 +87,7 @@ fn choose_region(
         None if regions.is_empty() => Ok((wanted.to_owned(), Object::new())),
         None => {
             let names: Vec<_> = regions.iter().map(|(name, _)| name.as_str()).collect();
-            Err(SettingsError::new(format!(
+            Err(CloudsError::new(format!(
                 "cloud {cloud:?} has no region {wanted:?}; there are {}",
                 names.join(", ")
             )))
@@ -247,22 +248,4 @@ fn filled(template: &str, known: &Object) -> String {
     }
     out.push_str(rest);
     out
-}
-
-/// Numbers are texts to Keystone.
-pub(super) fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
-}
-
-/// Of texts, only `true` is.
-pub(super) fn truth(value: &Value) -> bool {
-    match value {
-        Value::Bool(value) => *value,
-        Value::String(text) => text.eq_ignore_ascii_case("true"),
-        _ => false,
-    }
 }
