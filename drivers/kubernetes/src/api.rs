@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use crate::failure::failed;
 
 const CONFLICT: u16 = 409;
+const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const UNAUTHORIZED: u16 = 401;
 
@@ -144,6 +145,19 @@ impl Api {
         match self.call(what, Method::GET, path, None).await? {
             Ok(found) => Ok(Some(found)),
             Err(status) if status.code == NOT_FOUND => Ok(None),
+            Err(status) => Err(failed(what, kube::Error::Api(status))),
+        }
+    }
+
+    /// Like [`Api::get`], for what only those who have a part in it may look at: none of others' is there.
+    pub(crate) async fn get_own<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        path: &str,
+    ) -> Result<Option<T>, Error> {
+        match self.call(what, Method::GET, path, None).await? {
+            Ok(found) => Ok(Some(found)),
+            Err(status) if matches!(status.code, NOT_FOUND | FORBIDDEN) => Ok(None),
             Err(status) => Err(failed(what, kube::Error::Api(status))),
         }
     }

@@ -11,15 +11,15 @@ mod peers;
 mod quarters;
 mod registry;
 mod share;
+mod tunnels;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::ResourceExt as _;
 use nodeyard_config::{PeerAccess, Share};
 use nodeyard_driver::{
     Capabilities, CreateOrder, Driver, Error, EventKey, ExternalId, Instance, Readiness, Resource,
@@ -27,18 +27,14 @@ use nodeyard_driver::{
 };
 use nodeyard_model::{Label, Limits, NodeId, PoolName, Resources, Timestamp};
 use nodeyard_nodescan::Scanner;
-use tracing::warn;
 
 use crate::api::Api;
 use crate::body::marks;
 use crate::connection::{Connect, Connection};
 use crate::feed::Feed;
-use crate::forward::{Route, Tunnels};
+use crate::forward::Tunnels;
 use crate::holder::{HolderKind, Holders, selector};
 use crate::options::Options;
-
-/// Which node a pod is.
-const NODE_LABEL: &str = "nodepool_node_id";
 
 /// A driver for one provider.
 pub struct KubernetesDriver {
@@ -289,37 +285,14 @@ impl Driver for KubernetesDriver {
 
     /// Opens the tunnels that an earlier process had, and closes those of pods that have gone.
     async fn attend(&self, _now: Timestamp) -> Result<Option<Wait>, Error> {
-        const STARTING: Duration = Duration::from_millis(100);
-        const QUIET: Duration = Duration::from_secs(5);
         if !self.options.forwards() {
             return Ok(None);
         }
         let link = self.link().await?;
-        let mut complete = true;
-        let mut there = HashSet::new();
-        for feed in link.feeds.pods.values() {
-            complete &= feed.is_live();
-            for pod in feed.all() {
-                let labels = pod.metadata.labels.as_ref();
-                let node = labels.and_then(|labels| labels.get(NODE_LABEL)?.parse().ok());
-                let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-                if let (Some(node), Some(route)) = (node, Route::of(&pod)) {
-                    there.insert(key.clone());
-                    if let Err(error) = self.tunnels.reopen(node, key, route).await {
-                        warn!(
-                            %node,
-                            error = &error as &dyn std::error::Error,
-                            "a tunnel to a pod cannot be opened; trying again"
-                        );
-                        complete = false;
-                    }
-                }
-            }
-        }
-        if complete {
-            self.tunnels.close_without(|pod| there.contains(pod));
-        }
-        let at_most = if complete { QUIET } else { STARTING };
+        let at_most = match self.options.holder {
+            HolderKind::Project => self.open_tunnels_into_projects(&link).await?,
+            HolderKind::Namespace | HolderKind::Pod => self.attend_tunnels(&link).await,
+        };
         Ok(Some(Wait {
             at_most,
             event: None,

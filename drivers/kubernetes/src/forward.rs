@@ -134,6 +134,10 @@ impl Tunnels {
         lock(&self.open).insert(pod, tunnel);
     }
 
+    pub(crate) fn lead_into(&self, namespace: &str) -> bool {
+        lock(&self.open).keys().any(|(of, _)| of == namespace)
+    }
+
     pub(crate) fn close(&self, node: NodeId) {
         lock(&self.open).retain(|_, tunnel| tunnel.node != node);
     }

@@ -275,10 +275,17 @@ impl Holders<'_> {
         Ok(matches!(made, Made::New(_)))
     }
 
+    /// The right to look at a project goes with what is in it, before the project itself: what cannot be looked at has
+    /// gone, or is somebody else's. That is believed when it was said twice.
     pub(crate) async fn object(&self, place: &Place) -> Result<Option<Object>, Error> {
-        self.api
-            .get("look at a node's place", &self.path(place))
-            .await
+        let (what, path) = ("look at a node's place", self.path(place));
+        if self.kind != HolderKind::Project {
+            return self.api.get(what, &path).await;
+        }
+        match self.api.get_own(what, &path).await? {
+            None => self.api.get_own(what, &path).await,
+            found => Ok(found),
+        }
     }
 
     pub(crate) async fn get(&self, place: &Place) -> Result<Option<Holder>, Error> {
@@ -286,7 +293,8 @@ impl Holders<'_> {
         Ok(object.and_then(|object| object.into_holder(self.kind, self.owner)))
     }
 
-    /// All that belong to some provider, ours and others'. `spaces` are where pods are looked for.
+    /// All that belong to some provider, ours and others'. `spaces` are where pods are looked for. Projects are in the
+    /// list a moment after they were made.
     pub(crate) async fn list(
         &self,
         spaces: &[&str],

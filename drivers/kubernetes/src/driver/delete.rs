@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Awaited, KubernetesDriver, Link, wait};
 use crate::holder::{Holder, HolderKind, Place};
+use crate::names;
 
 /// A safety net: what happens is told by the cluster.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
@@ -105,9 +106,7 @@ impl KubernetesDriver {
             Target::Node {
                 node,
                 external_id: None,
-            } => {
-                return holders.list(&self.shared_spaces(), Some(*node)).await;
-            }
+            } => return self.find_by_tags(link, *node).await,
             Target::Node {
                 node,
                 external_id: Some(id),
@@ -121,7 +120,7 @@ impl KubernetesDriver {
         let Some(place) = self.named_place(target) else {
             // Its pool is not in the configuration any more: only what carries its id can be found.
             return match node {
-                Some(node) => holders.list(&self.shared_spaces(), Some(node)).await,
+                Some(node) => self.find_by_tags(link, node).await,
                 None => Ok(Vec::new()),
             };
         };
@@ -129,6 +128,32 @@ impl KubernetesDriver {
         let holder =
             holder.filter(|holder| node.is_none_or(|node| self.may_touch(&holder.tags, node)));
         Ok(holder.into_iter().collect())
+    }
+
+    async fn find_by_tags(&self, link: &Link, node: NodeId) -> Result<Vec<Holder>, Error> {
+        let holders = self.holders(link);
+        let mut found = holders.list(&self.shared_spaces(), Some(node)).await?;
+        if self.options.holder != HolderKind::Project {
+            return Ok(found);
+        }
+        // One that was made a moment ago is in no list yet. It has one of two names.
+        let system = self.options.owner.system.as_str();
+        for pool in &self.options.pools {
+            let pool = pool.name.as_str();
+            let usual = names::space(pool, node);
+            let own = names::space_of_system(pool, node, system);
+            for name in [usual, own] {
+                let place = Place::space(name);
+                if found.iter().any(|known| known.place == place) {
+                    continue;
+                }
+                let holder = holders.get(&place).await?;
+                found.extend(
+                    holder.filter(|holder| self.options.owner.owns_node(&holder.tags, node)),
+                );
+            }
+        }
+        Ok(found)
     }
 
     /// The record says that it is the node's. It is believed, unless the thing itself says otherwise: names are used

@@ -25,6 +25,8 @@ type Answer = Result<Response<Body>, BoxError>;
 pub(crate) struct EmulatedCluster {
     /// By path.
     objects: Mutex<BTreeMap<String, Value>>,
+    /// Projects that no list has shown yet.
+    unlisted: Mutex<BTreeSet<String>>,
     behaviour: Mutex<Behaviour>,
 }
 
@@ -39,6 +41,8 @@ pub(crate) struct Behaviour {
     pub(crate) hindrance: Option<&'static str>,
     /// Code and reason with which each call is refused once.
     pub(crate) reluctance: Option<(u16, &'static str)>,
+    /// Projects are in lists a moment after they were made.
+    pub(crate) late_lists: bool,
     refused: HashSet<String>,
 }
 
@@ -162,15 +166,19 @@ impl EmulatedCluster {
     }
 
     fn list(&self, path: &str, query: &str) -> Answer {
+        self.list_but(path, query, &BTreeSet::new())
+    }
+
+    fn list_but(&self, path: &str, query: &str, hidden: &BTreeSet<String>) -> Answer {
         if path.ends_with("/events") {
             let events = &self.behaviour.lock().unwrap().events;
             return answer(200, &json!({"metadata": {}, "items": events}));
         }
         let fits = selected(query);
         let objects = self.objects.lock().unwrap();
-        let items = objects
-            .iter()
-            .filter(|(place, object)| is_in(place, path) && fits(object));
+        let items = objects.iter().filter(|(place, object)| {
+            is_in(place, path) && fits(object) && !hidden.contains(*place)
+        });
         let items: Vec<_> = items.map(|(_, object)| object).collect();
         answer(200, &json!({"metadata": {}, "items": items}))
     }
@@ -219,7 +227,39 @@ impl EmulatedCluster {
         answer(200, object)
     }
 
-    /// A project is asked for with a request that keeps a description and no labels, and is a namespace otherwise.
+    /// A project is a namespace that is asked for with a request, which keeps a description and no labels. Only those who
+    /// have a part in it may look at it.
+    fn call_project(
+        &self,
+        method: &Method,
+        of_group: &str,
+        query: Option<&str>,
+        body: &Value,
+    ) -> Answer {
+        if of_group == "/projectrequests" {
+            return self.request_project(body);
+        }
+        let path = format!(
+            "/api/v1/namespaces{}",
+            of_group.strip_prefix("/projects").unwrap()
+        );
+        match (method, query) {
+            (&Method::DELETE, _) => self.delete(&path, "", body),
+            (_, Some(query)) => {
+                let unlisted = std::mem::take(&mut *self.unlisted.lock().unwrap());
+                self.list_but(&path, query, &unlisted)
+            }
+            (_, None) => {
+                let before = self.object(&path);
+                let found = self.get(&path);
+                if before.is_null() || is_leaving(&before) {
+                    return refusal(403, "Forbidden", "cannot get resource \"projects\"");
+                }
+                found
+            }
+        }
+    }
+
     fn request_project(&self, wanted: &Value) -> Answer {
         let name = wanted["metadata"]["name"].as_str().unwrap();
         if name.starts_with("openshift-") || name.starts_with("kube-") {
@@ -228,14 +268,19 @@ impl EmulatedCluster {
         }
         let described = json!({"openshift.io/description": wanted["description"]});
         let namespace = json!({"metadata": {"name": name, "annotations": described}});
-        self.post("/api/v1/namespaces", namespace)
+        let made = self.post("/api/v1/namespaces", namespace)?;
+        if made.status() == 201 && self.behaviour.lock().unwrap().late_lists {
+            let path = format!("/api/v1/namespaces/{name}");
+            self.unlisted.lock().unwrap().insert(path);
+        }
+        Ok(made)
     }
 
     async fn call(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let mut path = parts.uri.path().to_owned();
+        let path = parts.uri.path().to_owned();
         {
             let mut behaviour = self.behaviour.lock().unwrap();
             let name = format!("{} {path}", parts.method);
@@ -246,13 +291,7 @@ impl EmulatedCluster {
             }
         }
         if let Some(of_group) = path.strip_prefix(PROJECTS) {
-            if of_group == "/projectrequests" {
-                return self.request_project(&body);
-            }
-            path = format!(
-                "/api/v1/namespaces{}",
-                of_group.strip_prefix("/projects").unwrap()
-            );
+            return self.call_project(&parts.method, of_group, parts.uri.query(), &body);
         }
         match parts.method {
             Method::POST => self.post(&path, body),

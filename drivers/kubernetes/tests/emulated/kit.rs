@@ -1,8 +1,9 @@
 //! The driver kit: every call crashes, gets lost or is refused in its turn.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
@@ -12,7 +13,7 @@ use nodeyard_driver::{
 };
 use nodeyard_driver_kubernetes::KubernetesDriver;
 use nodeyard_model::{Label, Limits, PoolName, Resources, Timestamp};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{ConnectEmulated, EmulatedCluster};
 use crate::common::{driver_through, now, of_buildset, options_named, owner};
@@ -21,7 +22,7 @@ use crate::common::{driver_through, now, of_buildset, options_named, owner};
 struct EmulatedBed {
     cluster: Arc<EmulatedCluster>,
     driver: &'static str,
-    label: &'static str,
+    label: String,
 }
 
 /// All nodes are of one buildset.
@@ -81,15 +82,20 @@ impl Driver for OfBuildset {
 }
 
 impl EmulatedBed {
-    fn new(driver: &'static str, label: &'static str) -> Self {
+    fn new(driver: &'static str, label: &str) -> Self {
         let cluster = Arc::new(EmulatedCluster::default());
         // For one driver the project of its pool, for the other a stranger with the name of our first node.
         cluster.add_namespace("main", &Value::Null);
         cluster.add_namespace("main-0000000001", &Value::Null);
+        cluster.add_namespace("edge", &Value::Null);
+        cluster.add(
+            "/apis/gateway.networking.k8s.io/v1/namespaces/edge/gateways",
+            json!({"metadata": {"name": "tcp"}, "status": {"addresses": [{"value": "gateway.example"}]}}),
+        );
         Self {
             cluster,
             driver,
-            label,
+            label: label.to_owned(),
         }
     }
 }
@@ -101,7 +107,7 @@ impl Bed for EmulatedBed {
             cluster: Arc::clone(&self.cluster),
             faults: faults.clone(),
         };
-        let options = options_named("emulated", self.driver, "main", "small", self.label);
+        let options = options_named("emulated", self.driver, "main", "small", &self.label);
         Box::new(OfBuildset(driver_through(options, connect)))
     }
 
@@ -116,7 +122,19 @@ impl Bed for EmulatedBed {
     }
 
     async fn exists(&self) -> BTreeSet<String> {
-        self.cluster.exists()
+        if !self.label.contains("expose: forward") {
+            return self.cluster.exists();
+        }
+        let mut tunnels = listeners(TUNNELS);
+        let deadline = Instant::now() + PATIENCE;
+        // A port is free a moment after its tunnel has been closed.
+        while !tunnels.is_empty() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tunnels = listeners(TUNNELS);
+        }
+        let mut all = self.cluster.exists();
+        all.extend(tunnels);
+        all
     }
 
     async fn used(&self) -> Resources {
@@ -132,6 +150,24 @@ impl Bed for EmulatedBed {
     }
 }
 
+/// An address of this machine that nothing but the tunnels of these tests listens at.
+const TUNNELS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The ports of an address that somebody listens at.
+fn listeners(address: Ipv4Addr) -> BTreeSet<String> {
+    const LISTENS: &str = "0A";
+    let host = format!("{:08X}", u32::from_le_bytes(address.octets()));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let sockets = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    sockets
+        .filter(|fields| fields[3] == LISTENS && fields[1].starts_with(&host))
+        .map(|fields| format!("tunnel at {}", fields[1]))
+        .collect()
+}
+
 const EMULATED: Suite = Suite {
     nodes: 2,
     uploads: 0,
@@ -140,7 +176,7 @@ const EMULATED: Suite = Suite {
     step_limit: Duration::from_millis(100),
 };
 
-async fn survive(suite: Suite, driver: &'static str, label: &'static str) {
+async fn survive(suite: Suite, driver: &'static str, label: &str) {
     match explore(suite, || async { EmulatedBed::new(driver, label) }).await {
         Ok(report) => {
             eprintln!("{driver}: {} runs, {} points", report.runs, report.points);
@@ -168,8 +204,34 @@ async fn emulated_namespaces_with_everything_survive_every_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn emulated_projects_survive_every_fault() {
+    survive(
+        EMULATED,
+        "openshift",
+        "type: project, registry-access: none",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn emulated_shared_pods_survive_every_fault() {
     survive(EMULATED, "openshiftpods", "image: i, cpu: 1").await;
+}
+
+/// No other test has tunnels at this address.
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_pods_behind_tunnels_survive_every_fault() {
+    let label = format!(
+        "type: pod, image: i, ssh: {{expose: forward, external-address: {TUNNELS}, host-key-checking: false}}"
+    );
+    survive(EMULATED, "kubernetes", &label).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulated_pods_behind_a_gateway_survive_every_fault() {
+    let label = "type: pod, image: i, ssh: {expose: gateway, gateway: {name: tcp, namespace: edge}, \
+                 port-range: [2200, 2209], host-key-checking: false}";
+    survive(EMULATED, "kubernetes", label).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

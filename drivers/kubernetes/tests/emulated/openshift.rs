@@ -48,6 +48,18 @@ async fn a_project_is_known_by_its_description() {
     assert!(cluster.exists().is_empty());
 }
 
+/// As after a crash in the middle of a launch: nothing but its name leads to it.
+#[tokio::test]
+async fn a_project_that_no_list_shows_is_found_by_its_node() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    cluster.behave(|behaviour| behaviour.late_lists = true);
+    let driver = driver(&cluster, options("late", "openshift", "type: project"));
+    let order = order("late", 1);
+    create(&driver, &order).await.unwrap();
+    delete_node(&driver, &order).await;
+    assert!(cluster.exists().is_empty());
+}
+
 /// The image streams of a cluster with a registry; nobody outside reaches it unless it is `exposed`.
 fn add_registry(cluster: &EmulatedCluster, exposed: bool) {
     cluster.add_namespace("openshift", &Value::Null);
