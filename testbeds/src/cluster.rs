@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use self::network::Network;
 use self::sweep::Sweeper;
 use crate::process::{Process, enclosed, is_root, retried, show, tail, temporary_directory, tied};
+use crate::skipped::skipped;
 
 const START_PATIENCE: Duration = Duration::from_secs(180);
 const CONTROL_GROUP: &str = "nodeyard-testbed-";
@@ -45,10 +46,9 @@ struct Own {
 
 impl Cluster {
     /// None where there is no cluster and none can be made, which is said loudly.
-    #[expect(clippy::print_stderr, reason = "whoever reads the tests must see it")]
     pub fn start_if_possible() -> Result<Option<Self>> {
         if let Some(obstacle) = obstacle() {
-            eprintln!("SKIPPED: Kubernetes cannot run on this machine: {obstacle}");
+            skipped("Kubernetes cannot run on this machine", &obstacle);
             return Ok(None);
         }
         Self::start().map(Some)

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use crate::process::{
     Process, enclosed, free_ports, is_root, retried, show, tail, temporary_directory, tied,
 };
+use crate::skipped::skipped;
 
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -53,13 +54,12 @@ pub struct ContainerRuntime {
 
 impl ContainerRuntime {
     /// None where containers cannot run at all, which is said loudly.
-    #[expect(clippy::print_stderr, reason = "whoever reads the tests must see it")]
     pub fn start_if_possible(kind: Kind) -> Result<Option<Self>> {
         match obstacle(kind) {
             None => Self::start(kind).map(Some),
             Some(obstacle) => {
-                let program = kind.program();
-                eprintln!("SKIPPED: {program} cannot run on this machine: {obstacle}");
+                let what = format!("{} cannot run on this machine", kind.program());
+                skipped(&what, &obstacle);
                 Ok(None)
             }
         }
@@ -71,6 +71,8 @@ impl ContainerRuntime {
         // The shell picks up what the containers of a server leave behind when they end; the server does not.
         let mut command = enclosed("sh");
         command.args(["-c", r#""$@" & wait"#, "sh"]);
+        // A container that runs out of memory leaves a note where its server was started.
+        command.current_dir(path);
         match kind {
             Kind::Podman => serve_podman(&mut command, path)?,
             Kind::Docker => serve_docker(&mut command, path),

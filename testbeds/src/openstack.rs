@@ -32,6 +32,7 @@ pub use self::observer::Observer;
 pub use self::project::{ApplicationCredential, Project};
 pub use self::region::Region;
 use crate::process::{enclosed, is_root, tail};
+use crate::skipped::skipped;
 
 /// The machine may have a lot to do at the same time.
 const START_PATIENCE: Duration = Duration::from_secs(900);
@@ -55,10 +56,9 @@ struct Description {
 
 impl OpenStack {
     /// None where it cannot be, which is said loudly.
-    #[expect(clippy::print_stderr, reason = "whoever reads the tests must see it")]
     pub fn start_if_possible() -> Result<Option<Self>> {
         if let Some(obstacle) = obstacle() {
-            eprintln!("SKIPPED: OpenStack cannot run on this machine: {obstacle}");
+            skipped("OpenStack cannot run on this machine", obstacle);
             return Ok(None);
         }
         Self::start().map(Some)

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use nodeyard_testbeds::skipped;
 use serde_json::json;
 
 use crate::bed::{Bed, wait_until};
@@ -46,7 +47,7 @@ impl SmallDisk {
             ],
         );
         if !mounted {
-            println!("SKIPPED: this machine does not let us mount a small disk; run it as root");
+            skipped("a small disk cannot be mounted", "run it as root");
             return None;
         }
         Some(Self(at.to_owned()))

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use nodeyard_driver_qemu::Network;
 use nodeyard_model::ConnectionPort;
+use nodeyard_testbeds::skipped;
 
 use crate::boot::{bootable, ssh};
 use crate::common::{launch, order, remove};
@@ -28,7 +29,7 @@ const NETWORK: &str = r#"
 #[test]
 fn guests_on_a_bridge_have_addresses_of_their_own() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: only root can make a bridge to test on");
+        skipped("a bridge to test on cannot be made", "run it as root");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
