@@ -108,6 +108,7 @@ impl Yard {
         let port = self.jobs.port().to_string();
         let arguments = ["-h", "127.0.0.1", "-p", &port, "--status"];
         let output = tool("gearadmin", &arguments).unwrap();
+        assert!(output.status.success(), "{output:?}");
         let status = String::from_utf8(output.stdout).unwrap();
         let mut lines = status.lines().map(|line| line.split('\t'));
         let line = lines.find_map(|mut line| (line.next() == Some(function)).then_some(line));
@@ -148,8 +149,10 @@ fn each_does_what_only_it_can(kind: Kind, stewards: &[&str]) {
         assert!(yard.file(image, image, &id).exists());
         wait_until("it is uploaded", || !yard.uploads(image, &id).is_empty());
         for function in ["image-upload", "image-delete", "image-info"] {
-            let offered = yard.workers(&format!("{function}:{id}"));
-            assert!(offered > 0, "{function} of {image}");
+            // Each kind has connections of its own, and geard takes its time to accept them.
+            wait_until(&format!("{function} of {image} is offered"), || {
+                yard.workers(&format!("{function}:{id}")) > 0
+            });
         }
         first.push(id);
     }
