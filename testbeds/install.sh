@@ -6,15 +6,21 @@ cd "$(dirname "$0")"
 
 ./packages.sh curl jq openjdk-17-jre-headless libzookeeper-java openssh-client openssh-server python3 python3-venv \
     qemu-utils util-linux zstd
-./python/install.sh nodepool >/dev/null
-./python/install.sh schemathesis >/dev/null
-./zuul/install.sh >/dev/null
-./gearman/install.sh >/dev/null
-./dib/install.sh >/dev/null
-./containers/install.sh >/dev/null
-./qemu/install.sh >/dev/null
-./demo/install.sh >/dev/null
-./qemu/debian.sh >/dev/null
-./qemu/debian.sh cloud-init >/dev/null
-./kubernetes/install.sh >/dev/null
-./openstack/install.sh >/dev/null
+# Some take minutes the first time.
+step() {
+    echo "testbeds/install.sh: $*"
+    "$@" >/dev/null
+}
+
+step ./python/install.sh nodepool
+step ./python/install.sh schemathesis
+step ./zuul/install.sh
+step ./gearman/install.sh
+step ./dib/install.sh
+step ./containers/install.sh
+step ./qemu/install.sh
+step ./demo/install.sh
+step ./qemu/debian.sh
+step ./qemu/debian.sh cloud-init
+step ./kubernetes/install.sh
+step ./openstack/install.sh
