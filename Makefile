@@ -32,10 +32,10 @@ check: ## The quick inner loop: format, lints, unit tests (nothing to install)
 test: testbeds ## Everything, against the real counterparts; installs what is missing
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-fail-fast
 	testbeds/openstack/stop.sh
 	$(MAKE) --no-print-directory fuzz
-	testbeds/demo.sh "$(CARGO_TARGET_DIR)/debug/nodeyard" > /dev/null
+	$(MAKE) --no-print-directory demo > /dev/null
 	testbeds/containerfile.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 
 # About a minute; more with FUZZ=10, say.

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 
-from settings import DATABASES, PASSWORD, REGION
+from settings import DATABASES, PASSWORD, REGION, SOCKET
 
 PATIENCE = 600
 ERLANG = "+S 1:1 +sbwt none"
@@ -30,13 +30,13 @@ class Services:
         }
 
     def databases(self):
-        """The database server, with one database for each service."""
+        """The database server, with one database for each service. It works in the directory of its data."""
         data = self.place.path("data", "mariadb")
         if not os.path.exists(data):
             self._run("mariadb-install-db", "--no-defaults", "--user=root", "--datadir=" + data, "--skip-test-db",
                       "--auth-root-authentication-method=normal")
         self._start("mariadb", "mariadbd", "--no-defaults", "--user=root", "--datadir=" + data, "--skip-networking",
-                    "--socket=" + self.place.path("run", "mariadb.sock"), "--innodb-flush-log-at-trx-commit=0",
+                    "--socket=" + os.path.join("..", "..", SOCKET), "--innodb-flush-log-at-trx-commit=0",
                     "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--performance-schema=off",
                     "--max-connections=500")
         self._until("mariadb", lambda: self._sql("select 1").returncode == 0)
@@ -165,8 +165,8 @@ class Services:
 
     def _sql(self, statement):
         command = ["mariadb", "--no-defaults", "--skip-column-names", "--user=root",
-                   "--socket=" + self.place.path("run", "mariadb.sock"), "--execute=" + statement]
-        return subprocess.run(command, capture_output=True, text=True)
+                   "--socket=" + SOCKET, "--execute=" + statement]
+        return subprocess.run(command, cwd=self.place.root, capture_output=True, text=True)
 
     def _wsgi(self, name, application, files):
         """The services read the arguments of the program that runs them, so gunicorn gets its own in another way."""
@@ -197,7 +197,8 @@ class Services:
 
     def _run(self, *command):
         with open(self.place.log("make"), "a") as log:
-            subprocess.run(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
+            subprocess.run(command, env=self.environment, cwd=self.place.root, stdin=subprocess.DEVNULL, stdout=log,
+                           stderr=log, check=True)
 
     def _start(self, name, *command, env=None):
         with open(self.place.log(name), "a") as log:

@@ -21,6 +21,10 @@ CATALOG = {
     "block-storage": ("cinder", "/v3"),
 }
 
+#: The database server's, in the place of a cloud, where all its programs run: no path of a socket may be longer than 107
+#: characters, and that of a cache can be.
+SOCKET = "run/mariadb.sock"
+
 DATABASES = ("keystone", "glance", "placement", "neutron", "nova_api", "nova_cell0", "nova_cell1", "cinder")
 
 
@@ -49,7 +53,7 @@ class Place:
         return f"http://127.0.0.1:{self.ports[listener]}{path}"
 
     def database(self, name):
-        return f"mysql+pymysql://root@localhost/{name}?unix_socket={self.path('run', 'mariadb.sock')}"
+        return f"mysql+pymysql://root@localhost/{name}?unix_socket={SOCKET}"
 
     @property
     def transport(self):

@@ -82,11 +82,11 @@ struct Database {
 
 impl Database {
     fn open(cloud: &OpenStack) -> Result<Self> {
-        let socket = cloud.root.join("run/mariadb.sock");
         let mut child = Command::new("mariadb")
             .args(["--no-defaults", "--user=root", "--batch"])
             .args(["--skip-column-names", "--unbuffered"])
-            .arg(format!("--socket={}", socket.display()))
+            .arg("--socket=run/mariadb.sock")
+            .current_dir(&cloud.root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

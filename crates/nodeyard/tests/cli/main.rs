@@ -23,6 +23,7 @@ mod growing_up;
 mod image;
 mod init;
 mod job_server;
+mod killed_images;
 mod kubernetes;
 mod nodepool;
 mod packaging;
