@@ -5,6 +5,8 @@ mod background;
 mod cli;
 mod commands;
 mod context;
+#[cfg(test)]
+mod documented;
 mod dump;
 mod exit;
 mod host;
