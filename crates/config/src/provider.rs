@@ -274,6 +274,12 @@ pub(crate) const DRIVERS: &[Known] = known! {
 /// Drivers Nodepool has and we do not.
 pub(crate) const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
 
+/// Drivers whose configuration is understood, and whose nodes somebody else has to make.
+const UNSERVED_DRIVERS: &[&str] = &["aws"];
+
+const ELSEWHERE: &str =
+    "keep this provider in the file of a Nodepool launcher and leave it out of this one";
+
 impl Decode<()> for Provider {
     fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let map = decoder.map(node, "a mapping")?;
@@ -323,15 +329,23 @@ fn choose(map: &Map, decoder: &mut Decoder<'_>) -> Option<&'static Known> {
         decoder.wrong_type(&entry.value, "the name of a driver");
         return None;
     };
+    let span = entry.value.span;
     if let Some(known) = find(name) {
+        if UNSERVED_DRIVERS.contains(&name) {
+            let message = format!(
+                "`{name}` providers are checked, but there is no driver yet that serves them"
+            );
+            decoder
+                .warning("no-driver-yet", span, message)
+                .map(|finding| finding.help(ELSEWHERE));
+        }
         return Some(known);
     }
-    let span = entry.value.span;
     if MISSING_DRIVERS.contains(&name) {
         let message = format!("there is no driver yet for `{name}` providers");
-        decoder.error("no-driver-yet", span, message).map(|finding| {
-            finding.help("keep this provider in the file of a Nodepool launcher and leave it out of this one")
-        });
+        decoder
+            .error("no-driver-yet", span, message)
+            .map(|finding| finding.help(ELSEWHERE));
         return None;
     }
     let quoted = decoder.sources.quote(span, name);

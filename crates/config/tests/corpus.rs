@@ -19,7 +19,13 @@ use support::{assert_golden, files, load_file};
 fn good_files_are_accepted_and_resolve_as_recorded() {
     for path in files("good") {
         let (config, diagnostics) = load_file(&path, Mode::Check);
-        assert!(diagnostics.is_empty(), "{}", render(&diagnostics, false));
+        let mut findings = diagnostics.diagnostics.iter();
+        // What nobody serves yet is right all the same.
+        assert!(
+            findings.all(|finding| finding.code == "no-driver-yet") && !diagnostics.has_errors(),
+            "{}",
+            render(&diagnostics, false)
+        );
         let shown = serde_json::to_string_pretty(&config.unwrap()).unwrap();
         assert!(
             !shown.contains("s3cr3t"),

@@ -121,7 +121,7 @@ impl Drivers {
                 Ok(clusters::openshiftpods(section, owner, scanner))
             }
             other => Err(Error::permanent(format!(
-                "the `{}` driver is not part of this program",
+                "the `{}` driver is not part of this program: keep the provider in the file of a Nodepool launcher",
                 other.name()
             ))),
         }
