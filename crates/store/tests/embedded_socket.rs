@@ -85,7 +85,7 @@ async fn until(condition: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), wait)
+    tokio::time::timeout(Duration::from_secs(300), wait)
         .await
         .expect("the condition comes true");
 }
