@@ -18,7 +18,7 @@ use crate::process::{
 };
 use crate::skipped::skipped;
 
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

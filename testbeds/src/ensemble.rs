@@ -12,7 +12,7 @@ use crate::certificates::Certificates;
 use crate::process::{free_ports, retried, temporary_directory};
 use crate::zookeeper::{ServerOptions, ZooKeeperServer};
 
-const ELECTION_PATIENCE: Duration = Duration::from_secs(60);
+const ELECTION_PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub struct Ensemble {

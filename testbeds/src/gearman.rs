@@ -3,7 +3,7 @@
 //! `testbeds/gearman/install.sh` installs them.
 
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::checkout::testbeds;
+use crate::process::{free_port, spawn_from_lasting_thread};
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// Which job server to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,15 +45,18 @@ pub struct JobServer {
 
 impl JobServer {
     pub fn start(kind: Kind, tls: Option<Tls>) -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut server = Self {
             kind,
             tls,
-            port,
+            port: free_port()?,
             files: tempfile::tempdir()?,
             child: None,
         };
-        server.start_again()?;
+        if server.start_again().is_err() {
+            // Somebody else may have been faster.
+            server.port = free_port()?;
+            server.start_again()?;
+        }
         Ok(server)
     }
 
@@ -87,9 +91,8 @@ impl JobServer {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        let mut child = command
-            .spawn()
-            .with_context(|| missing("a gearman server"))?;
+        let mut child =
+            spawn_from_lasting_thread(command).with_context(|| missing("a gearman server"))?;
         let deadline = Instant::now() + START_LIMIT;
         loop {
             if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
@@ -163,7 +166,8 @@ impl Peer {
     pub fn start(program: &str, arguments: &[&str]) -> Result<Self> {
         let mut command = tied(program);
         command.args(arguments).stdin(Stdio::null());
-        Ok(Self(command.spawn().with_context(|| missing(program))?))
+        let child = spawn_from_lasting_thread(command).with_context(|| missing(program))?;
+        Ok(Self(child))
     }
 
     /// One of the Python scripts beside this crate, once it has said that it is ready.
@@ -174,7 +178,7 @@ impl Peer {
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| missing("gear"))?;
+        let mut child = spawn_from_lasting_thread(command).with_context(|| missing("gear"))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;

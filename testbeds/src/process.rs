@@ -130,7 +130,7 @@ pub(crate) fn is_root() -> bool {
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// A test's thread may end long before a server that it started for all tests; this one does not.
-fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+pub(crate) fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
         let (orders, queue) = mpsc::channel::<Order>();
         thread::spawn(move || {

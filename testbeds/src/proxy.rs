@@ -67,9 +67,7 @@ impl Proxy {
 
     /// Breaks all connections; new ones work.
     pub fn drop_connections(&self) {
-        for stream in lock(&self.shared.open).drain(..) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.shared.drop_connections();
     }
 
     /// Breaks all connections and every new one at once, until told otherwise.
@@ -125,7 +123,17 @@ impl Shared {
             {
                 // A server that is down is seen by the client as a connection that breaks.
                 let _ = self.forward(&client);
+                // Who refuses from now on knows nothing of it.
+                if self.refuse.load(Ordering::SeqCst) {
+                    self.drop_connections();
+                }
             }
+        }
+    }
+
+    fn drop_connections(&self) {
+        for stream in lock(&self.open).drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 

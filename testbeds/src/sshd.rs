@@ -14,7 +14,7 @@ use crate::process::{
     Process, enclosed, free_ports, is_root, retried, tail, temporary_directory, tied,
 };
 
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_PATIENCE: Duration = Duration::from_secs(300);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const HOST_KEY_TYPES: [&str; 3] = ["ed25519", "ecdsa", "rsa"];
 

@@ -16,7 +16,8 @@ use crate::certificates::Certificates;
 use crate::process::{Process, free_ports, retried, tail, temporary_directory};
 
 const JARS: &str = "/usr/share/java";
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_PATIENCE: Duration = Duration::from_secs(300);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
@@ -170,8 +171,8 @@ impl ZooKeeperServer {
     /// The answer to one of ZooKeeper's commands of four letters.
     pub fn ask(&self, word: &str) -> Result<String> {
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut stream = TcpStream::connect_timeout(&address, ANSWER_PATIENCE)?;
+        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
         stream.write_all(word.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

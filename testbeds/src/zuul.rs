@@ -41,8 +41,8 @@ use crate::zookeeper::ZooKeeperServer;
 const TENANT: &str = "bed";
 const DAEMONS: [&str; 4] = ["scheduler", "merger", "executor", "web"];
 const PROGRAMS: &str = "bin";
-const START_PATIENCE: Duration = Duration::from_secs(300);
-const BUILD_PATIENCE: Duration = Duration::from_secs(300);
+const START_PATIENCE: Duration = Duration::from_secs(900);
+const BUILD_PATIENCE: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Clone, Default)]
 pub struct ZuulOptions {
@@ -322,13 +322,13 @@ impl Zuul {
             format!("/api/tenant/{TENANT}/builds?job_name={job}&newrev={revision}{condition}");
         let deadline = Instant::now() + BUILD_PATIENCE;
         loop {
-            let builds = self.web.get(&path)?;
-            if let Some(build) = builds.get(0) {
+            let builds = self.web.get(&path);
+            if let Some(build) = builds.as_ref().ok().and_then(|builds| builds.get(0)) {
                 return Ok(build.clone());
             }
             ensure!(
                 Instant::now() < deadline,
-                "there is no such build of {job} after {BUILD_PATIENCE:?}"
+                "there is no such build of {job} after {BUILD_PATIENCE:?}: {builds:?}"
             );
             thread::sleep(Duration::from_millis(200));
         }

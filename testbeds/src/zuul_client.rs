@@ -17,7 +17,7 @@ use crate::process::{Log, Process, tail, temporary_directory, tied};
 use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
-const END_PATIENCE: Duration = Duration::from_secs(30);
+const END_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Dropping it breaks its connection and leaves its session to the server, like an executor that died;
 /// [`ZuulClient::close`] is the orderly end.

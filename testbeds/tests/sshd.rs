@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nodeyard_testbeds::Sshd;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// With a list of known hosts that has exactly what the server says of itself.
 fn ssh(sshd: &Sshd, directory: &Path, command: &str) -> Output {

@@ -99,7 +99,7 @@ class Steering:
         self.nodesets[request.id] = nodeset.copy()
         return {"request": request.id}
 
-    def wait(self, request, seconds=300):
+    def wait(self, request, seconds=900):
         """Until it is fulfilled or has failed."""
         completed = self.nodepool.wait(request, seconds)
         return {"state": completed.state, "nodes": completed.nodes}
@@ -163,7 +163,7 @@ class Steering:
         self.session, _ = self.client.client.client_id
         self.network.pull_out()
 
-    def reconnect(self, seconds=60):
+    def reconnect(self, seconds=300):
         """Says whether the session is a new one: the server has ended the old one, and with it all locks."""
         connected = threading.Event()
         self.client.client.add_listener(lambda state: connected.set() if state == KazooState.CONNECTED else None)

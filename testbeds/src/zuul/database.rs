@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::{Process, enclosed, tail};
 
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_PATIENCE: Duration = Duration::from_secs(300);
 const PROGRAMS: &str = "/usr/lib/postgresql";
 /// The server refuses to run as root.
 const USER: &str = "postgres";

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Long enough for a busy machine; reaching it means that something hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) fn at(seconds: f64) -> Timestamp {
     Timestamp::from_secs(seconds).unwrap()

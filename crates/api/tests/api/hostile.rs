@@ -1,7 +1,5 @@
 //! Visitors who send what they should not.
 
-use std::time::Duration;
-
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -32,7 +30,7 @@ async fn large_heads_are_refused_and_everybody_else_is_served() {
         b"POST /label-list HTTP/1.0\r\nContent-Length: many\r\n\r\n",
         b"GET /label-list?%=%zz&fields=%ff%fe&node_id HTTP/1.0\r\nAccept: \xff\r\n\r\n",
     ] {
-        let asked = tokio::time::timeout(Duration::from_secs(60), raw(served.address, nonsense));
+        let asked = tokio::time::timeout(DEADLINE, raw(served.address, nonsense));
         let _ = asked.await.unwrap();
     }
     assert_eq!(get(served.address, "/live", &[]).await.status, 200);

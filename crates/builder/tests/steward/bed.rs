@@ -17,7 +17,7 @@ use nodeyard_model::{
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use nodeyard_store::registry::Registry;
-use nodeyard_testbeds::gearman;
+use nodeyard_testbeds::{free_port, gearman};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use nodeyard_testbeds::store::Store;
 
 /// So long that only a hang exceeds it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) const TWO_PROVIDERS: &str = "
 diskimages:
@@ -61,7 +61,7 @@ enum Between {
 
 impl JobServer {
     pub(crate) async fn start() -> Self {
-        Self::start_on(0).await
+        Self::start_on(free_port().unwrap()).await
     }
 
     async fn start_on(port: u16) -> Self {
@@ -104,20 +104,30 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
     Arc::new(config.unwrap_or_else(|| panic!("{problems:?}")))
 }
 
+/// It looks often, and gives up nothing: a worker may be slow because the machine is busy.
 pub(crate) fn quick() -> Timing {
     Timing {
         pass: Duration::from_millis(500),
         poll: Duration::from_millis(200),
         eager_poll: Duration::from_millis(30),
-        answer: Duration::from_secs(5),
-        call: Duration::from_secs(5),
-        cloud_call: Duration::from_secs(5),
+        answer: Duration::from_secs(30),
+        call: Duration::from_secs(30),
+        cloud_call: Duration::from_secs(30),
         zuul_answer: Duration::from_secs(10),
         inquiry: Duration::from_millis(20),
-        patience: Duration::from_millis(800),
+        patience: PATIENCE,
         quiet: Duration::from_millis(300),
         silence: Duration::from_secs(1),
         retry: Duration::from_millis(50),
+    }
+}
+
+/// For work that nobody knows of any more, which is to be given up.
+pub(crate) fn impatient() -> Timing {
+    Timing {
+        call: Duration::from_secs(5),
+        patience: Duration::from_millis(800),
+        ..quick()
     }
 }
 
@@ -143,11 +153,26 @@ impl Running {
         Self::start_on(store.session().await, server, text, Arc::new(NoEvents))
     }
 
+    pub(crate) async fn start_impatient(store: &Store, server: &JobServer, text: &str) -> Self {
+        let events = Arc::new(NoEvents);
+        Self::start_with(store.session().await, server, text, events, impatient())
+    }
+
     pub(crate) fn start_on(
         tree: Arc<dyn Tree>,
         server: &JobServer,
         text: &str,
         events: Arc<dyn Events>,
+    ) -> Self {
+        Self::start_with(tree, server, text, events, quick())
+    }
+
+    pub(crate) fn start_with(
+        tree: Arc<dyn Tree>,
+        server: &JobServer,
+        text: &str,
+        events: Arc<dyn Events>,
+        timing: Timing,
     ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
@@ -156,7 +181,7 @@ impl Running {
             servers: vec![server.endpoint.clone()],
             uploads: 8,
             cleans: true,
-            timing: quick(),
+            timing,
             pace: hasty(),
         };
         let parts = Parts {

@@ -1,12 +1,15 @@
 //! What goes wrong with workers, job servers and answers.
 
+use nodeyard_builder::jobs::Function;
+use nodeyard_builder::steward::Functions;
 use nodeyard_builder::steward::notes::Notes;
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, UploadState};
 use nodeyard_plan::images::Subject;
 
 use crate::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, parse, provider,
+    JobServer, PATIENCE, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, parse,
+    provider,
 };
 use crate::worker::{Call, Cloud, Fault, ScriptedWorker};
 
@@ -40,6 +43,11 @@ impl Bed {
         Running::start(&self.store, &self.server, TWO_PROVIDERS).await
     }
 
+    /// Gives up what nobody knows of.
+    async fn impatient_steward(&self) -> Running {
+        Running::start_impatient(&self.store, &self.server, TWO_PROVIDERS).await
+    }
+
     async fn notes(&self) -> Notes {
         let tree = &**self.records.0.tree();
         Notes::read(tree, &image()).await.unwrap()
@@ -67,6 +75,8 @@ async fn failures_are_remembered_and_tried_again() {
     for _ in 0..2 {
         bed.worker.next(Call::Build, Fault::Fails);
     }
+    // The third one succeeds, but not before the failures have been looked at.
+    bed.worker.hold(true);
     let steward = bed.steward().await;
     let setback = eventually("two failures are noted", || async {
         let notes = bed.notes().await;
@@ -75,8 +85,12 @@ async fn failures_are_remembered_and_tried_again() {
     })
     .await;
     assert_eq!(setback.reason, "the script says so");
+    bed.worker.hold(false);
     bed.records.settled(1, &bed.cloud).await;
-    assert!(bed.notes().await.setbacks.is_empty());
+    eventually("nothing of it is remembered", || async {
+        bed.notes().await.setbacks.is_empty().then_some(())
+    })
+    .await;
     assert_eq!(bed.worker.calls("image-build:"), 3);
 
     bed.worker.next(Call::Upload, Fault::Fails);
@@ -93,7 +107,7 @@ async fn failures_are_remembered_and_tried_again() {
 async fn an_upload_that_everybody_forgot_does_not_stay_in_the_cloud() {
     let bed = Bed::new().await;
     bed.worker.next(Call::Upload, Fault::Forgotten);
-    let steward = bed.steward().await;
+    let steward = bed.impatient_steward().await;
     bed.records.settled(1, &bed.cloud).await;
     assert_eq!(bed.cloud.ids().len(), 2);
     assert_eq!(bed.worker.calls("image-upload:"), 3);
@@ -104,7 +118,7 @@ async fn an_upload_that_everybody_forgot_does_not_stay_in_the_cloud() {
 async fn a_build_that_everybody_forgot_is_made_again() {
     let bed = Bed::new().await;
     bed.worker.next(Call::Build, Fault::Forgotten);
-    let steward = bed.steward().await;
+    let steward = bed.impatient_steward().await;
     bed.records.settled(1, &bed.cloud).await;
     assert_eq!(bed.worker.calls("image-build:"), 2);
     steward.stop().await;
@@ -139,7 +153,7 @@ async fn a_worker_dies_during_a_build_and_another_comes() {
 async fn a_worker_that_hangs_is_given_up_and_cleaned_up_after() {
     let bed = Bed::new().await;
     bed.worker.hold(true);
-    let steward = bed.steward().await;
+    let steward = bed.impatient_steward().await;
     eventually("the build is under way", || async {
         (bed.worker.calls("image-build:") == 1).then_some(())
     })
@@ -171,7 +185,7 @@ async fn a_worker_dies_during_uploads_and_comes_back() {
         records,
     } = Bed::new().await;
     worker.hold_uploads(true);
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = Running::start_impatient(&store, &server, TWO_PROVIDERS).await;
     eventually("uploads are under way", || async {
         let ready = records.uploads().await.len() == 2;
         (ready && worker.calls("image-upload:") == 2).then_some(())
@@ -290,7 +304,15 @@ async fn an_upload_that_nobody_can_delete_waits_for_somebody() {
     let bed = Bed::new().await;
     let steward = bed.steward().await;
     bed.records.settled(1, &bed.cloud).await;
-    bed.worker.withdraw("upload-delete:one");
+    let function = Function::UploadDelete(provider("one"));
+    bed.worker.withdraw(&function);
+    eventually("the job server knows it", || async {
+        let servers = std::slice::from_ref(&bed.server.endpoint);
+        let functions = Functions::ask(servers, PATIENCE).await;
+        let heard = functions.answers(&Function::UploadDelete(provider("two")));
+        (heard && !functions.answers(&function)).then_some(())
+    })
+    .await;
     steward.config.send_replace(parse(
         "providers: [{name: one, driver: fake}, {name: two, driver: fake}]",
     ));

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use nodeyard_builder::steward::NoEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
-use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, logs};
+use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, impatient, logs};
 use crate::worker::{Cloud, ScriptedWorker};
 
 /// Runs at the same time; each waits most of the time.
@@ -31,12 +31,13 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     let text = TWO_PROVIDERS.replace("elements: [vm]", "elements: [vm], retention: 1");
     let records = Arc::new(Records::of(&store).await);
     let beside = match successor {
-        Successor::Beside => Some(Running::start(&store, &server, &text).await),
+        Successor::Beside => Some(Running::start_impatient(&store, &server, &text).await),
         Successor::Afterwards => None,
     };
     let fuse = Fuse::new(at, moment);
     let tree = Mortal::by_writes(store.session().await, &fuse);
-    let victim = Running::start_on(tree as _, &server, &text, Arc::new(NoEvents));
+    let events = Arc::new(NoEvents);
+    let victim = Running::start_with(tree as _, &server, &text, events, impatient());
     let life = tokio::spawn({
         let (records, cloud) = (Arc::clone(&records), cloud.clone());
         async move {
@@ -60,7 +61,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     victim.kill().await;
     let heir = match beside {
         Some(beside) => beside,
-        None => Running::start(&store, &server, &text).await,
+        None => Running::start_impatient(&store, &server, &text).await,
     };
     life.await.unwrap();
     eventually("only one image is on disk", || async {

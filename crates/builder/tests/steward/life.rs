@@ -129,8 +129,7 @@ async fn work_waits_for_a_worker_and_says_so() {
     assert_eq!(records.builds().await, []);
 
     let other = ScriptedWorker::start(&server, &cloud, &["debian"]).await;
-    let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-    worker.hold(true);
+    let worker = ScriptedWorker::start_held(&server, &cloud, &["ubuntu"]).await;
     let (build, record) = eventually("the build begins", || async {
         records.builds().await.pop()
     })
@@ -273,8 +272,7 @@ async fn what_happens_is_told() {
         .await;
     };
     told("requested ubuntu true").await;
-    let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-    worker.hold(true);
+    let worker = ScriptedWorker::start_held(&server, &cloud, &["ubuntu"]).await;
     told("building ubuntu 1").await;
     told("requested ubuntu false").await;
     worker.hold(false);

@@ -1,13 +1,12 @@
 //! Python Nodepool on the same ZooKeeper: its commands read our records, and its builder works beside our steward.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodeyard_model::{BuildState, UploadState};
-use nodeyard_testbeds::checkout;
 use nodeyard_testbeds::gearman::Peer;
 use nodeyard_testbeds::store::shared_zookeeper;
+use nodeyard_testbeds::{checkout, executable};
 
 use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs};
 use crate::worker::{Cloud, ScriptedWorker};
@@ -41,8 +40,7 @@ impl Python {
         let found = String::from_utf8(found.stdout).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("build");
-        std::fs::write(&program, BUILD).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&program, BUILD).unwrap();
         let server = shared_zookeeper();
         let certificates = server.certificates();
         let dir = directory.path().display();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World}
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, UploadState};
 use nodeyard_store::registry::Registry;
+use nodeyard_testbeds::executable;
 use nodeyard_testbeds::gearman::Kind;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -90,9 +90,7 @@ done
 impl Host {
     pub(crate) fn new() -> Self {
         let host = Self(tempfile::tempdir().unwrap());
-        std::fs::write(host.program(), BUILD).unwrap();
-        let executable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(host.program(), executable).unwrap();
+        executable(&host.program(), BUILD).unwrap();
         host
     }
 
@@ -255,7 +253,7 @@ async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     let clouds = TwoClouds::new();
     let host = Host::new();
     let slow = format!("#!/bin/sh\nsleep 600\n{BUILD}");
-    std::fs::write(host.program(), slow).unwrap();
+    executable(&host.program(), &slow).unwrap();
     let text = host.config(&host.image(", delete-after-upload: true"), BOTH);
     let worker = RunningWorker::start(&server, &clouds, &text).await;
     let steward = Running::start(&store, &server, &text).await;
@@ -267,7 +265,7 @@ async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     })
     .await;
     worker.stop().await;
-    std::fs::write(host.program(), BUILD).unwrap();
+    executable(&host.program(), BUILD).unwrap();
     let worker = RunningWorker::start(&server, &clouds, &text).await;
     records.settled(1, &clouds).await;
     eventually("the file is gone after the uploads", || async {

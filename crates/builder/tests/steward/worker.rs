@@ -155,7 +155,7 @@ struct Inner {
     disk: Disk,
     cloud: Cloud,
     script: Arc<Mutex<Script>>,
-    /// Builds and uploads do not end while this is true.
+    /// Builds that are to succeed, and uploads, do not end while this is true.
     held: Arc<watch::Sender<bool>>,
     uploads_held: Arc<watch::Sender<bool>>,
     /// Nothing at all is answered while this is true.
@@ -196,12 +196,27 @@ impl ScriptedWorker {
         Self::start_again(server, cloud, Disk::default(), images).await
     }
 
+    /// Builds and uploads do not end before [`ScriptedWorker::hold`] lets them.
+    pub(crate) async fn start_held(server: &JobServer, cloud: &Cloud, images: &[&str]) -> Self {
+        Self::launch(server, cloud, Disk::default(), images, true).await
+    }
+
     /// On the disk of an earlier one.
     pub(crate) async fn start_again(
         server: &JobServer,
         cloud: &Cloud,
         disk: Disk,
         images: &[&str],
+    ) -> Self {
+        Self::launch(server, cloud, disk, images, false).await
+    }
+
+    async fn launch(
+        server: &JobServer,
+        cloud: &Cloud,
+        disk: Disk,
+        images: &[&str],
+        held: bool,
     ) -> Self {
         let worker = Worker::new(WorkerOptions::new(
             "Scripted",
@@ -213,7 +228,7 @@ impl ScriptedWorker {
             disk: disk.clone(),
             cloud: cloud.clone(),
             script: Arc::default(),
-            held: Arc::new(watch::Sender::new(false)),
+            held: Arc::new(watch::Sender::new(held)),
             uploads_held: Arc::new(watch::Sender::new(false)),
             mute: Arc::new(watch::Sender::new(false)),
             handle: worker.handle(),
@@ -284,8 +299,8 @@ impl ScriptedWorker {
     }
 
     /// Forgets a function, as a worker does that was configured anew.
-    pub(crate) fn withdraw(&self, function: &str) {
-        self.inner.handle.unregister(function);
+    pub(crate) fn withdraw(&self, function: &Function) {
+        self.inner.handle.unregister(&function.to_string());
     }
 
     pub(crate) async fn stop(self) -> Disk {
@@ -383,7 +398,9 @@ impl Inner {
         self.handle.synced().await;
         self.count(1);
         job.progress(1, 2).await;
-        self.until_let_go().await;
+        if fault != Some(Fault::Fails) {
+            self.until_let_go().await;
+        }
         self.count(-1);
         if fault == Some(Fault::Forgotten) {
             self.disk.0.lock().unwrap().remove(id);

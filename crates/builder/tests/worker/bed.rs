@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use nodeyard_builder::jobs::{Failure, ImageInfo};
 use nodeyard_builder::source::LogLimits;
@@ -15,11 +15,12 @@ use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_driver::{self as driver, CloudImage, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
 use nodeyard_gearman::client::{
-    AdminClient, Client, ClientError, ClientOptions, JobRequest, Outcome,
+    AdminClient, Client, ClientError, ClientOptions, FunctionStatus, JobRequest, Outcome,
 };
 use nodeyard_gearman::server::{Server, ServerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_testbeds::{executable, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -28,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// So long that only a hang exceeds it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) const PROVIDER: &str = "fake-cloud";
 
@@ -88,7 +89,7 @@ enum RunningServer {
 impl Jobs {
     pub(crate) async fn start(between: Between) -> Self {
         let kind = match between {
-            Between::Ours => return Self::ours(0).await,
+            Between::Ours => return Self::ours(free_port().unwrap()).await,
             Between::Gearmand => Kind::Gearmand,
             Between::Geard => Kind::Geard,
         };
@@ -105,7 +106,6 @@ impl Jobs {
             ..ServerOptions::default()
         };
         let server = Server::bind(options).await.unwrap();
-        let port = server.local_addr().port();
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));
         Self {
@@ -145,21 +145,54 @@ impl Jobs {
         AdminClient::connect(&self.endpoint(), PATIENCE).await.ok()
     }
 
+    /// What the server says of a function, which may be that it does not know it.
+    async fn function(&self, name: &str) -> Option<Option<FunctionStatus>> {
+        let status = self.admin().await?.status().await.ok()?;
+        let mut status = status.into_iter();
+        Some(status.find(|status| status.function == name))
+    }
+
     /// How many connections offer a function, if the server says so.
     async fn workers(&self, name: &str) -> Option<u64> {
-        let status = self.admin().await?.status().await.ok()?;
-        let function = status.into_iter().find(|status| status.function == name);
+        let function = self.function(name).await?;
         Some(function.map_or(0, |function| function.workers))
+    }
+
+    /// Waits until so many jobs of a function are being done, and no other waits.
+    pub(crate) async fn busy(&self, name: &str, jobs: u64) {
+        until(
+            &format!("just {jobs} jobs of {name} are under way"),
+            || async {
+                let function = self.function(name).await?;
+                let jobs_now =
+                    function.map_or((0, 0), |function| (function.total, function.running));
+                (jobs_now == (jobs, jobs)).then_some(())
+            },
+        )
+        .await;
+    }
+
+    /// How many connections of workers the server has.
+    async fn connections(&self) -> Option<usize> {
+        let listed = self.admin().await?.workers().await.ok()?;
+        let ours = listed
+            .iter()
+            .filter(|one| one.client_id.starts_with("Nodepool Builder"));
+        Some(ours.count())
     }
 
     /// Waits until the server has taken all connections of a worker.
     pub(crate) async fn taken(&self, connections: usize) {
         until("the server has taken all connections", || async {
-            let listed = self.admin().await?.workers().await.ok()?;
-            let ours = listed
-                .iter()
-                .filter(|one| one.client_id.starts_with("Nodepool Builder"));
-            (ours.count() >= connections).then_some(())
+            (self.connections().await? >= connections).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until the server knows of no worker.
+    pub(crate) async fn left(&self) {
+        until("the server has lost all connections", || async {
+            (self.connections().await? == 0).then_some(())
         })
         .await;
     }
@@ -217,17 +250,32 @@ impl Jobs {
     }
 }
 
-/// A simulated cloud that outlives its workers.
+/// A simulated cloud that outlives its workers, and whose time can be put forward.
 pub(crate) struct Cloud {
     pub(crate) world: Arc<World>,
+    /// In seconds.
+    ahead: Arc<AtomicU64>,
 }
 
 impl Cloud {
     pub(crate) fn new(simulate: Simulate) -> Arc<Self> {
         let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
+        let ahead = Arc::<AtomicU64>::default();
+        let clock = fake::Clock::new({
+            let ahead = Arc::clone(&ahead);
+            move || {
+                let ahead = Duration::from_secs(ahead.load(Ordering::SeqCst));
+                (SystemTime::now() + ahead).into()
+            }
+        });
         Arc::new(Self {
-            world: Arc::new(World::new(options, fake::Clock::system())),
+            world: Arc::new(World::new(options, clock)),
+            ahead,
         })
+    }
+
+    pub(crate) fn jump(&self, by: Duration) {
+        self.ahead.fetch_add(by.as_secs(), Ordering::SeqCst);
     }
 
     fn driver(&self, owner: Owner) -> FakeDriver {
@@ -292,8 +340,7 @@ impl Host {
     /// An executable shell script.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&path, &format!("#!/bin/sh\n{text}\n")).unwrap();
         path
     }
 
@@ -392,7 +439,7 @@ impl Running {
             head: 64 << 10,
             tail: 4 << 10,
         };
-        let connections = options.build_workers + options.upload_workers + options.info_workers;
+        let connections = connections(&options);
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {
             config: receiver,
@@ -416,6 +463,11 @@ impl Running {
         self.stop.cancel();
         soon("the worker stops", self.task).await.unwrap().unwrap();
     }
+}
+
+/// How many a worker makes.
+pub(crate) fn connections(options: &Options) -> usize {
+    options.build_workers + options.upload_workers + options.info_workers
 }
 
 /// Runs something that blocks, beside the server.

@@ -116,7 +116,8 @@ async fn malformed_calls_are_refused_one_by_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_hangs_is_ended() {
     let script = "sh -c 'echo $$; exec sleep 1000' & wait";
-    let (host, jobs, worker) = start(script, ", build-timeout: 1").await;
+    // Long enough to print something on a busy machine.
+    let (host, jobs, worker) = start(script, ", build-timeout: 10").await;
     let failure = jobs
         .call("image-build:bad", r#"{"image-id": "1"}"#)
         .await

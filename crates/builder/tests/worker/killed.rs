@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, logs, parse, until};
+use crate::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, logs, parse, until};
 
 const CONFIG: &str = "NODEYARD_TEST_WORKER_CONFIG";
 const GEARMAN: &str = "NODEYARD_TEST_WORKER_GEARMAN";
@@ -118,13 +118,16 @@ impl Bed {
             .spawn()
             .unwrap();
         let victim = Victim(child);
+        self.jobs
+            .taken(connections(&Options::new("", Vec::new())))
+            .await;
         self.jobs.offered("image-build:trusty").await;
         victim
     }
 
     async fn kill(&self, victim: Victim) {
         victim.kill();
-        self.jobs.withdrawn("image-build:trusty").await;
+        self.jobs.left().await;
     }
 }
 
@@ -179,8 +182,9 @@ async fn during_a_build() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn during_an_upload() {
+    let long = Duration::from_secs(24 * 3600);
     let simulate = Simulate {
-        upload_time: Span::exactly(Duration::from_secs(2)),
+        upload_time: Span::exactly(long),
         ..Simulate::default()
     };
     let bed = Bed::new(Between::Geard, GOOD, simulate).await;
@@ -213,6 +217,7 @@ async fn during_an_upload() {
         matches!(state, UploadProgress::Failed(f) if f.kind == FailureKind::Unable),
         "{info:?}"
     );
+    bed.cloud.jump(long);
     let uploaded = bed.jobs.json("image-upload:1", managed).await;
     let images = bed.cloud.uploads().await;
     assert_eq!(images.len(), 1, "the upload went on where it was");
@@ -236,8 +241,10 @@ async fn during_a_deletion() {
         tokio::time::sleep(Duration::from_millis(round)).await;
         bed.kill(worker).await;
 
-        // Either nothing was done yet, and the image is whole; or it is gone with all its files.
+        // Either nothing was done yet, and the image is whole; or it is gone with all its files. A deletion that had
+        // not begun is made now.
         let worker = bed.worker().await;
+        bed.jobs.busy("image-delete:1", 0).await;
         let answered = bed
             .jobs
             .json("image-build:trusty", r#"{"image-id": "1"}"#)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
 use nodeyard_driver_fake::{FailureRates, Simulate, Span};
-use nodeyard_gearman::client::{JobEvent, JobRequest};
+use nodeyard_gearman::client::{JobEvent, JobRequest, Outcome};
 use serde_json::json;
 
 use crate::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
@@ -21,9 +21,12 @@ async fn start(simulate: Simulate, keys: &str) -> (Host, Jobs, Arc<Cloud>, Runni
     (host, jobs, cloud, worker)
 }
 
+/// What an upload takes that ends when the time of the cloud jumps, and not before.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
 fn slow_cloud() -> Simulate {
     Simulate {
-        upload_time: Span::exactly(Duration::from_secs(1)),
+        upload_time: Span::exactly(LONG),
         ..Simulate::default()
     }
 }
@@ -144,12 +147,12 @@ async fn an_image_is_not_deleted_while_it_is_uploaded() {
         .unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unable);
     // Whoever asks for the same joins.
-    let joined = jobs.json("image-upload:1", MANAGED).await;
-    let outcome = format!("{:?}", soon("the upload ends", upload.wait()).await);
-    assert!(
-        outcome.contains(joined["external-id"].as_str().unwrap()),
-        "{outcome}"
-    );
+    let joined = jobs.client().submit(&request).await.unwrap();
+    jobs.busy("image-upload:1", 2).await;
+    cloud.jump(LONG);
+    let outcome = soon("the upload ends", upload.wait()).await;
+    assert!(matches!(outcome, Outcome::Complete(_)), "{outcome:?}");
+    assert_eq!(soon("for both", joined.wait()).await, outcome);
     assert_eq!(cloud.uploads().await.len(), 1);
     jobs.call("image-delete:1", "").await.unwrap();
     assert_eq!(host.files(), [""; 0]);
@@ -297,6 +300,7 @@ async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
         matches!(&info.uploads[0].state, UploadProgress::Failed(failure) if failure.kind == FailureKind::Unable),
         "{info:?}"
     );
+    cloud.jump(LONG);
     let uploaded = jobs.json("image-upload:1", MANAGED).await;
     let images = cloud.uploads().await;
     assert_eq!(images.len(), 1, "the upload went on where it was");

@@ -19,7 +19,8 @@ pub struct Suite {
     pub singles: usize,
     /// Also two faults in one run, crashes and lost answers: every n-th of all combinations.
     pub pairs: Option<usize>,
-    /// How long a step may take before the caller gives it up, as after a hang.
+    /// How long the caller stays with a step of which a call hangs, before it gives that step up. What takes its time
+    /// by itself is waited for.
     pub step_limit: Duration,
 }
 

@@ -58,6 +58,7 @@ pub struct Faults(Arc<Shared>);
 struct Shared {
     schedule: Mutex<Schedule>,
     crashed: Notify,
+    hung: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +116,10 @@ impl Faults {
                 call.await;
                 Err(Injected::Lost)
             }
-            Some(Fault::Hang) => pending().await,
+            Some(Fault::Hang) => {
+                self.0.hung.notify_one();
+                pending().await
+            }
             Some(Fault::Refused(class)) => Err(Injected::Refused(class)),
         }
     }
@@ -139,6 +143,11 @@ impl Faults {
 
     pub(super) async fn crashed(&self) {
         self.0.crashed.notified().await;
+    }
+
+    /// Returns when a call hangs.
+    pub(super) async fn hung(&self) {
+        self.0.hung.notified().await;
     }
 
     /// The class of the last refusal, once.

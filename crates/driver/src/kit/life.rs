@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nodeyard_model::{BuildId, BuildKey, NodeId, Resources, UploadId, UploadKey};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::bed::{Bed, Setup};
 use super::faults::Faults;
@@ -20,6 +20,8 @@ use crate::step::Step;
 const TRIES: usize = 4;
 /// Rounds after which a life without end is given up.
 const ROUNDS: usize = 2000;
+/// How long a step may take of which no call hangs, as far as the kit knows.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// All uploads of the kit are of one build.
 const BUILD: BuildId = BuildId::from_u128(0x11d);
 
@@ -262,9 +264,16 @@ impl Life<'_> {
                 }
             }
         };
-        timeout(self.step_limit, step)
-            .await
-            .unwrap_or_else(|_| Err(Error::retry("the step took too long")))
+        // A busy machine must not look like a cloud that hangs.
+        let given_up = async {
+            let _endless = timeout(PATIENCE, self.faults.hung()).await;
+            sleep(self.step_limit).await;
+        };
+        tokio::select! {
+            biased;
+            end = step => end,
+            () = given_up => Err(Error::retry("the step took too long")),
+        }
     }
 
     /// While all are up: each has its own, nothing else is ours, and the sums are right.

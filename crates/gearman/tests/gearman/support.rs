@@ -8,12 +8,13 @@ use nodeyard_gearman::client::{AdminClient, Client, ClientOptions, FunctionStatu
 use nodeyard_gearman::server::{Server, ServerHandle, ServerOptions};
 use nodeyard_gearman::worker::{Worker, WorkerHandle, WorkerOptions};
 use nodeyard_gearman::{Backoff, ClientTls, Endpoint, HostCheck, TlsFiles};
+use nodeyard_testbeds::free_port;
 use nodeyard_testbeds::gearman::{JobServer, Kind, Tls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Fails the test if something that must happen does not.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -81,8 +82,10 @@ pub(crate) enum AnyServer {
 }
 
 impl AnyServer {
+    /// On a port that nobody else gets, so that it can be started again.
     pub(crate) async fn ours() -> Self {
-        Self::Ours(OurServer::start(local()).await)
+        let listen = ([127, 0, 0, 1], free_port().unwrap()).into();
+        Self::Ours(OurServer::start(ServerOptions { listen, ..local() }).await)
     }
 
     pub(crate) fn foreign(kind: Kind) -> Self {
@@ -123,14 +126,27 @@ impl AnyServer {
     }
 
     pub(crate) async fn admin(&self) -> AdminClient {
-        AdminClient::connect(&self.endpoint(), Duration::from_secs(30))
+        AdminClient::connect(&self.endpoint(), PATIENCE)
             .await
             .unwrap()
     }
 
     /// What the server's admin port says about a function.
     pub(crate) async fn function(&self, name: &str) -> Option<FunctionStatus> {
-        let status = self.admin().await.status().await.unwrap();
+        // geard has a short queue for new connections, and breaks those that find it full.
+        let status = soon("the server says what it knows", async {
+            loop {
+                match AdminClient::connect(&self.endpoint(), PATIENCE).await {
+                    Ok(mut admin) => match admin.status().await {
+                        Ok(status) => break status,
+                        Err(error) => eprintln!("asked again: {error}"),
+                    },
+                    Err(error) => eprintln!("asked again: {error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
         status
             .into_iter()
             .find(|function| function.function == name)

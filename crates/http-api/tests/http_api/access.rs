@@ -152,10 +152,13 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
         ("/nodes", node),
         ("/scopes", "shared-name"),
     ] {
-        assert_eq!(ids(&acme, path).await, [own], "{path}");
+        eventually(path, async || ids(&acme, path).await == [own]).await;
         assert_eq!(ids(&other, path).await, [""; 0], "{path}");
     }
-    assert_eq!(ids(&bed.by(READER), "/nodes").await.len(), 2);
+    eventually("both nodes are listed", async || {
+        ids(&bed.by(READER), "/nodes").await.len() == 2
+    })
+    .await;
     for path in [
         format!("/leases/{id}"),
         format!("/leases/{id}/explanation"),

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Client;
 
 /// Long enough for a busy machine; reaching it means that something hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) const READER: &str = "the-token-of-a-reader";
 pub(crate) const ALICE: &str = "the-token-of-alice";

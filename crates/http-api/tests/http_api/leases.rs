@@ -83,12 +83,16 @@ async fn a_request_that_waits_is_taken_back() {
     // Nobody serves it; the answer comes when the time is over.
     let lease = alice.get(&format!("/leases/{id}?wait=1")).await.is(200);
     assert_eq!(lease["phase"], "waiting");
-    let requests = bed
-        .by(READER)
-        .get("/requests?state=requested")
-        .await
-        .is(200);
-    let request = &requests["items"][0];
+    let requests = async || {
+        let requests = bed.by(READER).get("/requests?state=requested").await;
+        requests.is(200)["items"].clone()
+    };
+    eventually("its request is listed", async || {
+        requests().await != json!([])
+    })
+    .await;
+    let requests = requests().await;
+    let request = &requests[0];
     assert_eq!(request["lease"], id);
     let request = request["id"].as_str().unwrap();
     bed.by(BOB)
@@ -154,8 +158,12 @@ async fn what_is_sent_twice_happens_once() {
         .post("/requests", &other)
         .await
         .problem(409, "conflict");
-    let leases = bed.by(READER).get("/leases").await.is(200);
-    assert_eq!(leases["items"].as_array().unwrap().len(), 1);
+    let listed = async || {
+        let leases = bed.by(READER).get("/leases").await.is(200);
+        leases["items"].as_array().unwrap().len()
+    };
+    eventually("it is listed", async || listed().await > 0).await;
+    assert_eq!(listed().await, 1);
     // Somebody else's key is another one.
     let bob = bed.by(BOB).with("idempotency-key", "6f0a2f0e");
     let lease = bob.post("/requests", &body).await.is(201);
@@ -269,9 +277,13 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     let id = lease["id"].as_str().unwrap();
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
 
-    let shown = bed.by(READER).get("/scopes/afternoon").await.is(200);
+    let shown = async || bed.by(READER).get("/scopes/afternoon").await.is(200);
+    eventually("it is where its node is", async || {
+        shown().await["provider"] == "cloud"
+    })
+    .await;
+    let shown = shown().await;
     assert_eq!(shown["leases"], json!([id]));
-    assert_eq!(shown["provider"], "cloud");
     let path = "/scopes/afternoon/inventory";
     bed.client().get(path).await.problem(401, "unauthorized");
     bed.by(BOB).get(path).await.problem(403, "forbidden");

@@ -1,13 +1,11 @@
 //! The same on ZooKeeper.
 
-use std::time::Duration;
-
 use nodeyard_store::Tree as _;
 use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_testbeds::ZooKeeperServer;
 use serde_json::json;
 
-use crate::bed::{ALICE, Bed, READER, configuration};
+use crate::bed::{ALICE, Bed, DEADLINE, READER, configuration, eventually};
 use crate::hand::Hand;
 
 #[tokio::test]
@@ -15,7 +13,7 @@ async fn nodes_are_had_by_way_of_zookeeper() {
     let server = ZooKeeperServer::start().unwrap();
     let host: Host = format!("127.0.0.1:{}", server.port()).parse().unwrap();
     let client = ZooKeeper::connect(Options::new(vec![host]));
-    client.connected(Duration::from_secs(30)).await.unwrap();
+    client.connected(DEADLINE).await.unwrap();
     let bed = Bed::on(client.clone(), configuration(""), None).await;
     let _hand = Hand::new(&bed.registry);
     let alice = bed.by(ALICE);
@@ -39,7 +37,10 @@ async fn nodes_are_had_by_way_of_zookeeper() {
         .await
         .problem(503, "unavailable");
     server.resume();
-    alice.post("/requests", &body).await.is(201);
+    eventually("it goes on", async || {
+        alice.post("/requests", &body).await.status == 201
+    })
+    .await;
     drop(bed);
     client.close().await;
 }

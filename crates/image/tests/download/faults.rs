@@ -311,7 +311,11 @@ async fn silence_is_not_waited_for_without_end() {
         headers: Vec::new(),
         body: Body::Silence,
     });
-    let (_, error) = fails(&server, |order| order.retries = 0).await;
+    let mut bed = Bed::new();
+    bed.client = client_that_waits(Duration::from_secs(1));
+    let mut order = order(&server.url("/image.raw"));
+    order.retries = 0;
+    let error = bed.fetch(&order).await.unwrap_err();
     assert!(matches!(error, DownloadError::GaveUp { .. }), "{error:?}");
 }
 

@@ -18,7 +18,7 @@ async fn fetches_until_it_is_killed() {
         return;
     };
     let mut order = order(&url);
-    order.throttle = Throttle::new(1 << 20);
+    order.throttle = Throttle::new(1 << 19);
     let meter: Meter = Arc::new(|_, _| {});
     let place = std::path::Path::new(&dir).join("downloads/image/uuid.raw");
     let target = std::path::Path::new(&dir).join("target.raw");

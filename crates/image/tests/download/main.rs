@@ -72,10 +72,15 @@ impl Bed {
 }
 
 pub(crate) fn client() -> Client {
+    client_that_waits(Duration::from_secs(300))
+}
+
+/// `quiet` is how long a server may say nothing.
+pub(crate) fn client_that_waits(quiet: Duration) -> Client {
     Client::new(nodeyard_fetch::Options {
         allow_insecure: true,
         allow_private: true,
-        quiet: Duration::from_secs(2),
+        quiet,
         ..Default::default()
     })
     .unwrap()

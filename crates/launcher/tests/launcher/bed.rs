@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use nodeyard_testbeds::store::Store;
 
 /// So long that only a hang exceeds it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Makes the drivers of tests.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodeyard_model::{ConnectionPort, Node, NodeId, NodeState};
-use nodeyard_testbeds::Sshd;
+use nodeyard_testbeds::{Sshd, free_port};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -19,8 +19,9 @@ struct Door {
 
 impl Door {
     async fn new(to: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        // One that nobody else gets while it is closed.
+        let port = free_port().unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let mut door = Self {
             port,
             to,

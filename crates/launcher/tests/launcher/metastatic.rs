@@ -87,8 +87,11 @@ async fn slots_share_a_machine(store: Store) {
         assert_eq!(contenders[0].identifier, OWNER);
         assert_eq!(contenders[0].session, None);
     }
-    // The requests for machines have gone.
-    assert_eq!(zuul.registry.requests().list().await.unwrap().len(), 0);
+    eventually("the requests for machines have gone", || async {
+        let requests = zuul.registry.requests().list().await.unwrap();
+        requests.is_empty().then_some(())
+    })
+    .await;
 
     // There is a slot left.
     let fourth = zuul.submit(&["slot"]).await;
@@ -121,13 +124,16 @@ async fn an_unused_machine_is_given_back() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
-    let text = slots(4, "max-parallel-jobs: 2, grace-time: 1");
-    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &text).await;
+    let text = |grace| slots(4, &format!("max-parallel-jobs: 2, grace-time: {grace}"));
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &text(3600)).await;
     let zuul = Zuul::new(store.session().await);
     for _ in 0..3 {
         let id = zuul.submit(&["slot", "slot"]).await;
-        zuul.run_job(id).await;
+        for slot in zuul.run_job(id).await {
+            zuul.gone(slot).await;
+        }
     }
+    launcher.config.send_replace(parse(&text(1)));
     nothing_is_left(&zuul.registry, &cloud).await;
     assert_eq!(cloud.creates(), 1);
     launcher.stop().await;
@@ -276,12 +282,12 @@ async fn a_cancelled_request_takes_the_one_for_its_machine_along() {
         (!cloud.servers().await.is_empty()).then_some(())
     })
     .await;
-    let why = launcher.handle.explain(id).await.unwrap();
-    assert!(
-        why.to_string()
-            .contains("waits for a node with label small"),
-        "{why}"
-    );
+    eventually("it says what it waits for", || async {
+        let why = launcher.handle.explain(id).await?.to_string();
+        why.contains("waits for a node with label small")
+            .then_some(())
+    })
+    .await;
     assert!(zuul.registry.requests().delete(id).await.unwrap());
     eventually("its machine is not wanted any more", || async {
         let requests = zuul.registry.requests().list().await.unwrap();

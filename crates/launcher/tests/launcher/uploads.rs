@@ -86,8 +86,11 @@ async fn nodes_boot_from_the_newest_upload_as_soon_as_there_is_one() {
     let id = zuul.submit(&["small"]).await;
     let failed = zuul.done(id).await;
     assert_eq!(failed.state, RequestState::Failed);
-    let why = launcher.handle.explain(id).await.unwrap().to_string();
-    assert!(why.contains("debian"), "{why}");
+    eventually("the launcher says why", || async {
+        let why = launcher.handle.explain(id).await?.to_string();
+        why.contains("debian").then_some(())
+    })
+    .await;
     assert_eq!(cloud.creates(), 0);
 
     upload(&zuul, PROVIDER, 5.0, UploadState::Ready, &late).await;
@@ -136,6 +139,10 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     let store = Store::embedded();
     let mut simulate = simulate();
     simulate.images = ["old", "better"].map(str::to_owned).into();
+    // Nobody gives the nodes back, however many requests it takes.
+    simulate.quota.instances = 1000;
+    simulate.quota.cores = 10_000;
+    simulate.quota.ram = 100_000_000;
     let cloud = FakeCloud::new(simulate);
     let config = CONFIG
         .replace("min-ready: 1", "min-ready: 0")
@@ -158,11 +165,12 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     })
     .await;
     assert!(cloud.boot_images().await.iter().all(|id| *id == old));
-    let trial = state().await.unwrap().trials[&builds[1].parse().unwrap()].clone();
-    assert!(
-        matches!(trial.ended, Some(Ended::TakenBack { .. })),
-        "{trial:?}"
-    );
+    let failed_build = builds[1].parse().unwrap();
+    let trial = eventually("the failed one is taken back", || async {
+        let trial = state().await.unwrap().trials.get(&failed_build)?.clone();
+        matches!(trial.ended, Some(Ended::TakenBack { .. })).then_some(trial)
+    })
+    .await;
     assert_eq!((trial.succeeded, trial.failed), (0, 2));
 
     upload_of(&builds[2], &zuul, PROVIDER, 3.0, ready, &better).await;

@@ -113,7 +113,7 @@ impl Zuul {
                     .map(nodeyard_model::TenantName::as_str),
                 Some("tenant")
             );
-            let patience = Patience::For(Duration::from_secs(30));
+            let patience = Patience::For(PATIENCE);
             let held = self
                 .registry
                 .nodes()

@@ -25,7 +25,7 @@ use crate::cloud::Clouds;
 pub(crate) use nodeyard_testbeds::store::Store;
 
 /// So long that only a hang exceeds it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// The time of the system, and what a test adds to it. Cloning is cheap.

@@ -51,8 +51,14 @@ async fn a_whole_life(store: Store) {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 3, "each node is given once");
-    assert_eq!(yard.leases().of_node(ids[0]), Some(status.id));
-    assert_eq!(yard.leases().of_request(request), Some(status.id));
+    eventually("it is found by its nodes and its request", || async {
+        let found = [
+            yard.leases().of_node(ids[0]),
+            yard.leases().of_request(request),
+        ];
+        (found == [Some(status.id); 2]).then_some(())
+    })
+    .await;
 
     let ended = yard.leases().release(&me, status.id).await.unwrap();
     assert_eq!(ended.end.as_ref().unwrap().cause, Cause::Released);
@@ -155,10 +161,11 @@ async fn one_that_waits_can_be_cancelled_and_ends_with_its_time() {
     for waiting in [&cancelled, &forgotten] {
         let status = yard.leases().get(&me, waiting.id).await.unwrap();
         assert_eq!(status.lease.phase, Phase::Waiting);
-        assert_eq!(
-            yard.leases().of_request(waiting.lease.request.unwrap()),
-            Some(waiting.id)
-        );
+        let request = waiting.lease.request.unwrap();
+        eventually("it is found by its request", || async {
+            (yard.leases().of_request(request) == Some(waiting.id)).then_some(())
+        })
+        .await;
         assert_ne!(state(status), Some(RequestState::Fulfilled));
     }
     let lease = yard.leases().release(&me, cancelled.id).await.unwrap();
@@ -168,7 +175,11 @@ async fn one_that_waits_can_be_cancelled_and_ends_with_its_time() {
     yard.time.jump(HOUR * 2 / 10);
     let ended = yard.ended(&me, forgotten.id).await;
     assert_eq!(ended.lease.end.as_ref().unwrap().cause, Cause::Expired);
-    assert!(yard.records.requests().list().await.unwrap().is_empty());
+    eventually("no request is left", || async {
+        let requests = yard.records.requests().list().await.unwrap();
+        requests.is_empty().then_some(())
+    })
+    .await;
     yard.leases().release(&me, first).await.unwrap();
     yard.nothing_is_left().await;
     yard.stop().await;

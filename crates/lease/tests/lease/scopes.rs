@@ -6,7 +6,7 @@ use nodeyard_lease::{
 use nodeyard_model::{NodeRequest, NodeState, Opaque, RequestState, Timestamp};
 use nodeyard_store::registry::{Lifetime, Patience};
 
-use crate::bed::{HOUR, Store, Yard, admin, ask, caller, eventually};
+use crate::bed::{HOUR, PATIENCE, Store, Yard, admin, ask, caller, eventually};
 use crate::cloud::{config, small_and_large};
 
 fn scope(name: &str) -> ScopeName {
@@ -246,7 +246,7 @@ async fn a_buildset_of_zuul_is_seen_and_left_alone() {
         let lock = yard
             .records
             .nodes()
-            .lock(*node, Patience::None)
+            .lock(*node, Patience::For(PATIENCE))
             .await
             .unwrap();
         let mut held = lock.held().unwrap();
@@ -305,6 +305,9 @@ async fn a_buildset_of_zuul_is_seen_and_left_alone() {
         guard.release().await.unwrap();
     }
     yard.nothing_is_left().await;
-    assert!(yard.leases().scopes(&me).is_empty());
+    eventually("it is seen no more", || async {
+        yard.leases().scopes(&me).is_empty().then_some(())
+    })
+    .await;
     yard.stop().await;
 }

@@ -1,12 +1,12 @@
 //! The HTTP API of a whole yard: its guide, its document under fire, and what a kill leaves.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nodeyard_testbeds::checkout;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Daemon, wait_until};
+use crate::bed::{Bed, Daemon, read_until, wait_until};
 
 const TENANT: &str = "the-token-of-a-tenant";
 
@@ -84,6 +84,8 @@ providers:
             // A lease that was ended is still shown, and so is what will be deleted.
             .args(["--exclude-checks", "use_after_free"])
             .args(["--seed", "4711", "--request-timeout", "90", "--no-color"])
+            // That examples are slow to come is no fault of the server.
+            .args(["--suppress-health-check", "too_slow"])
             .current_dir(self.bed.path(""))
             .output()
             .unwrap();
@@ -182,6 +184,9 @@ fn a_kill_costs_nobody_a_node() {
     yard.daemon.kill();
     yard.daemon = up(&yard.bed);
     assert_eq!(yard.token(), token);
+    wait_until("the lease is known again", || {
+        yard.curl(&path, &[])["id"] == before["id"]
+    });
     let after = yard.curl(&path, &[]);
     assert_eq!(after["nodes"], before["nodes"]);
     assert_eq!(after["phase"], "active");
@@ -192,11 +197,13 @@ fn a_kill_costs_nobody_a_node() {
         yard.curl(&format!("/nodes/{node}"), &[])["state"] == json!("in-use")
     });
     // Who followed the events before is told to list again.
-    let output = Command::new("curl")
-        .args(["-sN", "--max-time", "3", "-H", "last-event-id: 1-1"])
+    let mut listener = Command::new("curl")
+        .args(["-sN", "--max-time", "300", "-H", "last-event-id: 1-1"])
         .arg(format!("{}/api/v1/events", yard.url))
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .unwrap();
-    let heard = String::from_utf8(output.stdout).unwrap();
-    assert!(heard.contains("event: reset"), "{heard}");
+    read_until(&mut listener, "event: reset");
+    listener.kill().unwrap();
+    listener.wait().unwrap();
 }

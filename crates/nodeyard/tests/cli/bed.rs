@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nodeyard_testbeds::executable;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ providers:
 ";
 
 /// Nothing here takes nearly as long; it only keeps a broken test from hanging.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) struct Bed {
     directory: TempDir,
@@ -51,9 +51,11 @@ impl Bed {
         self.directory.path().join(name)
     }
 
+    /// At once: whoever reads the file meanwhile sees all of what it was, or all of what it is.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, text).unwrap();
+        let (path, next) = (self.path(name), self.path(&format!("{name}.next")));
+        fs::write(&next, text).unwrap();
+        fs::rename(next, &path).unwrap();
         path
     }
 
@@ -162,14 +164,15 @@ impl Bed {
     pub(crate) fn image_program(&mut self) -> PathBuf {
         // It is a shell script.
         self.set("PATH", "/usr/bin:/bin");
-        let program = self.write(
-            "make-image",
+        let program = self.path("make-image");
+        executable(
+            &program,
             "#!/bin/sh\n\
              echo one line of the log\n\
              [ ! -e \"$HOME/broken\" ] || exit 3\n\
              for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_OUTPUT.$format\"; done\n",
-        );
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        )
+        .unwrap();
         program
     }
 
@@ -290,6 +293,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            println!("{}:\n{log}", self.log.display());
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

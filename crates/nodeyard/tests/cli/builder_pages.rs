@@ -51,8 +51,7 @@ fn what_a_worker_does_is_counted() {
         "image-build:tiny",
         r#"{"image-id": "second-one"}"#
     ));
-    let (status, page) = get(port, "/metrics");
-    assert_eq!(status, 200);
+    assert_eq!(get(port, "/metrics").0, 200);
     for line in [
         "nodeyard_image_builds_total{image=\"tiny\",result=\"failed\"} 1",
         "nodeyard_image_builds_total{image=\"tiny\",result=\"ready\"} 1",
@@ -66,8 +65,13 @@ fn what_a_worker_does_is_counted() {
         "nodeyard_builder_functions{function=\"image-upload\"} 1",
         "nodeyard_builder_working{work=\"build\"} 0",
     ] {
-        assert!(page.lines().any(|shown| shown == line), "{line}\n{page}");
+        // Whoever waits for a job may hear of its end before it is counted.
+        wait_until(line, || {
+            let (_, page) = get(port, "/metrics");
+            page.lines().any(|shown| shown == line)
+        });
     }
+    let (_, page) = get(port, "/metrics");
     assert!(!page.contains("-one"), "ids are no labels");
 }
 

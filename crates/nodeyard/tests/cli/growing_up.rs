@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
-use nodeyard_testbeds::ZooKeeperServer;
 use nodeyard_testbeds::gearman::{JobServer, Kind, tool};
+use nodeyard_testbeds::{ZooKeeperServer, executable};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Daemon, Ran, wait_until};
@@ -63,8 +62,8 @@ fn daemon(bed: &Bed, name: &str) -> Daemon {
 fn images_and_held_nodes_move_along() {
     let mut bed = Bed::new();
     bed.set("PATH", "/usr/bin:/bin");
-    let program = bed.write("make-image", PROGRAM);
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = bed.path("make-image");
+    executable(&program, PROGRAM).unwrap();
     let text = CONFIGURATION
         .replace("PORT", &bed.free_port().to_string())
         .replace("PROGRAM", &program.display().to_string());
@@ -125,6 +124,7 @@ fn images_and_held_nodes_move_along() {
     let functions = || {
         let port = gearmand.port().to_string();
         let shown = tool("gearadmin", &["--port", &port, "--status"]).unwrap();
+        assert!(shown.status.success(), "{shown:?}");
         String::from_utf8(shown.stdout).unwrap()
     };
     let build = ids(&builds, "id");

@@ -208,8 +208,9 @@ fn an_interrupted_command_gives_its_machines_back() {
 #[test]
 fn a_killed_command_loses_its_machines_and_a_living_one_keeps_them() {
     let yard = Yard::cloud(2);
-    let mut kept = yard.begin(&["request", "small", "--lease", "3s"]);
-    let mut lost = yard.begin(&["request", "large", "--lease", "3s"]);
+    // So long that it is renewed in time on a busy machine, too.
+    let mut kept = yard.begin(&["request", "small", "--lease", "30s"]);
+    let mut lost = yard.begin(&["request", "large", "--lease", "15s"]);
     for child in [&mut kept, &mut lost] {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         until(&mut out, "ssh ");
@@ -218,6 +219,13 @@ fn a_killed_command_loses_its_machines_and_a_living_one_keeps_them() {
     }
     lost.kill().unwrap();
     lost.wait().unwrap();
+    let expires = || {
+        let leases = yard.leases();
+        let kept = leases.iter().find(|lease| lease["labels"][0] == "small");
+        kept.unwrap()["expires"].clone()
+    };
+    let first = expires();
+    wait_until("the other one is renewed", || expires() != first);
     let ended = || {
         let all = yard.json(&["lease", "ls", "--all"]);
         let ended = all
@@ -330,7 +338,8 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     yard.run(&["scope", "close", "afternoon"]).succeeded();
     yard.nothing_is_leased();
     wait_until("the scope is gone", || {
-        !yard.run(&["scope", "ls"]).out.contains("afternoon")
+        let scopes = yard.run(&["scope", "ls"]).succeeded();
+        !scopes.out.contains("afternoon")
     });
 
     let waiting = yard.run(&["request", "small", "--no-wait"]).succeeded().out;

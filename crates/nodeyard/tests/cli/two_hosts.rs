@@ -114,7 +114,8 @@ struct Yard {
 }
 
 impl Yard {
-    fn new(kind: Kind, stewards: &[&'static str]) -> Self {
+    /// `session` is how long the records take a steward for alive that does not say anything.
+    fn new(kind: Kind, stewards: &[&'static str], session: Duration) -> Self {
         let mut bed = Bed::new();
         // Shortens what is only waited for when something went wrong.
         bed.set("NODEPOOL_TEST_BUILD_INTERVAL", "0.2");
@@ -146,7 +147,7 @@ impl Yard {
             if stewards.contains(&host) {
                 config["zookeeper-servers"] =
                     json!([{"host": "127.0.0.1", "port": zookeeper.tls_port()}]);
-                config["zookeeper-timeout"] = json!(4);
+                config["zookeeper-timeout"] = json!(session.as_secs());
                 config["zookeeper-tls"] = json!({
                     "ca": certificates.ca, "cert": certificates.client.cert, "key": certificates.client.key,
                 });
@@ -237,7 +238,8 @@ fn find(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 fn only_one_fetches(kind: Kind, stewards: &[&'static str]) {
-    let yard = Yard::new(kind, stewards);
+    // Nobody is taken for dead because the machine is busy.
+    let yard = Yard::new(kind, stewards, Duration::from_secs(60));
     yard.publish("aaaa");
     let _keepers: Vec<Daemon> = stewards
         .iter()
@@ -265,7 +267,7 @@ fn only_one_fetches(kind: Kind, stewards: &[&'static str]) {
 }
 
 fn the_other_takes_over(kind: Kind, stewards: &[&'static str]) {
-    let yard = Yard::new(kind, stewards);
+    let yard = Yard::new(kind, stewards, Duration::from_secs(10));
     yard.publish("aaaa");
     let _keepers: Vec<Daemon> = stewards
         .iter()

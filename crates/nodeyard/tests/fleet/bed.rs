@@ -8,7 +8,7 @@ use nodeyard_testbeds::{ClientOptions, Launcher, LauncherOptions, ZooKeeperServe
 use serde_json::Value;
 
 /// So long that only a hang exceeds it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
 
 /// No session ends because the machine is busy.
 pub(crate) const LONG_SESSION: Duration = Duration::from_secs(60);

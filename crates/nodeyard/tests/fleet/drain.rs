@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
 use serde_json::Value;
 
-use crate::bed::{LONG_SESSION, client, nodeyard, request, take, wait_for_idle};
+use crate::bed::{LONG_SESSION, client, nodeyard, request, take, wait_for_idle, wait_until};
 
 fn pool(provider: &str, address: &str) -> String {
     format!(
@@ -64,8 +64,10 @@ fn a_drain_waits_for_the_job_and_then_ends() {
     zuul.give_back(&job).unwrap();
     let (code, left) = answer(&waiting.wait_with_output().unwrap());
     assert_eq!((code, &left["drained"]), (0, &true.into()), "{left}");
-    assert_eq!(left["idle"].as_array().unwrap().len(), 1);
     assert_eq!(left["waiting"][0].as_str(), Some(&*late));
+    wait_until("the node that was used is registered anew", || {
+        run(&launcher, &drain).1["idle"].as_array().unwrap().len() == 1
+    });
     assert_eq!(request(&zuul, &late).unwrap()["state"], "requested");
 
     assert_eq!(run(&launcher, &["undrain", "label", "small"]).0, 0);
@@ -82,8 +84,9 @@ fn a_python_launcher_is_reported_as_accepting() {
     let _python = Launcher::start(&zookeeper, &options).unwrap();
     let zuul = client(&zookeeper);
     wait_for_idle(&zuul, 2);
-    let (code, left) = run(&ours, &["drain", "provider", "ours"]);
-    assert_eq!(code, 0, "{left}");
+    wait_until("our launcher has noticed", || {
+        run(&ours, &["drain", "provider", "ours"]).0 == 0
+    });
     let (code, left) = run(&ours, &["drain", "provider", "theirs"]);
     assert_eq!(code, 3, "{left}");
     let accepting = left["accepting"][0].as_str().unwrap();

@@ -189,7 +189,8 @@ fn the_nodes_of_a_lost_session_come_back() {
     let zookeeper = ZooKeeperServer::start().unwrap();
     let _launcher = nodeyard(&zookeeper, NODES);
     let options = ClientOptions {
-        session: Duration::from_secs(4),
+        // Long enough to be given a node on a busy machine.
+        session: Duration::from_secs(15),
         ..ClientOptions::default()
     };
     let zuul = ZuulClient::start(&zookeeper, &options).unwrap();

@@ -2,11 +2,10 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use nodeyard_testbeds::{Cluster, Sshd, ansible, checkout};
+use nodeyard_testbeds::{Cluster, Sshd, ansible, checkout, executable};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -102,7 +101,7 @@ impl Bed {
         });
         for name in [PLAIN, PAIRED] {
             let pod = format!("pod/{name}");
-            self.kubectl(&["wait", &pod, "--for=condition=Ready", "--timeout=120s"]);
+            self.kubectl(&["wait", &pod, "--for=condition=Ready", "--timeout=300s"]);
         }
     }
 
@@ -202,8 +201,7 @@ impl Bed {
             env!("CARGO_BIN_EXE_nodeyard")
         );
         let program = bin.join("nodeyard");
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&program, &script).unwrap();
         self.with_nodeyard.set(true);
     }
 
@@ -281,7 +279,7 @@ impl Played {
 
 #[track_caller]
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
     while !condition() {
         assert!(
             std::time::Instant::now() < deadline,

@@ -17,13 +17,13 @@ use tokio::net::{TcpListener, UnixStream};
 use tokio::task::JoinHandle;
 
 /// So long that only a hang exceeds it.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A busy machine must not end it.
 pub(crate) const LONG_SESSION: Duration = Duration::from_secs(60);
 
-/// For sessions that are to die.
-pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(2);
+/// For sessions that are to die, but not before they are told to.
+pub(crate) const SHORT_SESSION: Duration = Duration::from_secs(5);
 
 /// A tree that nobody else uses.
 #[async_trait]
@@ -43,7 +43,11 @@ pub(crate) trait Backend: Send + Sync {
 /// A backend whose sessions can end behind the back of their handles.
 #[async_trait]
 pub(crate) trait Expiring: Backend {
-    async fn victim(&self) -> Victim;
+    async fn victim(&self) -> Victim {
+        self.victim_with(SHORT_SESSION).await
+    }
+
+    async fn victim_with(&self, session: Duration) -> Victim;
 }
 
 /// A handle whose session can be ended.
@@ -169,10 +173,10 @@ impl Backend for SocketBackend {
 
 #[async_trait]
 impl Expiring for SocketBackend {
-    async fn victim(&self) -> Victim {
+    async fn victim_with(&self, session: Duration) -> Victim {
         let proxy = Proxy::start(self.port().await).unwrap();
         let mut options = Options::new(vec![host(proxy.port())]);
-        options.session_timeout = SHORT_SESSION;
+        options.session_timeout = session;
         Victim {
             tree: connect(options).await,
             proxy,
@@ -269,8 +273,8 @@ impl Backend for ZooKeeperBackend {
 
 #[async_trait]
 impl Expiring for ZooKeeperBackend {
-    async fn victim(&self) -> Victim {
-        let mut options = self.options(SHORT_SESSION);
+    async fn victim_with(&self, session: Duration) -> Victim {
+        let mut options = self.options(session);
         let Host::Tcp { port, .. } = options.hosts[0] else {
             panic!("not a port");
         };

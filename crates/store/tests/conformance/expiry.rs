@@ -9,7 +9,7 @@ use nodeyard_store::lock::Locks;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Session, SessionId, Tree, Version, WatchEvent};
 
-use crate::backend::{Expiring, eventually, id_of, p, within};
+use crate::backend::{Expiring, LONG_SESSION, eventually, id_of, p, within};
 use crate::views::{shown, things};
 
 /// Waits for the session after `old`.
@@ -84,7 +84,7 @@ pub(crate) async fn a_pinned_handle_ends(backend: &impl Expiring) {
 }
 
 pub(crate) async fn a_broken_connection_is_not_the_end(backend: &impl Expiring) {
-    let victim = backend.victim().await;
+    let victim = backend.victim_with(LONG_SESSION).await;
     let tree = &victim.tree;
     let session = id_of(tree);
     let pinned = tree.pinned(session);

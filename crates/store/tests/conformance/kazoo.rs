@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_store::CreateMode::Persistent;
@@ -13,9 +14,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::backend::{Backend, SHORT_SESSION, ZooKeeperBackend, eventually, p, within};
+use crate::backend::{Backend, ZooKeeperBackend, eventually, p, within};
 
 const DIR: &str = "/locks/shared";
+/// One test waits for its end, and none is to see it before.
+const SESSION: Duration = Duration::from_secs(10);
 
 /// A Python process with a kazoo client.
 struct Kazoo {
@@ -43,7 +46,7 @@ impl Kazoo {
         let mut process = Command::new(Path::new(environment.trim()).join("bin/python"))
             .arg(checkout().join("crates/store/tests/conformance/kazoo_client.py"))
             .arg(backend.connection_string())
-            .arg(SHORT_SESSION.as_secs().to_string())
+            .arg(SESSION.as_secs().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -28,7 +28,7 @@ async fn restart(server: &Arc<ZooKeeperServer>) {
 async fn a_restarted_server_finds_session_records_and_watches_again() {
     let server = own_server().await;
     let mut patient = options(server.port());
-    patient.session_timeout = Duration::from_secs(60);
+    patient.session_timeout = LONG_SESSION;
     let tree = connect(patient).await;
     let session = session_id(&*tree).await;
     let (a, e) = (path("/a"), path("/e"));
@@ -86,7 +86,7 @@ async fn connections_dropped_under_load_lose_no_acknowledged_write() {
     const DROPS: usize = 25;
     let proxy = Proxy::start(shared_server().port()).unwrap();
     let mut through = options(proxy.port());
-    through.session_timeout = Duration::from_secs(60);
+    through.session_timeout = LONG_SESSION;
     let root = connect(through).await;
     let session = session_id(&*root).await;
     let tree = root.with_chroot(&fresh_chroot(&*root).await);
@@ -151,7 +151,8 @@ async fn connections_dropped_under_load_lose_no_acknowledged_write() {
 async fn a_session_ends_only_when_a_server_says_so_and_a_new_one_follows() {
     let proxy = Proxy::start(shared_server().port()).unwrap();
     let mut short = options(proxy.port());
-    short.session_timeout = Duration::from_secs(2);
+    // Its end is waited for, but must not come before.
+    short.session_timeout = Duration::from_secs(8);
     let root = connect(short).await;
     let chroot = fresh_chroot(&*root).await;
     let tree = root.with_chroot(&chroot);
@@ -234,10 +235,7 @@ async fn the_first_connection_is_tried_until_it_works() {
     let proxy = Proxy::start(shared_server().port()).unwrap();
     proxy.refuse(true);
     let tree = ZooKeeper::connect(options(proxy.port()));
-    let error = tree
-        .connected(Duration::from_millis(500))
-        .await
-        .unwrap_err();
+    let error = tree.connected(Duration::from_secs(3)).await.unwrap_err();
     assert!(error.to_string().contains("no ZooKeeper server"), "{error}");
     let (synced, ()) = tokio::join!(tree.sync(), async { proxy.refuse(false) });
     synced.unwrap();
@@ -271,7 +269,9 @@ async fn a_new_list_of_hosts_moves_the_session() {
         Proxy::start(shared_server().port()).unwrap(),
         Proxy::start(shared_server().port()).unwrap(),
     );
-    let tree = connect(options(first.port())).await;
+    let mut patient = options(first.port());
+    patient.session_timeout = LONG_SESSION;
+    let tree = connect(patient).await;
     let session = session_id(&*tree).await;
     tree.set_hosts(vec![host(first.port()), host(second.port())]);
     tree.sync().await.unwrap();
@@ -295,7 +295,7 @@ async fn a_contender_whose_answer_was_lost_is_found_again() {
     for is_new in [false, true] {
         let proxy = Proxy::start(shared_server().port()).unwrap();
         let mut patient = options(proxy.port());
-        patient.session_timeout = Duration::from_secs(60);
+        patient.session_timeout = LONG_SESSION;
         let root = connect(patient).await;
         let chroot = fresh_chroot(&*root).await;
         let observer = connect(options(shared_server().port())).await;

@@ -202,7 +202,7 @@ async fn an_answer_beyond_all_measure_fails_its_operation_only() {
 async fn pings_keep_an_idle_session_alive_and_silence_ends_the_connection() {
     let server = Server::start();
     let tree = ZooKeeper::connect(server.options());
-    let mut peer = server.accept(300).await;
+    let mut peer = server.accept(3_000).await;
     for _ in 0..5 {
         let (xid, request) = peer.request().await.unwrap();
         assert_eq!(request, Request::Ping);

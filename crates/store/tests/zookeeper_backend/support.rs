@@ -9,7 +9,10 @@ use nodeyard_store::{CreateMode, Session, SessionId, Tree, TreePath, WatchEvent,
 use nodeyard_testbeds::ZooKeeperServer;
 
 /// Long enough for a busy machine; reaching it means that something hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
+
+/// A busy machine must not end a session, nor break its connection.
+pub(crate) const LONG_SESSION: Duration = Duration::from_secs(60);
 
 pub(crate) fn shared_server() -> &'static ZooKeeperServer {
     static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(|| ZooKeeperServer::start().unwrap());
@@ -35,7 +38,9 @@ pub(crate) async fn connect(options: Options) -> Arc<ZooKeeper> {
 
 /// A client of the shared server that sees an empty tree of its own.
 pub(crate) async fn fresh() -> Arc<ZooKeeper> {
-    let client = connect(options(shared_server().port())).await;
+    let mut options = options(shared_server().port());
+    options.session_timeout = LONG_SESSION;
+    let client = connect(options).await;
     client.with_chroot(&fresh_chroot(&*client).await)
 }
 

@@ -215,6 +215,7 @@ async fn replaced_certificates_are_used_by_the_next_connection() {
         },
     );
     options.hosts = vec![host(proxy.port())];
+    options.session_timeout = LONG_SESSION;
     let client = connect(options).await;
     let session = session_id(&*client).await;
 

@@ -42,8 +42,9 @@ async fn watches_on(path: &TreePath) -> usize {
 
 #[tokio::test]
 async fn watchers_of_one_path_share_a_watch_that_goes_with_the_last() {
+    // The server is told that nobody watches any more in the pace of the session.
     let mut short = options(shared_server().port());
-    short.session_timeout = Duration::from_secs(1);
+    short.session_timeout = Duration::from_secs(15);
     let root = connect(short).await;
     let chroot = fresh_chroot(&*root).await;
     let tree = root.with_chroot(&chroot);

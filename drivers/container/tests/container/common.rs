@@ -17,7 +17,7 @@ use nodeyard_testbeds::containers::Kind;
 
 /// The name of an image with sshd in it, and without a command.
 pub(crate) const IMAGE: &str = "localhost/base";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One of each kind for all tests: each has a system id of its own. None where it cannot run, which is said.
 pub(crate) fn runtime(kind: Kind) -> Option<&'static ContainerRuntime> {

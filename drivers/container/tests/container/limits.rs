@@ -1,6 +1,7 @@
 //! What a label says a container is, and what it then is.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nodeyard_driver::{Driver, Readiness};
 use nodeyard_driver_container::Reach;
@@ -8,7 +9,9 @@ use nodeyard_model::{Quantity, ResourceName};
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
 
-use crate::common::{create, delete, driver, now, on_both_runtimes, options, order, owner};
+use crate::common::{
+    PATIENCE, create, delete, driver, now, on_both_runtimes, options, order, owner,
+};
 
 on_both_runtimes!(
     everything_a_label_says_reaches_the_container,
@@ -49,9 +52,20 @@ async fn everything_a_label_says_reaches_the_container(runtime: &ContainerRuntim
     assert_eq!(inside("ulimit -n").unwrap(), "777");
     assert_eq!(inside("cat /shared/note").unwrap(), "from the host");
     inside("touch /shared/other").unwrap_err();
-    let evidence = driver.evidence(&order.pool, &order.label, &instance.external_id);
-    let evidence = evidence.await.unwrap().unwrap();
-    assert!(evidence.contains("I say hello = world"), "{evidence}");
+    // What is printed is kept a moment later.
+    let said = async {
+        loop {
+            let evidence = driver.evidence(&order.pool, &order.label, &instance.external_id);
+            let evidence = evidence.await.unwrap().unwrap();
+            if evidence.contains("I say hello = world") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, said)
+        .await
+        .expect("the console says it");
 
     // The sums by which launches are held back.
     let cost = driver.cost(&order.pool, &order.label).await.unwrap();

@@ -96,7 +96,8 @@ async fn a_machine_without_sshd_fails_at_its_boot_timeout(runtime: &ContainerRun
     let mut options = options("deaf", |label| {
         label.command = shell("echo deaf; exec sleep 3600");
     });
-    options.boot_timeout = Duration::from_secs(3);
+    // Long enough to say something on a busy machine.
+    options.boot_timeout = Duration::from_secs(15);
     let driver = driver(runtime, options);
     let order = order("deaf", 1);
     let (error, _) = create(&driver, &order).await.unwrap_err();

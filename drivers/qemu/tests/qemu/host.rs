@@ -1,13 +1,12 @@
 //! What depends on the host: accelerators, limits, the seed that a guest reads.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use nodeyard_config::Accelerator;
 use nodeyard_driver::Driver;
 use nodeyard_model::ResourceName;
-use nodeyard_testbeds::qemu_guest;
+use nodeyard_testbeds::{executable, qemu_guest};
 
 use crate::common::{Yard, launch, order};
 
@@ -61,8 +60,7 @@ async fn a_guest_that_runs_is_believed() {
     for kernel in [None, Some(kernel)] {
         let mut yard = Yard::with(|options| options.accelerator = Accelerator::Auto);
         let script = yard.path().join("emulate");
-        fs::write(&script, EMULATE).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&script, EMULATE).unwrap();
         yard.options.binary = script.to_str().unwrap().into();
         let label = &mut yard.options.pools[0].labels[0];
         label.memory = 256;

@@ -8,7 +8,7 @@ use super::super::{LogLimits, Redactor};
 use super::*;
 
 /// So long that only a hang exceeds it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Bed {
     directory: TempDir,

@@ -8,6 +8,7 @@ use nodeyard_plan::images::Market;
 use nodeyard_store::{TreePath, ext};
 
 use super::*;
+use crate::bed::PATIENCE;
 
 const PLAIN: &str = "    tenant: infra\n";
 
@@ -78,9 +79,7 @@ async fn a_build_that_vanishes_before_it_is_imported_is_let_go() {
 async fn an_api_that_cannot_be_reached_is_explained_and_a_new_address_is_used() {
     let bed = Bed::new(TENANT).await;
     bed.zuul.publish("aaaa", |_| {});
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = nobody.local_addr().unwrap().port();
-    drop(nobody);
+    let port = nodeyard_testbeds::free_port().unwrap();
     let closed = format!("http://127.0.0.1:{port}/");
     let text = bed.text.replace(&bed.zuul.server.url("/"), &closed);
     let worker = bed.worker().await;
@@ -190,7 +189,7 @@ fn impatient_store(files: BTreeMap<String, Vec<u8>>) -> WebServer {
         };
         if asked.method == "GET" {
             asked_for.lock().unwrap().insert(asked.target.clone());
-            let deadline = Instant::now() + Duration::from_secs(30);
+            let deadline = Instant::now() + PATIENCE;
             while asked_for.lock().unwrap().len() < files.len() {
                 if Instant::now() > deadline {
                     return Reply::new(410, "");

@@ -17,6 +17,9 @@ use crate::context::Context;
 /// The progress is written once a second; there is no sense in looking more often.
 const INTERVAL: Duration = Duration::from_millis(500);
 
+/// After so many looks a build has failed without a reason.
+const REASON_LOOKS: usize = 10;
+
 const BAR: usize = 30;
 
 /// Asks for a build, and stays until it is everywhere if it is to.
@@ -70,9 +73,8 @@ pub(super) async fn for_build(
             Some((key, build)) => match build.value.state {
                 BuildState::Failed => {
                     line.end()?;
-                    let notes = Notes::read(&**registry.tree(), image).await?;
-                    let why = notes.setbacks.get(&Subject::Build);
-                    let why = why.map_or("no reason is known", |setback| &*setback.reason);
+                    let why = why_failed(registry, &key).await?;
+                    let why = why.as_deref().unwrap_or("no reason is known");
                     bail!("the build of {image} failed: {why}");
                 }
                 BuildState::Building => line.show(&told(registry, &key, "is built").await?)?,
@@ -97,6 +99,19 @@ pub(super) async fn for_build(
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// The reason is noted a moment after the build is recorded as failed.
+async fn why_failed(registry: &Registry, key: &BuildKey) -> anyhow::Result<Option<String>> {
+    for _ in 0..REASON_LOOKS {
+        let notes = Notes::read(&**registry.tree(), &key.image).await?;
+        let setback = notes.setbacks.get(&Subject::Build);
+        if let Some(setback) = setback.filter(|setback| setback.build == key.build) {
+            return Ok(Some(setback.reason.clone()));
+        }
+        sleep(INTERVAL).await;
+    }
+    Ok(None)
 }
 
 /// Where it is still missing, and why the last try failed.

@@ -1,7 +1,7 @@
 //! A launcher and a builder of ours in a project of the test cloud.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use nodeyard_testbeds::gearman::{JobServer, Kind};
 use nodeyard_testbeds::openstack::{Gateway, Project};
 use nodeyard_testbeds::{
-    Launcher, LauncherOptions, OpenStack, ZooKeeperServer, ZuulClient, connection, free_port,
+    Launcher, LauncherOptions, OpenStack, ZooKeeperServer, ZuulClient, connection, executable,
+    free_port,
 };
 use serde_json::Value;
 
@@ -132,8 +133,7 @@ image-size-estimate: 1M
              for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do\n\
              file=\"$NODEYARD_OUTPUT.$format\"\n{script}\ndone\n"
         );
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&path, &text).unwrap();
         path
     }
 

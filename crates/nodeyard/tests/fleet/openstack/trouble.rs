@@ -135,7 +135,7 @@ fn a_server_that_never_boots_is_given_up_and_made_again() {
     yard.launch(
         &Configuration {
             provider: "    cloud-images: [{name: disk, username: zuul}]
-    launch-timeout: 15
+    launch-timeout: 45
     launch-retries: 20",
             ..ADDRESSED
         }
