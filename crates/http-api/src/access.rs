@@ -7,9 +7,12 @@
 //! A caller who is confined to a tenant sees and touches only what is that tenant's. What is another's is not there
 //! for it, so that ids tell nothing. To leave out the token must not show more than to send it: where there are such
 //! callers, [`Sight`] is [`Sight::Nothing`] without one.
+//!
+//! An answer without end must not outlast the right to it: [`Standing`] tells when it does.
 
 mod local;
 mod rate;
+mod standing;
 mod tokens;
 
 use std::fmt;
@@ -18,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -30,7 +32,10 @@ use utoipa::ToSchema;
 
 use crate::problem::Problem;
 use rate::{Buckets, Key, Stranger};
+use standing::Sent;
 use tokens::Tokens;
+
+pub(crate) use standing::Standing;
 
 pub use local::{LocalToken, LocalTokenError};
 
@@ -93,7 +98,7 @@ impl Sight {
 }
 
 /// Who asks, as far as we know.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// The name of the token; none without a token.
     pub(crate) name: Option<Arc<str>>,
@@ -251,22 +256,12 @@ impl Gate {
         }
     }
 
-    fn caller(&self, request: &Request) -> Result<Caller, Problem> {
-        let Some(value) = request.headers().get(header::AUTHORIZATION) else {
-            return Ok(anonymous(&self.config.borrow().api));
-        };
-        let token = value.as_bytes();
-        let token = match token.get(..7) {
-            Some(scheme) if scheme.eq_ignore_ascii_case(b"bearer ") => {
-                token.get(7..).unwrap_or_default().trim_ascii()
-            }
-            _ => {
-                return Err(Problem::unauthorized(
-                    "the header `authorization` must be `Bearer` and a token",
-                ));
-            }
-        };
-        self.tokens.borrow().find(token, jiff::Timestamp::now())
+    /// Who has sent this, and until when that is so.
+    fn caller(&self, sent: &Sent) -> Result<(Caller, Option<jiff::Timestamp>), Problem> {
+        match sent {
+            Sent::Nothing => Ok((anonymous(&self.config.borrow().api), None)),
+            Sent::Token(digest) => self.tokens.borrow().find(digest, jiff::Timestamp::now()),
+        }
     }
 
     fn admit(&self, caller: &Caller, peer: Option<Peer>) -> Result<(), Problem> {
@@ -304,8 +299,10 @@ pub(crate) async fn check(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>().copied();
-    let caller = match gate.caller(&request) {
-        Ok(caller) => caller,
+    let known = Sent::with(request.headers())
+        .and_then(|sent| gate.caller(&sent).map(|(caller, _)| (sent, caller)));
+    let (sent, caller) = match known {
+        Ok(known) => known,
         Err(problem) => {
             // Guessing is limited as well.
             let nobody = Caller {
@@ -322,6 +319,8 @@ pub(crate) async fn check(
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let name = caller.name.clone();
+    let standing = Standing::new(gate, sent, caller.clone());
+    request.extensions_mut().insert(standing);
     request.extensions_mut().insert(caller);
     let patience = if method.is_safe() {
         LOOK_PATIENCE

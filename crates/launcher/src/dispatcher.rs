@@ -60,8 +60,8 @@ pub(crate) struct Dispatcher {
     serving: HashMap<RequestId, Task>,
     /// How often a request could not be served as planned.
     setbacks: HashMap<RequestId, u32>,
-    /// Requests for which a cloud was asked anew whether it has an image.
-    images_asked_for: HashSet<RequestId>,
+    /// The pools whose clouds were asked anew for what a request needs.
+    clouds_asked_for: HashMap<RequestId, BTreeSet<PoolKey>>,
     settling: HashSet<NodeId>,
     /// Requests that are being recovered, or not to be tried again yet.
     recovering: HashSet<RequestId>,
@@ -127,7 +127,7 @@ impl Dispatcher {
             failed_providers: BTreeMap::new(),
             serving: HashMap::new(),
             setbacks: HashMap::new(),
-            images_asked_for: HashSet::new(),
+            clouds_asked_for: HashMap::new(),
             settling: HashSet::new(),
             recovering: HashSet::new(),
             ready_nodes: ReadyNodes::default(),

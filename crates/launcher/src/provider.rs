@@ -44,7 +44,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// One generation of a provider: it lasts until its configuration changes.
+/// One generation of a provider: it lasts until its configuration changes, or a label that was broken is not any more.
 #[derive(Debug)]
 pub(crate) struct Provider {
     pub(crate) name: ProviderName,
@@ -68,7 +68,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Whether the cloud knows how to make machines of this label.
+    /// Whether the cloud knew how to make machines of this label when the provider started.
     pub(crate) fn is_sound(&self, label: &Label) -> bool {
         let setup = self.labels.get(label);
         setup.is_some_and(|setup| !matches!(setup.readiness, Readiness::Broken { .. }))
@@ -205,18 +205,12 @@ async fn setup(
         }
         None => Supply::Launched,
     };
-    let (cost, broken) = match driver.cost(&key.pool, label).await {
-        Ok(cost) => (cost, None),
-        Err(error) if error.class() == ErrorClass::Permanent => {
-            (Resources::default(), Some(error.to_string()))
+    let (cost, readiness) = match sound_cost(driver, &key.pool, label).await? {
+        Ok(cost) => {
+            let readiness = cloud_readiness(driver, &key.pool, label, settings, clock);
+            (cost, readiness.await?)
         }
-        Err(error) => return Err(error.into()),
-    };
-    let readiness = match broken {
-        Some(reason) => Readiness::Broken {
-            reason: reason.into(),
-        },
-        None => cloud_readiness(driver, &key.pool, label, settings, clock).await?,
+        Err(broken) => (Resources::default(), broken),
     };
     Ok(LabelSetup {
         cost,
@@ -224,6 +218,20 @@ async fn setup(
         supply,
         bound: driver.binds(&key.pool, label),
     })
+}
+
+/// What one machine of a label takes. The inner error is a [`Readiness::Broken`]: the cloud lacks what the label asks for.
+pub(crate) async fn sound_cost(
+    driver: &dyn Driver,
+    pool: &PoolName,
+    label: &Label,
+) -> Result<Result<Resources, Readiness>, driver::Error> {
+    match driver.cost(pool, label).await {
+        Err(error) if error.class() == ErrorClass::Permanent => Ok(Err(Readiness::Broken {
+            reason: error.to_string().into(),
+        })),
+        told => told.map(Ok),
+    }
 }
 
 /// What the cloud says about the image of a label; of images that we manage it need not know.

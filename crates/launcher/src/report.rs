@@ -67,6 +67,8 @@ pub(crate) struct Inventory {
     pub(crate) limits: Option<Limits>,
     pub(crate) resources: Option<Vec<Resource>>,
     pub(crate) readiness: Vec<(PoolName, Label, Readiness)>,
+    /// The cloud has by now what a broken label lacked.
+    pub(crate) mended: bool,
     pub(crate) zones: Vec<(PoolName, Vec<Zone>)>,
 }
 

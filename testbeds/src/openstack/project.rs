@@ -234,6 +234,18 @@ impl Project {
         Ok(id)
     }
 
+    /// A flavor that nobody else sees, called as the project.
+    pub fn create_flavor(&self) -> Result<()> {
+        let flavor = json!({"flavor": {
+            "id": self.id, "name": self.name(), "ram": 256, "vcpus": 1, "disk": 1,
+            "os-flavor-access:is_public": false,
+        }});
+        self.admin.post(Service::Compute, "/flavors", &flavor)?;
+        let path = format!("/flavors/{}/action", self.id);
+        let access = json!({"addTenantAccess": {"tenant": self.id}});
+        self.admin.post(Service::Compute, &path, &access).map(drop)
+    }
+
     /// Waits until nothing is left of what was in it; its network and its user stay.
     pub fn empty(&self) -> Result<()> {
         self.remove_all(Service::Compute, "/servers", || self.servers())?;
@@ -292,6 +304,8 @@ impl Project {
         ] {
             self.admin.delete(Service::Network, &path)?;
         }
+        let flavor = format!("/flavors/{}", self.id);
+        self.admin.delete(Service::Compute, &flavor)?;
         let user = format!("/users/{}", self.user);
         self.admin.delete(Service::Identity, &user)?;
         let project = format!("/projects/{}", self.id);

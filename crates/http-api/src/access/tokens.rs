@@ -21,8 +21,11 @@ const SHORT: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Vec<Known>);
 
+/// All that is kept of a token.
+pub(super) type TokenDigest = [u8; 32];
+
 struct Known {
-    digest: [u8; 32],
+    digest: TokenDigest,
     name: Arc<str>,
     right: Right,
     sight: Sight,
@@ -54,11 +57,15 @@ impl Tokens {
         Self(known)
     }
 
-    pub(super) fn find(&self, token: &[u8], now: jiff::Timestamp) -> Result<Caller, Problem> {
-        let digest = digest(token);
+    /// Whose token this is, and when it expires.
+    pub(super) fn find(
+        &self,
+        digest: &TokenDigest,
+        now: jiff::Timestamp,
+    ) -> Result<(Caller, Option<jiff::Timestamp>), Problem> {
         let mut found = 0_u64;
         for (number, known) in (1_u64..).zip(&self.0) {
-            let same: Choice = known.digest.ct_eq(&digest);
+            let same: Choice = known.digest.ct_eq(digest);
             found.conditional_assign(&number, same);
         }
         let known = usize::try_from(found)
@@ -71,15 +78,16 @@ impl Tokens {
                 known.name
             )));
         }
-        Ok(Caller {
+        let caller = Caller {
             name: Some(Arc::clone(&known.name)),
             right: Some(known.right),
             sight: known.sight.clone(),
-        })
+        };
+        Ok((caller, known.expires))
     }
 }
 
-fn digest(token: &[u8]) -> [u8; 32] {
+pub(super) fn digest(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }
 

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Fuse, FusedFuture as _};
 use futures_util::stream::unfold;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::ring::Found;
 use super::{Filter, Hub, Resume};
+use crate::access::Standing;
 
 /// Shows a client that the connection lives, and us that the client does.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -18,22 +21,27 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Comments are not seen by whoever listens.
 const BEAT: &[u8] = b":\n\n";
 
+const FAREWELL: &[u8] = b": what you may see has changed; come back to see it\n\n";
+
 struct Stream {
     hub: Hub,
     filter: Filter,
     place: u64,
     news: watch::Receiver<()>,
     shutdown: CancellationToken,
+    /// Comes when the listener is not any more who it was. Never comes again.
+    lost: Fuse<BoxFuture<'static, ()>>,
     greeted: bool,
     /// Streams are counted.
     _permit: OwnedSemaphorePermit,
 }
 
-/// Sends events until the client goes, or we do.
+/// Sends events until the client goes or may not have them any more, or we go.
 pub(crate) fn body(
     hub: Hub,
     filter: Filter,
     resume: Resume,
+    standing: Standing,
     permit: OwnedSemaphorePermit,
     shutdown: CancellationToken,
 ) -> Body {
@@ -43,6 +51,7 @@ pub(crate) fn body(
         hub,
         filter,
         shutdown,
+        lost: standing.lost().boxed().fuse(),
         greeted: false,
         _permit: permit,
     };
@@ -59,9 +68,15 @@ impl Stream {
             self.greeted = true;
             return Some(Bytes::from_static(BEAT));
         }
+        if self.lost.is_terminated() {
+            return None;
+        }
         loop {
             // Before the look, so that nothing that comes after it is slept through.
             self.news.mark_unchanged();
+            if (&mut self.lost).now_or_never().is_some() {
+                return Some(Bytes::from_static(FAREWELL));
+            }
             if let Some(frame) = self.look() {
                 return Some(frame);
             }
@@ -71,6 +86,7 @@ impl Stream {
                     Ok(Err(_)) => return None,
                     Err(_) => return Some(Bytes::from_static(BEAT)),
                 },
+                () = &mut self.lost => return Some(Bytes::from_static(FAREWELL)),
                 () = self.shutdown.cancelled() => return None,
             }
         }

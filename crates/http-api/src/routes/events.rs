@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::Reader;
+use crate::access::{Reader, Standing};
 use crate::answer::Result;
 use crate::app::App;
 use crate::events::{Filter, Happened, Kind, Resume, body};
@@ -52,18 +53,20 @@ pub(crate) struct EventData {
 ///
 /// Whoever comes back with the `id` of the last event in the header `Last-Event-ID` gets what came after it. If that
 /// is too long ago, or the server was started again meanwhile, the next event is `reset`: list again. A comment is sent
-/// every 15 seconds. A client that does not read for 30 seconds is dropped.
+/// every 15 seconds. A client that does not read for 30 seconds is dropped. The stream ends when its token expires, leaves
+/// the configuration or allows something else.
 ///
 /// Where tokens have tenants, nothing is told of requests, leases, scopes and nodes without a token.
 #[utoipa::path(
     get, path = "/events", tag = "events",
     params(EventQuery, ("last-event-id" = Option<String>, Header, description = "The id of the last event that was seen.")),
-    responses((status = 200, description = "Events, until the client goes.", body = String, content_type = "text/event-stream")),
+    responses((status = 200, description = "Events, until the client goes or its token does.", body = String, content_type = "text/event-stream")),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn follow_events(
     State(app): State<App>,
     Reader(mut caller): Reader,
+    Extension(standing): Extension<Standing>,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
 ) -> Result<Response> {
@@ -98,6 +101,7 @@ pub(crate) async fn follow_events(
         app.hub.clone(),
         filter,
         resume,
+        standing,
         permit,
         app.shutdown.clone(),
     ));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nodeyard_config::Config;
 use nodeyard_http_api::LocalToken;
 use nodeyard_model::NodeState;
 use serde_json::{Value, json};
@@ -102,6 +103,46 @@ async fn a_new_configuration_changes_who_may_come() {
         .get("/events")
         .await
         .problem(401, "unauthorized");
+}
+
+#[tokio::test]
+async fn a_stream_of_events_does_not_outlast_its_token() {
+    let bed = Bed::new().await;
+    let mut stays = bed.by(READER).events("?kind=node").await;
+    let gone = bed.by(ALICE).events("").await;
+    let confined = bed.by(OPERATOR).events("").await;
+    let nobody = bed.client().events("").await;
+    let mut config = configuration("");
+    let tokens = &mut config.api.tokens;
+    tokens.retain(|token| token.name.as_str() != "alice" && token.tenant.is_none());
+    let mut tokens = tokens.iter_mut();
+    let operator = tokens.find(|token| token.name.as_str() == "operator");
+    operator.unwrap().tenant = Some("acme".to_owned());
+    bed.config.send_replace(Arc::new(config));
+    for ended in [gone, confined] {
+        assert!(
+            ended
+                .rest()
+                .await
+                .contains(": what you may see has changed")
+        );
+    }
+    bed.by(ALICE)
+        .get("/events")
+        .await
+        .problem(401, "unauthorized");
+    // Who may come back is told from there on what it may see now.
+    let mut again = bed.by(OPERATOR).events("?kind=node").await;
+    let mut node = node("small", NodeState::Ready);
+    let (free, _) = bed.registry.nodes().create(&node).await.unwrap();
+    node.tenant_name = Some("acme".into());
+    let (owned, _) = bed.registry.nodes().create(&node).await.unwrap();
+    assert_eq!(again.next().await.data["id"], owned.to_string());
+    let free = free.to_string();
+    stays.until(|event| event.data["id"] == *free).await;
+    // As long as there is a tenant, nothing changes for those without a token.
+    bed.config.send_replace(Arc::new(without_tenants()));
+    nobody.rest().await;
 }
 
 #[tokio::test]
@@ -219,6 +260,12 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
     assert_eq!(event.data["object"]["tenant"], "other");
 }
 
+fn without_tenants() -> Config {
+    let mut config = configuration("");
+    config.api.tokens.retain(|token| token.tenant.is_none());
+    config
+}
+
 #[tokio::test]
 async fn without_a_token_nothing_is_seen_of_tenants() {
     let bed = Bed::new().await;
@@ -269,9 +316,7 @@ async fn without_a_token_nothing_is_seen_of_tenants() {
     }
 
     // Where there are no tenants, everybody may look.
-    let mut config = configuration("");
-    config.api.tokens.retain(|token| token.tenant.is_none());
-    bed.config.send_replace(Arc::new(config));
+    bed.config.send_replace(Arc::new(without_tenants()));
     let shown = nobody.get(&format!("/nodes/{node}")).await.is(200);
     assert_eq!(shown["tenant"], "acme");
 }

@@ -133,7 +133,7 @@ impl Client {
 
 /// A stream of events, read as a browser reads it.
 pub(crate) struct Events {
-    pub(crate) lines: BufReader<TcpStream>,
+    lines: BufReader<TcpStream>,
 }
 
 #[derive(Debug, Clone)]
@@ -169,6 +169,15 @@ impl Events {
                 _ => assert!(line.starts_with(':'), "{line}"),
             }
         }
+    }
+
+    /// All that still comes before the server hangs up.
+    pub(crate) async fn rest(mut self) -> String {
+        let mut rest = String::new();
+        let reading = self.lines.read_to_string(&mut rest);
+        let read = tokio::time::timeout(DEADLINE, reading).await;
+        read.expect("the stream does not end").unwrap();
+        rest
     }
 
     /// The next one that is as wanted.

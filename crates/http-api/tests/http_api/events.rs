@@ -221,7 +221,7 @@ async fn who_does_not_read_holds_up_nobody() {
 #[tokio::test]
 async fn streams_end_with_the_server() {
     let mut bed = Bed::new().await;
-    let mut events = bed.by(READER).events("").await;
+    let events = bed.by(READER).events("").await;
     let alice = bed.by(ALICE);
     let body = json!({"labels": ["x"]});
     let lease = alice.post("/requests", &body).await.is(201);
@@ -235,8 +235,7 @@ async fn streams_end_with_the_server() {
         .await
         .unwrap()
         .unwrap();
-    let mut rest = String::new();
-    events.lines.read_to_string(&mut rest).await.unwrap();
+    events.rest().await;
     // It is told, unless it came too late to be heard at all.
     let mut answer = String::new();
     let read = waiting.read_to_string(&mut answer).await;

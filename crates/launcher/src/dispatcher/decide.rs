@@ -26,8 +26,6 @@ use crate::{recover, settle};
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
 
-/// How long a cloud is given to say whether it has an image by now.
-const IMAGE_PAUSE: Duration = Duration::from_millis(500);
 /// Before a cloud is asked again that has refused for lack of quota; doubles each time.
 const QUOTA_PAUSE: Duration = Duration::from_secs(1);
 const QUOTA_PAUSE_MOST: Duration = Duration::from_secs(10);
@@ -85,14 +83,10 @@ impl Dispatcher {
                 self.timers.after(INCOMPLETE_PAUSE, timer);
                 return;
             }
-            Verdict::Decline(Decline::ImageMissing { ref label, .. })
-                if self.is_image_of_cloud(key, label)
-                    && self.images_asked_for.insert(decision.request) =>
+            Verdict::Decline(ref reason)
+                if self.is_lack_of_cloud(key, reason)
+                    && self.look_at_cloud_for(key, decision.request) =>
             {
-                // It may have come since the cloud was asked.
-                self.look_at_cloud(&key.provider, Look::Ask);
-                let timer = Timer::Release(key.clone(), decision.request);
-                self.timers.after(IMAGE_PAUSE, timer);
                 return;
             }
             Verdict::Decline(reason) => Order::Decline(reason.to_string()),
@@ -101,11 +95,17 @@ impl Dispatcher {
         self.give(key, decision.request, order);
     }
 
-    /// Whether the image of a label is one that the cloud has, or not, without us.
-    fn is_image_of_cloud(&self, key: &PoolKey, label: &Label) -> bool {
-        let running = self.providers.get(&key.provider);
-        let settings = running.and_then(|running| running.provider.label(&key.pool, label));
-        settings.is_some_and(|settings| matches!(settings.image, ImageSettings::Cloud(_)))
+    /// Whether a request is declined for want of something that the cloud has, or not, without us.
+    fn is_lack_of_cloud(&self, key: &PoolKey, reason: &Decline) -> bool {
+        match reason {
+            Decline::BrokenLabel { .. } => true,
+            Decline::ImageMissing { label, .. } => {
+                let running = self.providers.get(&key.provider);
+                let settings = running.and_then(|running| running.provider.label(&key.pool, label));
+                settings.is_some_and(|settings| matches!(settings.image, ImageSettings::Cloud(_)))
+            }
+            _ => false,
+        }
     }
 
     /// Gives an order to the work on a request, which is begun if there is none.

@@ -65,7 +65,7 @@ impl Dispatcher {
         let Some(request) = self.ctx.requests.get(&id) else {
             self.world.remove_request(id);
             self.setbacks.remove(&id);
-            self.images_asked_for.remove(&id);
+            self.clouds_asked_for.remove(&id);
             self.recovering.remove(&id);
             self.ready_nodes.forget(id);
             self.ctx.history.gone(id, self.ctx.clock.now());

@@ -1,4 +1,5 @@
-//! Looks at clouds: what they have room for, which images they have, and what is left over in them.
+//! Looks at clouds: what they have room for, which images they have, whether they have by now what a broken label lacks,
+//! and what is left over in them.
 //!
 //! A provider's cloud is looked at once at a time; of all who want another look meanwhile, one is made for all.
 //!
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use nodeyard_driver::{Resource, ResourceKind, Tags, Target};
 use nodeyard_model::{BuildId, ProviderName, RequestId, Resources, UploadId};
 use nodeyard_plan::leaks::{self, Leaks, Owner};
-use nodeyard_plan::{Readiness, Zone};
+use nodeyard_plan::{PoolKey, Readiness, Zone};
 use nodeyard_store::Error;
 use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
@@ -20,7 +21,7 @@ use tracing::{debug, error, info, warn};
 use super::Dispatcher;
 use crate::context::Context;
 use crate::launch;
-use crate::provider::{Provider, cloud_readiness};
+use crate::provider::{Provider, cloud_readiness, sound_cost};
 use crate::report::{Inventory, Report};
 use crate::settings::ImageSettings;
 
@@ -32,28 +33,33 @@ pub(super) enum Look {
     Tidy,
 }
 
+/// Requests that are planned anew after a look.
+type Waiting = Vec<(PoolKey, RequestId)>;
+
 /// The looks at one provider's cloud.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    under_way: bool,
-    next: Option<Look>,
+    under_way: Option<Waiting>,
+    next: Option<(Look, Waiting)>,
 }
 
 impl Looks {
     /// False if the look comes after the one that is under way.
-    fn begin(&mut self, look: Look) -> bool {
-        if self.under_way {
-            self.next = self.next.max(Some(look));
-            return false;
+    fn begin(&mut self, look: Look, waiting: Waiting) -> bool {
+        if self.under_way.is_none() {
+            self.under_way = Some(waiting);
+            return true;
         }
-        self.under_way = true;
-        true
+        let (next, wait) = self.next.get_or_insert((look, Vec::new()));
+        *next = look.max(*next);
+        wait.extend(waiting);
+        false
     }
 
-    /// What is to follow.
-    fn end(&mut self) -> Option<Look> {
-        self.under_way = false;
-        self.next.take()
+    /// Who has waited, and what is to follow.
+    fn end(&mut self) -> (Waiting, Option<(Look, Waiting)>) {
+        let waited = self.under_way.take();
+        (waited.unwrap_or_default(), self.next.take())
     }
 }
 
@@ -74,10 +80,30 @@ impl Dispatcher {
     }
 
     pub(super) fn look_at_cloud(&mut self, provider: &ProviderName, look: Look) {
+        self.look(provider, look, Vec::new());
+    }
+
+    /// Looks whether what a request is to be declined for has changed since the cloud was asked; then the request is
+    /// planned anew. False if that was done for it before, or cannot be.
+    pub(super) fn look_at_cloud_for(&mut self, key: &PoolKey, request: RequestId) -> bool {
+        let running = self.providers.get(&key.provider);
+        if !running.is_some_and(|running| running.provider.launches()) {
+            return false;
+        }
+        let asked = self.clouds_asked_for.entry(request).or_default();
+        let first = asked.insert(key.clone());
+        if first {
+            self.look(&key.provider, Look::Ask, vec![(key.clone(), request)]);
+        }
+        first
+    }
+
+    /// Nobody waits for longer than the provider runs: the pools of the next one decide for themselves.
+    fn look(&mut self, provider: &ProviderName, look: Look, waiting: Waiting) {
         let Some(running) = self.providers.get_mut(provider) else {
             return;
         };
-        if !running.provider.launches() || !running.looks.begin(look) {
+        if !running.provider.launches() || !running.looks.begin(look, waiting) {
             return;
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
@@ -97,10 +123,16 @@ impl Dispatcher {
         else {
             return;
         };
-        let next = running.looks.end();
+        let (waited, next) = running.looks.end();
         self.apply(inventory);
-        if let Some(look) = next {
-            self.look_at_cloud(&provider.name, look);
+        for (pool, request) in waited {
+            // Another pool of ours may have had it meanwhile, and this one after that.
+            if self.world.taken_by(request) != Some(&pool) {
+                self.release(&pool, request);
+            }
+        }
+        if let Some((look, waiting)) = next {
+            self.look(&provider.name, look, waiting);
         }
     }
 
@@ -110,21 +142,19 @@ impl Dispatcher {
             limits,
             resources,
             readiness,
+            mended,
             zones,
         } = inventory;
+        if mended {
+            self.renew(&provider);
+        }
         for (pool, zones) in zones {
             if let Some(run) = provider.pools.get(&pool) {
                 self.world.set_zones(&run.key, zones);
             }
         }
         for (pool, label, readiness) in readiness {
-            let Some(run) = provider.pools.get(&pool) else {
-                continue;
-            };
-            let managed = provider
-                .label(&pool, &label)
-                .is_some_and(|settings| matches!(settings.image, ImageSettings::Managed(_)));
-            if !managed && run.is_sound(&label) {
+            if let Some(run) = provider.pools.get(&pool) {
                 self.world.set_readiness(&run.key, &label, readiness);
             }
         }
@@ -213,28 +243,40 @@ impl Dispatcher {
 
 /// Asks the cloud, and then brings the views up to date. What the cloud does not tell is left out.
 async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inventory {
+    let driver = &*provider.driver;
     let mut readiness: Vec<(_, _, Readiness)> = Vec::new();
+    let mut mended = false;
     let mut zones = Vec::new();
     for (pool, settings) in &provider.settings.pools {
-        if let Some(found) = told(&provider, provider.driver.zones(pool).await) {
+        let run = provider.pools.get(pool);
+        if let Some(found) = told(&provider, driver.zones(pool).await) {
             let found = found.iter().map(|zone| Zone::from(&**zone));
             zones.push((pool.clone(), found.collect()));
         }
         for (label, settings) in &settings.labels {
-            let driver = &*provider.driver;
-            match cloud_readiness(driver, pool, label, settings, &ctx.clock).await {
-                Ok(ready) => readiness.push((pool.clone(), label.clone(), ready)),
-                Err(error) => debug!(%pool, %label, %error, "no word about an image"),
+            let said = if run.is_some_and(|run| !run.is_sound(label)) {
+                // The cloud may lack something else by now.
+                sound_cost(driver, pool, label).await.map(Result::err)
+            } else if let ImageSettings::Managed(_) = settings.image {
+                continue;
+            } else {
+                let ready = cloud_readiness(driver, pool, label, settings, &ctx.clock);
+                ready.await.map(Some)
+            };
+            match said {
+                Ok(Some(now)) => readiness.push((pool.clone(), label.clone(), now)),
+                Ok(None) => mended = true,
+                Err(error) => debug!(%pool, %label, %error, "no word about a label"),
             }
         }
     }
     if look == Look::Tidy
-        && let Err(error) = provider.driver.tidy(ctx.clock.now()).await
+        && let Err(error) = driver.tidy(ctx.clock.now()).await
     {
         warn!(provider = %provider.name, %error, "a cloud could not be tidied up");
     }
-    let limits = told(&provider, provider.driver.limits().await);
-    let mut resources = told(&provider, provider.driver.list().await);
+    let limits = told(&provider, driver.limits().await);
+    let mut resources = told(&provider, driver.list().await);
     let synced = async {
         ctx.images.synced().await?;
         ctx.nodes.synced().await
@@ -246,6 +288,7 @@ async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inven
         limits,
         resources,
         readiness,
+        mended,
         zones,
         provider,
     }
@@ -339,14 +382,20 @@ mod tests {
 
     #[test]
     fn of_all_who_want_a_look_meanwhile_one_is_made_for_all() {
+        let key = PoolKey::new(ProviderName::new("cloud").unwrap(), "main".into());
+        let requests = ["200-0000000001", "200-0000000002", "200-0000000003"];
+        let [one, two, three] = requests.map(|id| vec![(key.clone(), id.parse().unwrap())]);
         let mut looks = Looks::default();
-        assert!(looks.begin(Look::Ask));
-        for look in [Look::Ask, Look::Tidy, Look::Ask] {
-            assert!(!looks.begin(look));
-        }
-        assert_eq!(looks.end(), Some(Look::Tidy));
-        assert!(looks.begin(Look::Tidy));
-        assert_eq!(looks.end(), None);
-        assert!(looks.begin(Look::Ask));
+        assert!(looks.begin(Look::Ask, one.clone()));
+        assert!(!looks.begin(Look::Ask, two.clone()));
+        assert!(!looks.begin(Look::Tidy, Vec::new()));
+        assert!(!looks.begin(Look::Ask, three.clone()));
+        // Who has come during a look waits for one that begins later.
+        let (waited, next) = looks.end();
+        assert_eq!(waited, one);
+        assert_eq!(next, Some((Look::Tidy, [two, three].concat())));
+        assert!(looks.begin(Look::Tidy, Vec::new()));
+        assert_eq!(looks.end(), (Vec::new(), None));
+        assert!(looks.begin(Look::Ask, Vec::new()));
     }
 }

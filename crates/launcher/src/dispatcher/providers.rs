@@ -137,6 +137,18 @@ impl Dispatcher {
         });
     }
 
+    /// Replaces a provider by one that knows what its cloud has now. Its pools are others to everybody, so what they have
+    /// declined is theirs to serve again.
+    pub(super) fn renew(&mut self, provider: &Provider) {
+        let name = &provider.name;
+        // Its successor is on the way already.
+        if self.starting.contains_key(name) || self.failed_providers.contains_key(name) {
+            return;
+        }
+        info!(provider = %name, "the cloud has what a broken label lacked; the provider starts anew");
+        self.start(name.clone(), provider.config.clone());
+    }
+
     pub(super) fn start_again(&mut self, name: &ProviderName) {
         let config = Arc::clone(&self.config.borrow());
         match config.providers.get(name.as_str()) {

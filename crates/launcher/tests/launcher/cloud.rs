@@ -7,8 +7,8 @@ use nodeyard_model::{NodeId, NodeState, RequestState};
 use nodeyard_store::registry::Registry;
 
 use crate::bed::{Running, Store, eventually, logs, nodes, parse};
-use crate::fake::{FakeCloud, PROVIDER, config, simulate};
-use crate::zuul::Zuul;
+use crate::fake::{FakeCloud, config, simulate, with_second};
+use crate::zuul::{Zuul, all_different};
 
 pub(crate) const SMALL: &str = "  - name: small\n";
 
@@ -111,14 +111,7 @@ async fn two_launchers_share_requests_and_limits() {
     for job in jobs.collect::<Vec<_>>() {
         used.extend(job.await.unwrap());
     }
-    let count = used.len();
-    used.sort_unstable();
-    used.dedup();
-    assert_eq!(
-        (used.len(), count),
-        (20, 20),
-        "a node was given to two requests"
-    );
+    all_different(used, 20);
     assert!(cloud.peak() <= 3, "{} servers at once", cloud.peak());
     nothing_is_left(&zuul.registry, &cloud).await;
     one.stop().await;
@@ -159,9 +152,7 @@ async fn a_failed_launch_fails_no_request_that_a_pool_to_come_may_serve() {
 
     // Another provider starts, and takes its time.
     cloud.hold_limits(true);
-    let (_, provider) = text.split_once("providers:\n").unwrap();
-    let second = provider.replace(PROVIDER, "second-cloud");
-    let both = parse(&format!("{text}{second}"));
+    let both = parse(&with_second(&text, "second-cloud"));
     launcher.config.send(both).unwrap();
     cloud.refuse(&["the cloud is upset"; 2]);
     let id = zuul.submit(&["small"]).await;

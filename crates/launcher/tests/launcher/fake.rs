@@ -38,6 +38,8 @@ struct Watch {
     looks: AtomicUsize,
     /// Nobody is told what the limits are.
     limits_held: AtomicBool,
+    /// Nobody is told of any flavor.
+    flavors_hidden: AtomicBool,
     /// Nobody is told that a server is there.
     boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
@@ -73,6 +75,12 @@ pub(crate) fn config(max_servers: usize, labels: &str) -> String {
          max-servers: {max_servers}\n        labels:\n          - name: small\n            cloud-image: trixie\n            \
          flavor-name: tiny\n"
     )
+}
+
+/// The same with another provider, which is like the first one.
+pub(crate) fn with_second(config: &str, name: &str) -> String {
+    let (_, first) = config.split_once("providers:\n").unwrap();
+    format!("{config}{}", first.replace(PROVIDER, name))
 }
 
 impl FakeCloud {
@@ -203,6 +211,11 @@ impl FakeCloud {
         self.watch.limits_held.store(hold, Ordering::SeqCst);
     }
 
+    /// The cloud has no flavor, as far as anybody can see.
+    pub(crate) fn hide_flavors(&self, hide: bool) {
+        self.watch.flavors_hidden.store(hide, Ordering::SeqCst);
+    }
+
     /// The next calls that create a server are refused with these classes.
     pub(crate) fn refuse(&self, classes: &[&'static str]) {
         self.watch.refusals.lock().unwrap().extend(classes);
@@ -237,6 +250,9 @@ impl Watched {
             || method == "get_compute_limits" && self.watch.limits_held.load(Ordering::SeqCst)
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if method == "list_flavors" && self.watch.flavors_hidden.load(Ordering::SeqCst) {
+            return Ok(serde_json::value::to_raw_value(&[(); 0]).unwrap());
         }
         if method == "list_images" {
             self.watch.looks.fetch_add(1, Ordering::SeqCst);

@@ -15,6 +15,7 @@ mod kill;
 mod leaks;
 mod machines;
 mod malformed;
+mod mended;
 mod metastatic;
 mod recovery;
 mod session;

@@ -11,7 +11,7 @@ use nodeyard_testbeds::store::connect;
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::cloud::{SMALL, nothing_is_left};
 use crate::fake::{FakeCloud, config, simulate};
-use crate::zuul::Zuul;
+use crate::zuul::{Zuul, all_different};
 
 /// For a session that is to die.
 const SHORT: Duration = Duration::from_secs(2);
@@ -139,14 +139,7 @@ async fn a_restart_of_the_server_loses_nothing() {
             used.extend(job.await.unwrap());
         }
     }
-    let count = used.len();
-    used.sort_unstable();
-    used.dedup();
-    assert_eq!(
-        (used.len(), count),
-        (24, 24),
-        "a node was given to two requests"
-    );
+    all_different(used, 24);
     assert!(cloud.peak() <= 3, "{} servers at once", cloud.peak());
     nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
@@ -189,9 +182,7 @@ async fn lost_connections_lose_nothing() {
         used.extend(job.await.unwrap());
     }
     breaking.abort();
-    used.sort_unstable();
-    used.dedup();
-    assert_eq!(used.len(), 30, "a node was given to two requests");
+    all_different(used, 30);
     assert!(cloud.peak() <= 4, "{} servers at once", cloud.peak());
     let requests = zuul.registry.requests().list().await.unwrap();
     assert!(

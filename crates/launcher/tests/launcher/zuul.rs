@@ -28,6 +28,15 @@ pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
+/// So many nodes were used, and each by one request only.
+#[track_caller]
+pub(crate) fn all_different(mut used: Vec<NodeId>, count: usize) {
+    assert_eq!(used.len(), count);
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(used.len(), count, "a node was given to two requests");
+}
+
 impl Zuul {
     pub(crate) fn new(tree: Arc<dyn Tree>) -> Self {
         let registry = Registry::new(Arc::clone(&tree));

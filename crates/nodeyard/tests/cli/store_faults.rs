@@ -10,7 +10,7 @@ use std::time::Duration;
 use nodeyard_testbeds::skipped;
 use serde_json::json;
 
-use crate::bed::{Bed, wait_until};
+use crate::bed::{Bed, QUICK_CLOUD, wait_until};
 
 const RECORDS: usize = 300;
 
@@ -196,28 +196,16 @@ fn a_damaged_file_is_read_completely_or_refused_as_it_is() {
     assert!(dump(&bed).succeeded().out == right);
 }
 
-const CLOUD: &str = "
-state-dir: state
-webapp: {port: PORT, listen_address: 127.0.0.1}
-labels: [{name: small}]
-providers:
-  - name: cloud
-    driver: fake
-    simulate: {boot-time: 0.2}
-    cloud-images: [{name: image, image-name: Fake Precise}]
-    pools: [{name: main, max-servers: 40, labels: [{name: small, cloud-image: image, min-ram: 1}]}]
-";
-
 /// The process is killed again and again, wherever it is: whatever was asked for is served in the end, once, and
 /// whatever was served stays.
 #[test]
 fn killed_at_any_time_it_goes_on_where_it_was() {
     const ROUNDS: u32 = 12;
     let mut bed = Bed::new();
-    bed.write(
-        "nodepool.yaml",
-        CLOUD.replace("PORT", &bed.free_port().to_string()),
-    );
+    let cloud = QUICK_CLOUD.replace("PORT", &bed.free_port().to_string());
+    // So that it is killed while machines boot, too.
+    let cloud = cloud.replace("boot-time: 0", "boot-time: 0.2");
+    bed.write("nodepool.yaml", cloud);
     let (_simulation, _) = bed.simulate();
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
     let store = ["-c", "nodepool.yaml", "store"];

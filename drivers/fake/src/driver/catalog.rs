@@ -46,7 +46,6 @@ impl FakeDriver {
     /// With `min-ram`: the smallest that has it and whose name contains `flavor-name`. Otherwise the one
     /// that is called exactly so.
     pub(super) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
-        let flavors = self.flavors().await?;
         let name = label.flavor_name.as_deref();
         let fits = |flavor: &&Flavor| match label.min_ram {
             Some(ram) => {
@@ -55,6 +54,13 @@ impl FakeDriver {
             }
             None => name.is_some_and(|name| flavor.name == name || flavor.id == name),
         };
+        let known = self.flavors().await?;
+        if let Some(flavor) = known.iter().find(fits) {
+            return Ok(flavor.clone());
+        }
+        // It may be new.
+        lock(&self.catalog).flavors = None;
+        let flavors = self.flavors().await?;
         flavors.iter().find(fits).cloned().ok_or_else(|| {
             Error::permanent(format!(
                 "label {}: the cloud has no flavor that fits flavor-name {:?} and min-ram {:?}",

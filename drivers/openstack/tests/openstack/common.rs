@@ -36,6 +36,15 @@ pub(crate) fn project(purpose: &str) -> Option<Project> {
     Some(project)
 }
 
+/// Waits for a condition, not for a time.
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }

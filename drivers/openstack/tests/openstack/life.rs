@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_driver::{Driver, Readiness, ResourceKind, State, Step, Target};
+use nodeyard_driver::{Driver, ErrorClass, Readiness, ResourceKind, State, Step, Target};
 use nodeyard_driver_openstack::{ImageChoice, LabelImage};
 use nodeyard_model::{ResourceName, Resources};
 use nodeyard_testbeds::openstack::{Gateway, Service};
@@ -11,15 +11,19 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::common::{
-    change, cloud, create, delete, delete_node, driver, node, now, options, order, owner, project,
+    change, cloud, create, delete, delete_node, driver, eventually, node, now, options, order,
+    owner, project,
 };
+
+const PUBLIC_KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBAiCJn5SkJBlwEMtKhKFGTrOOyZSfhJ9T1sqAtAqZ5u zuul";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_made_described_and_deleted() {
     let Some(project) = project("life") else {
         return;
     };
-    let key = json!({"keypair": {"name": "zuul", "public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBAiCJn5SkJBlwEMtKhKFGTrOOyZSfhJ9T1sqAtAqZ5u zuul"}});
+    let key = json!({"keypair": {"name": "zuul", "public_key": PUBLIC_KEY}});
     project
         .member()
         .post(Service::Compute, "/os-keypairs", &key)
@@ -228,6 +232,50 @@ async fn a_label_waits_for_its_image() {
     assert!(error.to_string().contains("later"), "{error}");
     project.create_image("later", json!({})).unwrap();
     assert_eq!(ask().await, Readiness::Ready);
+}
+
+/// What it lacked before is found although lists are believed for minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_works_once_the_cloud_has_what_it_asks_for() {
+    let Some(project) = project("mended") else {
+        return;
+    };
+    let name = project.name();
+    let mut options = options(owner("mended"));
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.flavor_name = Some(name.into());
+            label.networks = vec!["later".into()];
+            label.key_name = Some("later".into());
+        }
+    });
+    let driver = driver(options, &project.clouds_yaml());
+    let lacks = async |what: &str| {
+        eventually(&format!("only {what} is missing"), async || {
+            let error = driver.cost(&"main".into(), &"small".into()).await;
+            let error = error.unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Permanent, "{error}");
+            error.to_string().contains(what)
+        })
+        .await;
+    };
+    lacks(&format!("no flavor {name:?}")).await;
+    project.create_flavor().unwrap();
+    lacks("no network \"later\"").await;
+    let member = project.member();
+    let network = json!({"network": {"name": "later"}});
+    let network = member.post(Service::Network, "/v2.0/networks", &network);
+    let network = network.unwrap()["network"]["id"].clone();
+    lacks("no key pair \"later\"").await;
+    let key = json!({"keypair": {"name": "later", "public_key": PUBLIC_KEY}});
+    member.post(Service::Compute, "/os-keypairs", &key).unwrap();
+    eventually("nothing is missing", async || {
+        let cost = driver.cost(&"main".into(), &"small".into()).await;
+        cost.is_ok_and(|cost| cost.get(&ResourceName::RAM) == 256.into())
+    })
+    .await;
+    let path = format!("/v2.0/networks/{}", network.as_str().unwrap());
+    member.delete(Service::Network, &path).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -98,6 +98,27 @@ fn over_quota_a_request_waits_and_then_is_served() {
 }
 
 #[test]
+fn a_label_heals_when_its_flavor_comes() {
+    let Some(mut yard) = Yard::new("healed") else {
+        return;
+    };
+    yard.project.create_image("disk", json!({})).unwrap();
+    let name = yard.project.name().to_owned();
+    let text = BY_NAME.text();
+    yard.launch(&text.replace("flavor-name: tiny", &format!("flavor-name: {name}")));
+    let early = yard.zuul.submit(&["small"]).unwrap();
+    assert_eq!(yard.zuul.wait(&early).unwrap(), "failed");
+    let lack = format!("the cloud has no flavor \"{name}\"");
+    assert!(yard.launcher_log().replace('\\', "").contains(&lack));
+    yard.project.create_flavor().unwrap();
+    wait_until("the launcher has noticed", || {
+        yard.launcher_log().contains("what a broken label lacked")
+    });
+    let (taken, node) = yard.take_one("small");
+    yard.give_back(&taken, &node["id"]);
+}
+
+#[test]
 fn a_floating_ip_comes_and_goes_with_its_server() {
     let Some(mut yard) = Yard::new("address") else {
         return;
