@@ -161,9 +161,25 @@ pub struct ArtifactProvenance {
     pub plain: Form,
     /// What was promised, and held.
     pub promised: Digests,
+    /// Whether nobody looked at what was promised, since `checksum` is `off`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
     /// The key that has signed it, by the SHA-256 of its public part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Box<str>>,
+}
+
+impl ArtifactProvenance {
+    /// What is known of its bytes, for people.
+    pub fn verdict(&self) -> &'static str {
+        if self.unchecked {
+            "its digest was not looked at, since checksum is off"
+        } else if self.promised.is_empty() {
+            "no digest was promised"
+        } else {
+            "has the digest that was promised"
+        }
+    }
 }
 
 /// One file of an image.

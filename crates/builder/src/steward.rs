@@ -62,6 +62,7 @@ pub use functions::Functions;
 pub use handle::Handle;
 pub use options::{Options, Timing};
 pub use picture::{draw, known_images};
+pub use zuul::read_market;
 
 use context::Context;
 use desk::Desk;

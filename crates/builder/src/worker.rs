@@ -44,6 +44,7 @@ use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -79,6 +80,8 @@ pub struct Options {
     pub gearman: Vec<Endpoint>,
     pub backoff: Backoff,
     pub logs: LogLimits,
+    /// Between two looks for downloads that nobody goes on with.
+    pub tidy_every: Duration,
 }
 
 impl Options {
@@ -91,6 +94,7 @@ impl Options {
             gearman,
             backoff: Backoff::default(),
             logs: LogLimits::default(),
+            tidy_every: Duration::from_secs(60 * 60),
         }
     }
 }
@@ -231,9 +235,6 @@ impl Worker {
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
         context.forget_failures();
-        let repository = context.repository.clone();
-        let tidy = move || import::forget_downloads(&repository);
-        context.tasks.spawn_blocking(tidy);
         upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 
@@ -243,6 +244,17 @@ impl Worker {
                 context.offer_configured();
             }
             std::future::pending::<()>().await;
+        };
+        // Whoever was to go on with a download may do so on another host, or never.
+        let tidy = async {
+            let mut interval = tokio::time::interval(context.options.tidy_every);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                interval.tick().await;
+                let repository = context.repository.clone();
+                let forget = move || import::forget_downloads(&repository);
+                let _done = context.tasks.spawn_blocking(forget).await;
+            }
         };
         let work = async {
             let [build, upload, info] = workers;
@@ -255,6 +267,7 @@ impl Worker {
         tokio::select! {
             () = work => {}
             () = follow_config => {}
+            () = tidy => {}
         }
         // Works outlive the jobs that asked for them.
         stopping.cancel();

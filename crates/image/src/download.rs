@@ -162,7 +162,7 @@ pub struct Downloaded {
     pub sent: Form,
     /// As it is now in the target; the same if it was not packed.
     pub plain: Form,
-    /// What was promised, and held.
+    /// What was promised, and held; empty if nobody looked.
     pub promised: Digests,
 }
 
@@ -240,7 +240,10 @@ pub async fn download(
         repository,
         meter,
         patience: Arc::new(patience),
-        promised: order.promised.clone(),
+        promised: match order.checksum {
+            Checksum::Off => Digests::default(),
+            Checksum::Required | Checksum::IfAvailable => order.promised.clone(),
+        },
         in_one_go: false,
         resumed: false,
     };
@@ -264,6 +267,7 @@ struct Job<'a> {
     repository: Option<&'a Repository>,
     meter: &'a Meter,
     patience: Arc<Patience>,
+    /// As far as it is looked at.
     promised: Digests,
     /// The server does not send pieces, whatever it says.
     in_one_go: bool,

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use nodeyard_model::Timestamp;
 
+pub use import::is_worth_more;
 pub use market::{BadBuild, Market, Offer, PassedOver, Refusal, ZuulBuild};
 pub use picture::{
     Answered, Build, ImagePolicy, Imports, Origin, Picture, Request, Services, Setback, Subject,

@@ -1,9 +1,9 @@
 //! What Zuul's API says of builds and their artifacts.
 //!
 //! One question is asked: which builds of a job were successful lately, the newest first. [`Api::builds`] asks it, of
-//! a tenant that is named or of a web root that shows one tenant only, and takes nothing on trust: answers are
-//! bounded, have to be what they should be, and are compared with the question once more. An entry that is no build is
-//! told as such and hides no other.
+//! a tenant that is named or of a web root that shows one tenant only; [`Api::further`] goes on from there. Nothing is
+//! taken on trust: answers are bounded, have to be what they should be, and are compared with the question once more.
+//! An entry that is no build is told as such and hides no other.
 
 mod build;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 pub use build::{Artifact, Build, OddBuild};
 
-/// Builds that are asked for.
+/// Builds that one question asks for.
 const BUILDS: usize = 20;
 /// Twenty builds with hundreds of artifacts each fit into this.
 const LONGEST_ANSWER: usize = 8 << 20;
@@ -36,7 +36,7 @@ pub struct Question {
 }
 
 impl Question {
-    fn pairs(&self) -> Vec<(&str, Cow<'_, str>)> {
+    fn pairs(&self, skip: usize) -> Vec<(&str, Cow<'_, str>)> {
         let mut pairs = vec![
             ("project", literal(&self.project)),
             ("job_name", literal(&self.job)),
@@ -50,6 +50,9 @@ impl Question {
             ("complete", "true".into()),
             ("limit", BUILDS.to_string().into()),
         ]);
+        if skip > 0 {
+            pairs.push(("skip", skip.to_string().into()));
+        }
         pairs
     }
 
@@ -89,6 +92,8 @@ pub struct Listing {
     pub builds: Vec<Result<Build, OddBuild>>,
     /// Whether there may be more, which are older.
     pub has_more: bool,
+    /// Entries that were looked at, whatever they were about.
+    pub seen: usize,
 }
 
 impl Listing {
@@ -100,7 +105,20 @@ impl Listing {
         Self {
             builds: builds.take(BUILDS).collect(),
             has_more: entries.len() >= BUILDS,
+            seen: entries.len().min(BUILDS),
         }
+    }
+
+    /// Adds what comes further down. What has moved down in the meantime is there already.
+    fn add(&mut self, further: Self) {
+        let new = further.builds.into_iter().filter(|read| match read {
+            Ok(build) => self.build(&build.uuid).is_none(),
+            Err(_) => true,
+        });
+        let new: Vec<_> = new.collect();
+        self.builds.extend(new);
+        self.has_more = further.has_more;
+        self.seen += further.seen;
     }
 
     /// The build with this id.
@@ -172,9 +190,7 @@ impl Api {
     /// Successful builds that the question is about, the newest first; `Unchanged` only if `known` is set, which says
     /// that the last answer is still at hand.
     pub async fn builds(&self, question: &Question, known: bool) -> Result<Answer, Error> {
-        let pairs = question.pairs();
-        let pairs = || pairs.iter().map(|(key, value)| (*key, &**value));
-        let mut request = Request::get(self.place().await?.with_query(pairs()));
+        let mut request = Request::get(self.address(question, 0).await?);
         let mark = lock(&self.mark).clone();
         if let Some(mark) = mark.filter(|_| known) {
             request = request.with(IF_NONE_MATCH, &mark);
@@ -187,6 +203,20 @@ impl Api {
         let entries: Vec<Value> = read(response).await?;
         *lock(&self.mark) = mark;
         Ok(Answer::Builds(Listing::of(&entries, question)))
+    }
+
+    /// Adds the builds that come after those in the listing.
+    pub async fn further(&self, question: &Question, listing: &mut Listing) -> Result<(), Error> {
+        let request = Request::get(self.address(question, listing.seen).await?);
+        let entries: Vec<Value> = read(self.client.send(&json(request)).await?).await?;
+        listing.add(Listing::of(&entries, question));
+        Ok(())
+    }
+
+    async fn address(&self, question: &Question, skip: usize) -> Result<Url, Error> {
+        let pairs = question.pairs(skip);
+        let pairs = pairs.iter().map(|(key, value)| (*key, &**value));
+        Ok(self.place().await?.with_query(pairs))
     }
 
     async fn place(&self) -> Result<Url, Error> {
@@ -205,11 +235,14 @@ impl Api {
         // Such a root shows the tenant's own part of the API. Some proxies pass the whole of it on.
         let own = self.root.below(["builds"]);
         let asked = own.with_query([("limit", "1")]);
-        let asked = self.client.send(&json(Request::get(asked))).await?;
-        let place = if asked.status == StatusCode::NOT_FOUND {
-            self.root.below(["tenant", &tenant, "builds"])
-        } else {
-            own
+        let response = self.client.send(&json(Request::get(asked))).await?;
+        // Any other answer is of this moment only.
+        let place = match response.status {
+            StatusCode::NOT_FOUND => self.root.below(["tenant", &tenant, "builds"]),
+            _ => {
+                let _builds: Vec<Value> = read(response).await?;
+                own
+            }
         };
         *lock(&self.place) = Some(place.clone());
         Ok(place)

@@ -18,10 +18,8 @@ use super::events::BuildEnded;
 use super::inquiry::Found;
 use super::notes::Notes;
 use super::progress::Reporter;
-use super::zuul::Fetched;
-use crate::jobs::{
-    BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, Provenance, from_payload,
-};
+use super::zuul::{Fetched, Vain};
+use crate::jobs::{BuildJob, BuildResult, Failure, Function, ImportJob, Provenance, from_payload};
 
 impl Context {
     pub(super) async fn build(
@@ -69,14 +67,16 @@ impl Context {
         running.end(claim, found).await
     }
 
-    /// Takes away the request that this image was built for.
+    /// Takes away a request that was left when the image was built for it. The store cannot delete a record on the condition that it
+    /// is still the same one, so everybody who takes requests away, Python builders too, has the image's lock: between
+    /// the look and the deletion, none can go and a later one take its place.
     pub(super) async fn clear_request(&self, image: &ImageName, order: i64) -> Result<Came> {
-        let images = self.registry.images();
-        let request = images.build_request(image).await?;
-        if request.is_none_or(|request| request.czxid != order) {
+        let action = Action::ClearRequest { order };
+        let Some(claim) = self.claim_image(image, &action).await? else {
             return Ok(Came::ToNothing);
-        }
-        images.delete_build_request(image).await?;
+        };
+        self.registry.images().delete_build_request(image).await?;
+        claim.release().await?;
         Ok(Came::Through)
     }
 
@@ -106,6 +106,8 @@ pub(super) struct Running<'c> {
     asked: BTreeSet<Box<str>>,
     /// The build of Zuul that it is fetched from.
     fetched: Option<Fetched>,
+    /// Somebody was asked to make it. Otherwise its failure says nothing of what it would have been made of.
+    tried: bool,
     begun: Instant,
 }
 
@@ -122,6 +124,7 @@ impl<'c> Running<'c> {
             order,
             asked,
             fetched: None,
+            tried: true,
             begun: Instant::now(),
         }
     }
@@ -154,7 +157,7 @@ impl<'c> Running<'c> {
         self.submit(claim, job).await
     }
 
-    async fn submit(self, claim: Claim, job: &impl Serialize) -> Result<Came> {
+    async fn submit(mut self, claim: Claim, job: &impl Serialize) -> Result<Came> {
         let (ctx, build) = (self.ctx, self.key.build);
         let function = self.function();
         let tree = &**ctx.registry.tree();
@@ -174,7 +177,10 @@ impl<'c> Running<'c> {
                 tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
                 ctx.inquire_build(&self.key, &function).await
             }
-            Answer::Unsent(reason) => Found::Failed(Failure::unable(reason)),
+            Answer::Unsent(reason) => {
+                self.tried = false;
+                Found::Failed(Failure::unable(reason))
+            }
         };
         reporter.end().await;
         self.end(claim, found).await
@@ -198,12 +204,26 @@ impl<'c> Running<'c> {
             }
         };
         if stored {
+            let is_ready = result.is_ok();
             self.note(result).await?;
+            if is_ready {
+                self.clear_request().await?;
+            }
         } else if provenance.is_some() {
             self.note_provenance(None).await?;
         }
         claim.release().await?;
         Ok(Came::Through)
+    }
+
+    /// Takes away the request that it was built for, as long as the image is ours.
+    async fn clear_request(&self) -> Result<()> {
+        let images = self.ctx.registry.images();
+        let request = images.build_request(&self.key.image).await?;
+        if request.is_some_and(|request| request.czxid < self.order) {
+            images.delete_build_request(&self.key.image).await?;
+        }
+        Ok(())
     }
 
     async fn note_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {
@@ -265,11 +285,16 @@ impl<'c> Running<'c> {
                     formats: None,
                     exit_code: failure.exit_code.unwrap_or(1),
                 });
-                // Another try would end the same way, and the next build may be better.
-                if let Some(fetched) = &self.fetched
-                    && failure.kind == FailureKind::Failed
-                {
-                    return ctx.spurn(image, fetched, &failure).await;
+                if let Some(fetched) = self.fetched.as_ref().filter(|_| self.tried) {
+                    let vain = Vain {
+                        key: &self.key,
+                        order: self.order,
+                        failure: &failure,
+                    };
+                    // The next one may be better, and does not have to wait for this one.
+                    if ctx.spurn(fetched, &vain).await? {
+                        return ctx.worked(image, &Subject::Build).await;
+                    }
                 }
                 let trouble = Trouble {
                     subject: Subject::Build,
@@ -288,6 +313,9 @@ impl<'c> Running<'c> {
             formats: Some(&formats),
             exit_code: 0,
         });
+        if let Some(fetched) = &self.fetched {
+            ctx.unspurn(image, fetched).await?;
+        }
         if let Some(provenance) = &result.provenance {
             let sent = provenance.artifacts.values().map(|file| file.sent.size);
             ctx.events.fetched(image, sent.sum());

@@ -27,7 +27,7 @@ pub(super) struct Context {
     pub(super) hostname: Arc<str>,
     pub(super) cleans: bool,
     pub(super) timing: Timing,
-    pace: Pace,
+    pub(super) pace: Pace,
     pub(super) events: Arc<dyn Events>,
     pub(super) zuuls: Arc<Zuuls>,
     /// Most uploads at once.

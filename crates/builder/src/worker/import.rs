@@ -129,12 +129,8 @@ impl Import {
         console
             .say(&format!("importing build {} of Zuul", build.uuid))
             .await;
-        let repository = context.repository.clone();
         let how = self.how.clone();
-        let client = tokio::task::spawn_blocking(move || {
-            forget_downloads(&repository);
-            zuul::download_client(&how)
-        });
+        let client = tokio::task::spawn_blocking(move || zuul::download_client(&how));
         let client = client
             .await?
             .map_err(|error| Problem::unable(with_causes(&error)))?;
@@ -161,7 +157,7 @@ impl Import {
         draft
             .keep(PROVENANCE, &text)
             .map_err(|error| Problem::unable(with_causes(&error)))?;
-        console.say("everything is here and as promised").await;
+        console.say("everything is here").await;
         Ok(())
     }
 
@@ -243,24 +239,22 @@ impl Import {
         let forms = [&fetched.sent, &fetched.plain];
         let signed_by = self.check_signature(errand.client, wanted, forms).await?;
         let digest = fetched.plain.digests.sha256.as_deref().unwrap_or("unknown");
-        let checked = if fetched.promised.is_empty() {
-            "no digest was promised"
-        } else {
-            "as promised"
-        };
-        errand.say(format!(
-            "{format}: {} bytes came and are {} bytes, SHA-256 {digest}, {checked}",
+        let line = format!(
+            "{format}: {} bytes came and are {} bytes, SHA-256 {digest}",
             fetched.sent.size, fetched.plain.size
-        ));
-        Ok(ArtifactProvenance {
+        );
+        let provenance = ArtifactProvenance {
             name: artifact.name.clone(),
             url: url.without_query().into(),
             packing: order.packing,
             sent: fetched.sent,
             plain: fetched.plain,
             promised: fetched.promised,
+            unchecked: self.how.checksum == config::Checksum::Off,
             signed_by,
-        })
+        };
+        errand.say(format!("{line}, {}", provenance.verdict()));
+        Ok(provenance)
     }
 
     /// Whether the artifact is signed as the configuration wants it; returns the id of the key.

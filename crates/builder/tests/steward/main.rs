@@ -13,6 +13,7 @@ mod faults;
 mod kill;
 mod life;
 mod python;
+mod request;
 mod session;
 mod together;
 mod worker;

@@ -2,6 +2,8 @@
 //! wants. The complete Zuul has its test where all programs come together.
 
 mod faults;
+mod killed;
+mod several;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,10 +12,10 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::steward::{Functions, draw};
+use nodeyard_builder::steward::{Functions, draw, read_market};
 use nodeyard_image::Hasher;
 use nodeyard_model::{BuildState, ImageBuild};
-use nodeyard_plan::images::{Pace, decide};
+use nodeyard_plan::images::{Market, Pace, decide};
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 use serde_json::{Value, json};
@@ -28,6 +30,8 @@ struct Said {
     files: BTreeMap<String, Vec<u8>>,
     /// Answers every question about builds in its place.
     instead: Option<Reply>,
+    /// Answers of a few paths, whatever else is there.
+    special: BTreeMap<String, Reply>,
     token: Option<&'static str>,
     white_label: bool,
 }
@@ -85,6 +89,9 @@ impl FakeZuul {
 
 fn answer(said: &Said, asked: &Asked) -> Reply {
     let path = asked.target.split('?').next().unwrap_or_default();
+    if let Some(reply) = said.special.get(path) {
+        return reply.clone();
+    }
     if let Some(content) = said.files.get(path) {
         return Reply::file(asked, content, &format!("\"{}\"", content.len()));
     }
@@ -105,7 +112,20 @@ fn answer(said: &Said, asked: &Asked) -> Reply {
     }
     said.instead
         .clone()
-        .unwrap_or_else(|| json_reply(&Value::Array(said.builds.clone())))
+        .unwrap_or_else(|| json_reply(&page(&said.builds, &asked.target)))
+}
+
+/// As many builds as are asked for, from where they are asked for.
+fn page(builds: &[Value], target: &str) -> Value {
+    let query = target.split_once('?').map_or("", |(_, query)| query);
+    let number = |key: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let value = pairs.find(|(known, _)| *known == key)?.1;
+        value.parse::<usize>().ok()
+    };
+    let (skip, limit) = (number("skip"), number("limit"));
+    let page = builds.iter().skip(skip.unwrap_or(0));
+    page.take(limit.unwrap_or(50)).cloned().collect()
 }
 
 fn json_reply(value: &Value) -> Reply {
@@ -196,6 +216,12 @@ async fn ready(records: &Records, uuid: &str) -> Option<(nodeyard_model::BuildId
     })
 }
 
+/// What stewards know of Zuul.
+async fn market(records: &Records) -> Market {
+    let market = read_market(&**records.0.tree(), &image()).await.unwrap();
+    market.unwrap_or_default()
+}
+
 const TENANT: &str = "    tenant: infra\n    checksum: required\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,7 +247,7 @@ async fn an_image_that_zuul_made_from_its_api_to_its_end() {
     assert!(
         std::fs::read_to_string(log)
             .unwrap()
-            .contains("as promised")
+            .contains("has the digest that was promised")
     );
 
     // The next one is found without being asked for, and in the end two are kept.

@@ -19,6 +19,7 @@ use nodeyard_gearman::client::{
 };
 use nodeyard_gearman::server::{Server, ServerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
+use nodeyard_image::Hasher;
 use nodeyard_testbeds::gearman::{JobServer, Kind};
 use nodeyard_testbeds::{executable, free_port};
 use serde_json::Value;
@@ -316,6 +317,21 @@ pub(crate) struct Host {
     directory: TempDir,
 }
 
+/// A disk that is one, of so many bytes.
+pub(crate) fn disk(size: usize) -> Vec<u8> {
+    let mut disk = vec![7; size];
+    disk[..104].fill(0);
+    disk[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+    disk[31] = 1;
+    disk
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    let mut hasher = Hasher::new().unwrap();
+    hasher.update(bytes);
+    hasher.finish().unwrap().sha256.unwrap().into()
+}
+
 /// Makes every format, with a few lines of output and progress.
 pub(crate) const GOOD: &str = r#"
 echo "making $NODEYARD_IMAGE"
@@ -369,6 +385,18 @@ impl Host {
         format!(
             "images-dir: {images_dir}\nimages-dir-reserve: 0\nbuild-log-dir: {logs}\ndiskimages:\n{diskimages}\
              providers:\n  - name: {PROVIDER}\n    driver: fake\n{provider}    diskimages:\n{uses}    pools: []\n",
+            images_dir = self.path("images").display(),
+            logs = self.path("logs").display(),
+        )
+    }
+
+    /// A configuration with the image `trusty`, which jobs of the Zuul at this address make, and more keys of it.
+    pub(crate) fn import_config(&self, api: &str, keys: &str) -> String {
+        format!(
+            "images-dir: {images_dir}\nimages-dir-reserve: 0\nimage-size-estimate: 1M\nbuild-log-dir: {logs}\n\
+             zuul-images:\n  - {{name: trusty, api-url: \"{api}\", tenant: t, project: p, job: j, \
+             allow-insecure: true, checksum: required, artifacts: [{{format: qcow2, type: disk}}]{keys}}}\n\
+             providers:\n  - {{name: {PROVIDER}, driver: fake, diskimages: [{{name: trusty}}], pools: []}}\n",
             images_dir = self.path("images").display(),
             logs = self.path("logs").display(),
         )
@@ -439,6 +467,7 @@ impl Running {
             head: 64 << 10,
             tail: 4 << 10,
         };
+        options.tidy_every = Duration::from_millis(100);
         let connections = connections(&options);
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {

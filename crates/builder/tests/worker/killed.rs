@@ -1,4 +1,4 @@
-//! `kill -9` of a worker during a build, an upload and a deletion.
+//! `kill -9` of a worker during a build, an import, an upload and a deletion.
 //!
 //! The worker is a process of its own: this test program, told by its environment to be one. The cloud is a server,
 //! and survives.
@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
@@ -15,11 +16,16 @@ use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
 use nodeyard_gearman::Endpoint;
 use nodeyard_gearman::client::JobRequest;
+use nodeyard_testbeds::WebServer;
+use nodeyard_testbeds::web_server::{Asked, Body, Reply};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, logs, parse, until};
+use crate::bed::{
+    Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, disk, logs, parse, sha256, until,
+};
 
 const CONFIG: &str = "NODEYARD_TEST_WORKER_CONFIG";
 const GEARMAN: &str = "NODEYARD_TEST_WORKER_GEARMAN";
@@ -63,6 +69,8 @@ struct Bed {
     jobs: Jobs,
     cloud: Arc<Cloud>,
     cloud_url: String,
+    /// A function that the worker has from its configuration.
+    offers: &'static str,
 }
 
 /// Killed at the latest with this value.
@@ -86,6 +94,16 @@ impl Bed {
     async fn new(between: Between, script: &str, simulate: Simulate) -> Self {
         let host = Host::new();
         let text = host.config(&[("trusty", script)], "");
+        Self::with(host, &text, "image-build:trusty", between, simulate).await
+    }
+
+    async fn with(
+        host: Host,
+        text: &str,
+        offers: &'static str,
+        between: Between,
+        simulate: Simulate,
+    ) -> Self {
         std::fs::write(host.path("nodepool.yaml"), text).unwrap();
         let cloud = Cloud::new(simulate);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -100,6 +118,7 @@ impl Bed {
             jobs: Jobs::start(between).await,
             cloud,
             cloud_url,
+            offers,
         }
     }
 
@@ -121,7 +140,7 @@ impl Bed {
         self.jobs
             .taken(connections(&Options::new("", Vec::new())))
             .await;
-        self.jobs.offered("image-build:trusty").await;
+        self.jobs.offered(self.offers).await;
         victim
     }
 
@@ -131,9 +150,9 @@ impl Bed {
     }
 }
 
-async fn submit(jobs: &Jobs, function: &str, payload: &'static str) {
+async fn submit(jobs: &Jobs, function: &str, payload: &str) {
     jobs.client()
-        .submit_background(&JobRequest::new(function, payload))
+        .submit_background(&JobRequest::new(function, payload.to_owned()))
         .await
         .unwrap();
 }
@@ -178,6 +197,68 @@ async fn during_a_build() {
         assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
         worker.kill();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_an_import() {
+    const HALF: usize = 16 << 20;
+    let plain = disk(2 * HALF);
+    let is_stuck = Arc::new(AtomicBool::new(true));
+    let (sent, stuck) = (plain.clone(), Arc::clone(&is_stuck));
+    let server = WebServer::start(move |asked| {
+        let is_second = asked.range().is_some_and(|(first, _)| first >= HALF);
+        if is_second && stuck.load(Ordering::SeqCst) {
+            return Reply {
+                body: Body::Silence,
+                ..Reply::new(200, "")
+            };
+        }
+        Reply::file(asked, &sent, "\"1\"")
+    });
+    let server = server.unwrap();
+    let host = Host::new();
+    let text = host.import_config(&server.url("/"), ", download-connections: 1");
+    let import = "image-import:trusty";
+    let bed = Bed::with(host, &text, import, Between::Ours, Simulate::default()).await;
+    let job = json!({
+        "image-id": "1", "build": {"uuid": "aaaa"},
+        "artifacts": {"qcow2": {
+            "name": "disk", "url": server.url("/disk.qcow2"), "metadata": {"sha256": sha256(&plain)},
+        }},
+    })
+    .to_string();
+    let worker = bed.worker().await;
+    submit(&bed.jobs, import, &job).await;
+    let part = bed
+        .host
+        .path("images/.zuul-downloads/trusty/aaaa.qcow2.part.json");
+    until("half of it is here to stay", || async {
+        part.exists().then_some(())
+    })
+    .await;
+    bed.kill(worker).await;
+    is_stuck.store(false, Ordering::SeqCst);
+    let before = server.asked().len();
+
+    let worker = bed.worker().await;
+    let info = bed.jobs.info("1").await;
+    if info.state == LocalState::Failed {
+        assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
+        let file = bed.host.path("images/trusty-1.qcow2");
+        assert!(!file.exists(), "half a file is no image");
+    }
+    bed.jobs.json(import, &job).await;
+    assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
+    let file = std::fs::read(bed.host.path("images/trusty-1.qcow2")).unwrap();
+    assert!(file == plain, "the file is another one");
+    let asked = server.asked().split_off(before);
+    let first = asked
+        .iter()
+        .filter_map(Asked::range)
+        .map(|(first, _)| first);
+    assert_eq!(first.min(), Some(HALF), "it goes on where it was");
+    assert!(!part.exists());
+    worker.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]

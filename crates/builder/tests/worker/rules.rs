@@ -311,3 +311,24 @@ async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
     assert_eq!(uploaded["external-name"].as_str(), Some(&*images[0].name));
     worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn downloads_that_nobody_goes_on_with_are_removed_while_it_works() {
+    let (host, _jobs, _cloud, worker) = start(Simulate::default(), "").await;
+    let ready = host.path("ready");
+    std::fs::create_dir(&ready).unwrap();
+    std::fs::write(ready.join("new.part"), "half").unwrap();
+    let days = Duration::from_secs(2 * 24 * 60 * 60);
+    let old = std::fs::File::create(ready.join("old.part")).unwrap();
+    old.set_modified(std::time::SystemTime::now() - days)
+        .unwrap();
+    let place = host.path("images/.zuul-downloads/trusty");
+    std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+    std::fs::rename(ready, &place).unwrap();
+    until("the old one is gone", || async {
+        (!place.join("old.part").exists()).then_some(())
+    })
+    .await;
+    assert!(place.join("new.part").exists());
+    worker.stop().await;
+}

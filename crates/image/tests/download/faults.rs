@@ -158,6 +158,18 @@ async fn wrong_bytes_are_refused_in_every_form() {
     assert!(matches!(error, DownloadError::NoDigest), "{error:?}");
 }
 
+#[tokio::test]
+async fn what_nobody_looked_at_is_not_told_as_if_it_had_held() {
+    let plain = content(100_000);
+    let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
+    let mut order = order(&server.url("/image.raw"));
+    order.promised.sha256 = Some("0".repeat(64).into());
+    order.promised.md5 = Some("none at all".into());
+    order.checksum = Checksum::Off;
+    let fetched = Bed::new().fetch(&order).await.unwrap();
+    assert!(fetched.promised.is_empty(), "{fetched:?}");
+}
+
 /// A server that has a file, and says this about its digest, the first time and later.
 fn serve_beside(plain: &[u8], first: Reply, later: Reply) -> WebServer {
     let (plain, count) = (plain.to_vec(), AtomicUsize::new(0));

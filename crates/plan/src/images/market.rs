@@ -2,12 +2,14 @@
 //!
 //! A steward asks Zuul now and then and keeps what it said where all stewards and `image why` find it. From that,
 //! [`choose`] takes the newest build that can be used: never one that is older than what is here, never one that
-//! turned out to be bad a while ago, and with a word on each that it passed over.
+//! turned out to be bad a while ago, and with a word on each that it passed over. The newest is the one that ended
+//! last: Zuul lists builds as they began.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nodeyard_model::Timestamp;
+use nodeyard_model::{BuildId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// What Zuul said when it was last asked.
@@ -18,14 +20,18 @@ pub struct Market {
     pub asked: Option<Timestamp>,
     /// When it is to be asked again.
     pub next: Option<Timestamp>,
+    /// Somebody asks right now, and nobody else before this.
+    pub asking: Option<Timestamp>,
+    /// The request for a build that was there when it was last asked, by its place in the order of the store's writes.
+    pub request: Option<i64>,
     /// Questions in a row without a good answer, and what came of the last.
     pub failures: u32,
     pub error: Option<String>,
-    /// The newest first.
+    /// As Zuul lists them: those that began last come first.
     pub offers: Vec<Offer>,
     /// Zuul may have older ones, which it was not asked for.
     pub has_more: bool,
-    /// Builds that are of no use, by their ids.
+    /// Builds that were tried in vain, by their ids.
     pub bad: BTreeMap<Box<str>, BadBuild>,
 }
 
@@ -42,12 +48,23 @@ pub struct Offer {
     pub flaw: Option<String>,
 }
 
+/// A build of Zuul that was tried in vain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct BadBuild {
     pub since: Timestamp,
+    /// It is left alone until then.
     pub until: Timestamp,
     pub reason: String,
+    /// How often it has failed in a way that another try might not; none if another try would fail the same way.
+    #[serde(default)]
+    pub tries: u32,
+    /// The build of ours that came to nothing last.
+    #[serde(default)]
+    pub build: Option<BuildId>,
+    /// Where that build has its place in the order of the store's writes.
+    #[serde(default)]
+    pub order: i64,
     /// The settings it was tried with. With others it may be of use. Several, since not all stewards need have the
     /// same ones; empty for any.
     #[serde(default)]
@@ -92,8 +109,9 @@ pub(super) struct Wanted<'w> {
     pub(super) settings: &'w str,
     /// What is here, and the formats it was fetched in.
     pub(super) current: Option<(&'w ZuulBuild, BTreeSet<&'w str>)>,
-    /// Somebody asks for it, since then: what is here is fetched again, and what was bad before is tried.
-    pub(super) request: Option<Timestamp>,
+    /// Somebody asks for it, at this place in the order of the store's writes: what is here is fetched again, and what
+    /// was bad before is tried.
+    pub(super) request: Option<i64>,
     pub(super) now: Timestamp,
 }
 
@@ -109,18 +127,26 @@ pub(super) enum Choice {
     Nothing,
 }
 
-pub(super) fn choose(offers: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<PassedOver>) {
-    let mut passed_over = Vec::new();
-    for offer in &offers.offers {
-        let is_current = wanted
-            .current
-            .as_ref()
-            .is_some_and(|(current, _)| current.uuid == offer.zuul_build);
-        let is_older = wanted.current.as_ref().is_some_and(|(current, _)| {
+impl Wanted<'_> {
+    fn is_current(&self, offer: &Offer) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|(current, _)| current.uuid == offer.zuul_build)
+    }
+
+    /// It ended before the one that is here.
+    fn is_older(&self, offer: &Offer) -> bool {
+        self.current.as_ref().is_some_and(|(current, _)| {
             matches!((offer.end, current.end), (Some(offer), Some(current)) if offer < current)
-        });
-        if is_older {
-            break;
+        })
+    }
+}
+
+pub(super) fn choose(market: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<PassedOver>) {
+    let mut passed_over = Vec::new();
+    for offer in newest_first(&market.offers) {
+        let is_current = wanted.is_current(offer);
+        if wanted.is_older(offer) {
+            continue;
         }
         let fetch = fetch(offer, wanted);
         if is_current && wanted.request.is_none() {
@@ -135,7 +161,7 @@ pub(super) fn choose(offers: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<Passe
                 return (Choice::UpToDate, passed_over);
             }
         }
-        match refusal(offers, offer, wanted, fetch.as_ref().err()) {
+        match refusal(market, offer, wanted, fetch.as_ref().err()) {
             Some(why) => passed_over.push(PassedOver {
                 zuul_build: offer.zuul_build.clone(),
                 why,
@@ -161,6 +187,28 @@ pub(super) fn choose(offers: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<Passe
     (choice, passed_over)
 }
 
+/// Whether nothing that Zuul lists further down could be of use: there is one to take, or the list goes down to what
+/// is here.
+pub(super) fn goes_far_enough(market: &Market, wanted: &Wanted<'_>) -> bool {
+    let mut offers = market.offers.iter();
+    matches!(choose(market, wanted).0, Choice::Take { .. })
+        || offers.any(|offer| wanted.is_current(offer) || wanted.is_older(offer))
+}
+
+/// By their ends. One that has none stays beside its neighbour.
+fn newest_first(offers: &[Offer]) -> Vec<&Offer> {
+    let mut end = offers.iter().find_map(|offer| offer.end);
+    let mut placed: Vec<(Option<Timestamp>, &Offer)> = offers
+        .iter()
+        .map(|offer| {
+            end = offer.end.or(end);
+            (end, offer)
+        })
+        .collect();
+    placed.sort_by_key(|(end, _)| Reverse(*end));
+    placed.into_iter().map(|(_, offer)| offer).collect()
+}
+
 fn refusal(
     market: &Market,
     offer: &Offer,
@@ -173,7 +221,7 @@ fn refusal(
     if let Some(bad) = market.bad.get(&offer.zuul_build)
         && bad.until > wanted.now
         && (bad.under.is_empty() || bad.under.contains(wanted.settings))
-        && wanted.request.is_none_or(|request| request < bad.since)
+        && wanted.request.is_none_or(|request| request < bad.order)
     {
         return Some(Refusal::Bad {
             until: bad.until,
@@ -256,7 +304,7 @@ mod tests {
         disks: BTreeSet<Box<str>>,
         current: Option<(ZuulBuild, &'static str)>,
         max_age: Option<u64>,
-        request: Option<u32>,
+        request: Option<i64>,
     }
 
     fn case(formats: &str) -> Case {
@@ -280,7 +328,11 @@ mod tests {
         }
 
         fn choose(&self, market: &Market) -> (Choice, Vec<PassedOver>) {
-            let wanted = Wanted {
+            self.with(|wanted| choose(market, wanted))
+        }
+
+        fn with<T>(&self, judge: impl FnOnce(&Wanted<'_>) -> T) -> T {
+            judge(&Wanted {
                 formats: &self.formats,
                 disks: &self.disks,
                 max_age: self.max_age.map(Duration::from_secs),
@@ -289,10 +341,9 @@ mod tests {
                     .current
                     .as_ref()
                     .map(|(build, formats)| (build, formats.split_whitespace().collect())),
-                request: self.request.map(time),
+                request: self.request,
                 now: time(1000),
-            };
-            choose(market, &wanted)
+            })
         }
     }
 
@@ -323,6 +374,38 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_is_the_one_that_ended_last() {
+        // As they began: the one that took longest is not at the top.
+        let offers = market(&[("c", 30, "raw"), ("a", 10, "raw"), ("b", 40, "raw")]);
+        assert_eq!(case("raw").choose(&offers).0, take("b", "raw"));
+        let (choice, _) = case("raw").has("c", 30, "raw").choose(&offers);
+        assert_eq!(choice, take("b", "raw"));
+        let (choice, _) = case("raw").has("x", 35, "raw").choose(&offers);
+        assert_eq!(choice, take("b", "raw"));
+        let (choice, passed_over) = case("raw").has("b", 40, "raw").choose(&offers);
+        assert_eq!((choice, passed_over), (Choice::UpToDate, vec![]));
+        // One without an end stays where it was listed.
+        let mut offers = market(&[("d", 0, "raw"), ("c", 30, "raw"), ("b", 20, "raw")]);
+        offers.offers[0].end = None;
+        assert_eq!(case("raw").choose(&offers).0, take("d", "raw"));
+        offers.offers.swap(0, 1);
+        assert_eq!(case("raw").choose(&offers).0, take("c", "raw"));
+    }
+
+    #[test]
+    fn what_is_listed_further_down_matters_while_nothing_fits() {
+        let enough =
+            |case: &Case, offers: &Market| case.with(|wanted| goes_far_enough(offers, wanted));
+        let useless = market(&[("c", 30, "tgz"), ("b", 20, "tgz")]);
+        assert!(!enough(&case("raw"), &useless));
+        assert!(!enough(&case("raw").has("a", 10, "raw"), &useless));
+        assert!(enough(&case("raw").has("b", 20, "raw"), &useless));
+        assert!(enough(&case("raw").has("x", 25, "raw"), &useless));
+        assert!(enough(&case("tgz"), &useless));
+        assert!(!enough(&case("raw"), &market(&[])));
+    }
+
+    #[test]
     fn a_format_that_is_needed_later_is_fetched_from_the_same_build() {
         let offers = market(&[("b", 20, "raw tgz")]);
         let (choice, _) = case("raw tgz").has("b", 20, "raw").choose(&offers);
@@ -348,6 +431,9 @@ mod tests {
             since: time(900),
             until: time(2000),
             reason: "404".to_owned(),
+            tries: 0,
+            build: None,
+            order: 90,
             under: set("those these"),
         };
         offers.bad.insert("b".into(), bad);
@@ -355,9 +441,9 @@ mod tests {
         assert_eq!(choice, take("a", "raw"));
         assert!(matches!(passed_over[0].why, Refusal::Bad { .. }));
         let mut asked = case("raw");
-        asked.request = Some(950);
+        asked.request = Some(95);
         assert_eq!(asked.choose(&offers).0, take("b", "raw"));
-        asked.request = Some(850);
+        asked.request = Some(85);
         assert_eq!(asked.choose(&offers).0, take("a", "raw"));
         offers.bad.get_mut("b").unwrap().until = time(999);
         assert_eq!(case("raw").choose(&offers).0, take("b", "raw"));
@@ -370,6 +456,9 @@ mod tests {
             since: time(900),
             until: time(2000),
             reason: "too large".to_owned(),
+            tries: 0,
+            build: None,
+            order: 90,
             under: set("those"),
         };
         offers.bad.insert("b".into(), bad.clone());
@@ -394,7 +483,7 @@ mod tests {
         let offers = market(&[("b", 20, "raw")]);
         let mut again = case("raw").has("b", 20, "raw");
         assert_eq!(again.choose(&offers).0, Choice::UpToDate);
-        again.request = Some(900);
+        again.request = Some(90);
         assert_eq!(again.choose(&offers).0, take("b", "raw"));
     }
 

@@ -2,7 +2,8 @@
 
 use nodeyard_model::BuildState;
 use nodeyard_plan::images::{
-    Action, BuildVerdict, ImportVerdict, Imports, Market, Offer, Origin, Subject, ZuulBuild,
+    Action, BadBuild, BuildVerdict, ImportVerdict, Imports, Market, Offer, Origin, Subject,
+    ZuulBuild,
 };
 
 use crate::yard::{Yard, formats, time};
@@ -106,13 +107,63 @@ fn who_asks_for_a_build_has_zuul_asked_and_gets_what_is_there() {
     yard.request();
     assert!(yard.actions().contains(&Action::AskZuul));
     assert!(!yard.actions().contains(&import("a")));
-    yard.picture.market.as_mut().unwrap().asked = Some(time(yard.now));
+    let order = yard.picture.request.unwrap().order;
+    yard.picture.market.as_mut().unwrap().request = Some(order);
     assert!(yard.actions().contains(&import("a")));
     // It was begun after the request, so the request is served.
     let again = yard.add_build(BuildState::Ready, 0.0);
     yard.build(again).zuul = yard.build(build).zuul.clone();
     assert!(!yard.actions().contains(&import("a")));
     assert!(matches!(yard.actions()[0], Action::ClearRequest { .. }));
+}
+
+#[test]
+fn a_store_whose_clock_is_ahead_does_not_have_zuul_asked_again_and_again() {
+    let mut yard = yard();
+    offer(&mut yard, &["a"]);
+    yard.request();
+    let request = yard.picture.request.as_mut().unwrap();
+    request.made = time(yard.now + 3600.0);
+    let order = request.order;
+    let market = yard.picture.market.as_mut().unwrap();
+    market.request = Some(order);
+    market.asked = Some(time(yard.now));
+    assert_eq!(yard.actions(), [import("a")]);
+    // Nor is what has failed for this request tried for it once more.
+    let failed = yard.add_build(BuildState::Failed, 0.0);
+    let bad = BadBuild {
+        since: time(yard.now),
+        until: time(yard.now + 100.0),
+        reason: "status 404".to_owned(),
+        tries: 0,
+        build: Some(failed),
+        order: yard.build(failed).order,
+        under: formats(&[]),
+    };
+    let market = yard.picture.market.as_mut().unwrap();
+    market.bad.insert("a".into(), bad);
+    assert!(!yard.actions().contains(&import("a")));
+    yard.request();
+    let order = yard.picture.request.unwrap().order;
+    yard.picture.market.as_mut().unwrap().request = Some(order);
+    assert!(yard.actions().contains(&import("a")));
+}
+
+#[test]
+fn while_somebody_asks_nobody_else_does() {
+    let mut yard = yard();
+    offer(&mut yard, &[]);
+    let until = yard.now + 30.0;
+    let market = yard.picture.market.as_mut().unwrap();
+    (market.next, market.asking) = (None, Some(time(until)));
+    assert_eq!(yard.actions(), []);
+    assert_eq!(yard.decide().explanation.again_at, Some(time(until)));
+    yard.request();
+    assert_eq!(yard.actions(), []);
+    assert_eq!(verdict(&yard), ImportVerdict::Asks);
+    // Whoever asked is gone.
+    yard.now = until;
+    assert_eq!(yard.actions(), [Action::AskZuul]);
 }
 
 #[test]

@@ -12,6 +12,9 @@ use nodeyard_zuul_api::{Answer, Api, Build, Listing, OddBuild, Question};
 use crate::jobs::{ImportArtifact, ZuulBuild};
 use crate::zuul;
 
+/// How far down is looked for a build that can be used.
+const MOST_BUILDS: usize = 200;
+
 /// The Zuuls that images come from.
 #[derive(Debug, Default)]
 pub(in crate::steward) struct Zuuls(Mutex<HashMap<ImageName, Arc<Stall>>>);
@@ -73,21 +76,37 @@ impl Stall {
         &self.how
     }
 
-    /// What Zuul has, or why it does not say.
-    pub(super) async fn ask(&self, limit: Duration) -> Result<Arc<Listing>, String> {
+    /// What Zuul has, as far down as it is worth it; or why it does not say.
+    pub(super) async fn ask(
+        &self,
+        limit: Duration,
+        is_worth_more: impl Fn(&[Offer]) -> bool,
+    ) -> Result<Arc<Listing>, String> {
+        let asked = tokio::time::timeout(limit, self.listen(is_worth_more));
+        let listing = asked
+            .await
+            .map_err(|_| format!("Zuul did not answer within {} s", limit.as_secs()))??;
+        let listing = Arc::new(listing);
+        *self.listing() = Some(Arc::clone(&listing));
+        Ok(listing)
+    }
+
+    async fn listen(&self, is_worth_more: impl Fn(&[Offer]) -> bool) -> Result<Listing, String> {
         let api = self.api.as_ref().map_err(Clone::clone)?;
         let known = self.listing().clone();
-        let asked = api.builds(&self.question, known.is_some());
-        let answer = tokio::time::timeout(limit, asked)
-            .await
-            .map_err(|_| format!("Zuul did not answer within {} s", limit.as_secs()))?
-            .map_err(|error| with_causes(&error))?;
-        let listing = match (answer, known) {
-            (Answer::Builds(listing), _) => Arc::new(listing),
-            (Answer::Unchanged, Some(known)) => known,
+        let answer = api.builds(&self.question, known.is_some()).await;
+        let mut listing = match (answer.map_err(|error| with_causes(&error))?, known) {
+            (Answer::Builds(listing), _) => listing,
+            (Answer::Unchanged, Some(known)) => Listing::clone(&known),
             (Answer::Unchanged, None) => return Err("Zuul says that nothing has changed".into()),
         };
-        *self.listing() = Some(Arc::clone(&listing));
+        while listing.has_more
+            && listing.seen < MOST_BUILDS
+            && is_worth_more(&self.offers(&listing))
+        {
+            let further = api.further(&self.question, &mut listing).await;
+            further.map_err(|error| with_causes(&error))?;
+        }
         Ok(listing)
     }
 

@@ -141,11 +141,7 @@ fn tell(origin: &Origin) -> String {
 }
 
 fn checked(file: &nodeyard_builder::jobs::ArtifactProvenance) -> String {
-    let digest = if file.promised.is_empty() {
-        "no digest was promised"
-    } else {
-        "has the digest that was promised"
-    };
+    let digest = file.verdict();
     match &file.signed_by {
         Some(key) => format!("{digest}, signed by key {key}"),
         None => format!("{digest}, not signed"),

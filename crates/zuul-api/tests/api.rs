@@ -1,0 +1,112 @@
+//! The API as servers have it, moods included.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use nodeyard_fetch::{Client, Options};
+use nodeyard_testbeds::WebServer;
+use nodeyard_testbeds::web_server::Reply;
+use nodeyard_zuul_api::{Answer, Api, Error, Listing, Question};
+use serde_json::{Value, json};
+
+fn question() -> Question {
+    Question {
+        project: "p".to_owned(),
+        job: "j".to_owned(),
+        ..Question::default()
+    }
+}
+
+fn entry(uuid: &str) -> Value {
+    json!({"uuid": uuid, "job_name": "j", "project": "p", "result": "SUCCESS"})
+}
+
+fn reply(value: &Value) -> Reply {
+    Reply::new(200, value.to_string()).with("Content-Type", "application/json")
+}
+
+/// Without a tenant: the root says which it shows.
+fn api(server: &WebServer) -> Api {
+    let root = server.url("/api");
+    let options = Options {
+        allow_insecure: true,
+        allow_private: true,
+        ..Options::default()
+    };
+    Api::new(Client::new(options).unwrap(), &root, None).unwrap()
+}
+
+async fn builds(api: &Api) -> Result<Listing, Error> {
+    match api.builds(&question(), false).await? {
+        Answer::Builds(listing) => Ok(listing),
+        Answer::Unchanged => Ok(Listing::default()),
+    }
+}
+
+/// A root of one tenant, whose own list of builds has this status, and the list of the whole API.
+fn root(status: &Arc<AtomicU16>) -> WebServer {
+    let status = Arc::clone(status);
+    WebServer::start(move |asked| {
+        let path = asked.target.split('?').next().unwrap();
+        match (path, status.load(Ordering::SeqCst)) {
+            ("/api/info", _) => reply(&json!({"info": {"tenant": "t"}})),
+            ("/api/builds", 200) => reply(&json!([entry("own")])),
+            ("/api/builds", status) => Reply::new(status, ""),
+            ("/api/tenant/t/builds", _) => reply(&json!([entry("whole")])),
+            _ => Reply::new(404, ""),
+        }
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_proxy_that_passes_the_whole_api_on_is_understood() {
+    let status = Arc::new(AtomicU16::new(404));
+    let api = api(&root(&status));
+    assert!(builds(&api).await.unwrap().build("whole").is_some());
+    // That is so once and for all.
+    status.store(200, Ordering::SeqCst);
+    assert!(builds(&api).await.unwrap().build("whole").is_some());
+}
+
+#[tokio::test]
+async fn a_bad_moment_does_not_settle_where_builds_are_listed() {
+    for first in [502, 500, 401] {
+        for later in [404, 200] {
+            let status = Arc::new(AtomicU16::new(first));
+            let api = api(&root(&status));
+            let error = builds(&api).await.unwrap_err();
+            assert!(error.to_string().contains(&first.to_string()), "{error}");
+            status.store(later, Ordering::SeqCst);
+            let expected = if later == 404 { "whole" } else { "own" };
+            assert!(builds(&api).await.unwrap().build(expected).is_some());
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_comes_further_down_is_added_once() {
+    // While somebody reads, a new build is listed at the top.
+    let server = WebServer::start(|asked| {
+        let path = asked.target.split('?').next().unwrap();
+        if path == "/api/info" {
+            return reply(&json!({"info": {"tenant": "t"}}));
+        }
+        let ids: Vec<u32> = match asked.target.split("&skip=").nth(1) {
+            None => (0..20).collect(),
+            Some("20") => (19..39).collect(),
+            Some("40") => (39..45).collect(),
+            Some(_) => Vec::new(),
+        };
+        reply(&ids.iter().map(|id| entry(&format!("b{id}"))).collect())
+    });
+    let server = server.unwrap();
+    let api = api(&server);
+    let mut listing = builds(&api).await.unwrap();
+    assert_eq!((listing.builds.len(), listing.has_more), (20, true));
+    api.further(&question(), &mut listing).await.unwrap();
+    assert_eq!((listing.builds.len(), listing.has_more), (39, true));
+    api.further(&question(), &mut listing).await.unwrap();
+    assert_eq!((listing.builds.len(), listing.has_more), (45, false));
+}
