@@ -17,4 +17,5 @@ cd "$(dirname "$0")"
 ./qemu/debian.sh >/dev/null
 ./qemu/debian.sh cloud-init >/dev/null
 ./kubernetes/install.sh >/dev/null
+./openshift/install.sh >/dev/null
 ./openstack/install.sh >/dev/null

@@ -28,6 +28,14 @@ pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
     let kubelet = member("node", Some("system:nodes"), "system:node:node", &[])?;
     // Only its key counts: it signs the tokens of service accounts.
     member("accounts", None, "accounts", &[])?;
+    member(
+        "openshift",
+        None,
+        "openshift-apiserver",
+        &[super::openshift::SERVICE],
+    )?;
+    // Servers beside the API server believe it who asks, and it shows them this.
+    Authority::create(&pki, "front-proxy-ca")?.sign("front-proxy", &[])?;
 
     let kubeconfig = |name: &str, identity: &Identity| {
         let text = json!({
