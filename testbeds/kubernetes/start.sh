@@ -54,7 +54,7 @@ run etcd "$cluster" etcd --data-dir="$dir/etcd" --unsafe-no-fsync --log-level=wa
 run containerd containerd --config "$dir/containerd.toml"
 run kube-apiserver "$cluster" kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
     --advertise-address="$ADDRESS" --secure-port=6443 --service-cluster-ip-range="$SERVICE_NET" \
-    --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
+    --authorization-config="$dir/authorization.json" --enable-admission-plugins=NodeRestriction --allow-privileged=true \
     --client-ca-file="$dir/pki/ca.pem" \
     --tls-cert-file="$dir/pki/apiserver.crt.pem" --tls-private-key-file="$dir/pki/apiserver.key.pem" \
     --service-account-issuer=https://kubernetes.default.svc \

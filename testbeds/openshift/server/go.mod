@@ -6,9 +6,12 @@ require (
 	github.com/openshift/openshift-apiserver v0.0.0-alpha.0.0.20230503155233-aac3dd5bf054
 	github.com/openshift/openshift-controller-manager v0.0.0-alpha.0.0.20210730000055-c93745bf6898
 	github.com/spf13/cobra v1.6.0
+	k8s.io/api v0.26.2
+	k8s.io/apimachinery v0.26.2
 	k8s.io/apiserver v0.26.2
 	k8s.io/client-go v0.26.2
 	k8s.io/component-base v0.26.2
+	k8s.io/klog/v2 v2.80.1
 )
 
 require (
@@ -131,14 +134,11 @@ require (
 	gopkg.in/natefinch/lumberjack.v2 v2.0.0 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	k8s.io/api v0.26.2 // indirect
 	k8s.io/apiextensions-apiserver v0.26.2 // indirect
-	k8s.io/apimachinery v0.26.2 // indirect
 	k8s.io/cli-runtime v0.26.2 // indirect
 	k8s.io/cloud-provider v0.26.2 // indirect
 	k8s.io/component-helpers v0.26.2 // indirect
 	k8s.io/controller-manager v0.26.2 // indirect
-	k8s.io/klog/v2 v2.80.1 // indirect
 	k8s.io/kms v0.26.2 // indirect
 	k8s.io/kube-aggregator v0.26.2 // indirect
 	k8s.io/kube-openapi v0.0.0-20230109183929-3758b55a6596 // indirect

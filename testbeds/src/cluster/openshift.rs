@@ -17,20 +17,16 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use crate::process::{Process, show, tail, tied};
+use crate::skipped::skipped;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Where the API server of Kubernetes looks for the other one.
 pub(super) const SERVICE: &str = "api.openshift-apiserver.svc";
-/// Two more of its groups are defined in the cluster itself, since it reads them from there.
-const GROUPS: [&str; 7] = [
-    "apps",
-    "authorization",
-    "build",
-    "image",
-    "project",
-    "route",
-    "template",
-];
+/// Where it asks whether somebody may look at a project.
+pub(super) const GATE: &str = "127.0.0.1:8444";
+/// Two more of its groups are defined in the cluster itself, since it reads them from there. A part of `authorization`
+/// would have to be, too, which only OpenShift's variant of Kubernetes can do.
+const GROUPS: [&str; 6] = ["apps", "build", "image", "project", "route", "template"];
 /// They are made when it has started, and everything else before.
 const ROLES: [&str; 3] = ["self-provisioner", "system:image-builder", "basic-user"];
 
@@ -49,7 +45,6 @@ struct Server {
 
 impl OpenShift {
     /// None where there is no OpenShift and none can be made, which is said loudly.
-    #[expect(clippy::print_stderr, reason = "whoever reads the tests must see it")]
     pub fn start_if_possible() -> Result<Option<Self>> {
         let Some(cluster) = Cluster::start_if_possible()? else {
             return Ok(None);
@@ -61,7 +56,10 @@ impl OpenShift {
             .kubectl(&["get", "--raw", "/apis/project.openshift.io/v1"])
             .is_err()
         {
-            eprintln!("SKIPPED: the cluster of KUBECONFIG is not OpenShift");
+            skipped(
+                "the cluster of KUBECONFIG is not OpenShift",
+                "without KUBECONFIG one is made",
+            );
             return Ok(None);
         }
         Ok(Some(Self {
@@ -148,7 +146,13 @@ fn write_settings(directory: &Path) -> Result<()> {
             "maxRequestsInFlight": 1000,
             "requestTimeoutSeconds": 3600,
         },
-        "storageConfig": {"urls": ["http://127.0.0.1:2379"]},
+        // It insists on a certificate, and shows it to nobody.
+        "storageConfig": {
+            "urls": ["http://127.0.0.1:2379"],
+            "ca": directory.join("pki/ca.pem"),
+            "certFile": directory.join("pki/openshift.crt.pem"),
+            "keyFile": directory.join("pki/openshift.key.pem"),
+        },
         "kubeClientConfig": {
             "kubeConfig": directory.join("admin.kubeconfig"),
             "connectionOverrides": {"qps": 200, "burst": 400},

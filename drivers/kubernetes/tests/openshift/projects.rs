@@ -108,6 +108,13 @@ async fn a_project_from_its_order_to_its_end() {
     assert_eq!(listed(&driver, "project", 40).await.takes, cost);
     delete_node(&driver, &order).await;
     bed.goes(name).await;
+    // The right to look at it went with it.
+    let output = kubectl_as(bed.cluster(), &bed.provider)
+        .args(["get", "project", name])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("Forbidden"), "{told}");
 }
 
 /// Before any list shows it: as after a crash in the middle of a launch.

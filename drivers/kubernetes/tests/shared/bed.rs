@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use http::Request;
@@ -15,7 +15,7 @@ use nodeyard_model::{Resources, Timestamp};
 use nodeyard_testbeds::Cluster;
 use serde_json::{Value, json};
 
-use crate::caller::{driver_through, now, options_named, owner};
+use crate::caller::{PATIENCE, driver_through, now, options_named, owner};
 use crate::service::{Answer, Between, Through, pass, refusal};
 
 static BEDS: AtomicUsize = AtomicUsize::new(0);
@@ -47,9 +47,7 @@ impl ClusterBed {
             driver,
             label,
         };
-        // A stranger with the very name that our first node will have.
-        let name = format!("{}-0000000001", bed.pool);
-        let body = json!({"metadata": {"name": name}}).to_string();
+        let body = json!({"metadata": {"name": bed.strangers()}}).to_string();
         let request =
             Request::post("/api/v1/namespaces").header("content-type", "application/json");
         let made = bed
@@ -58,6 +56,27 @@ impl ClusterBed {
         made.await.unwrap();
         bed
     }
+
+    /// The very name that our first node will have.
+    fn strangers(&self) -> String {
+        format!("{}-0000000001", self.pool)
+    }
+
+    /// What is in a list and belongs to this run.
+    async fn pools_own(&self, client: &Client, path: &str) -> Vec<Value> {
+        let request = Request::get(path).body(Vec::new()).unwrap();
+        let mut list: Value = client.request(request).await.unwrap();
+        let Value::Array(mut items) = list["items"].take() else {
+            panic!("{list}");
+        };
+        let beginning = format!("{}-", self.pool);
+        items.retain(|item| name(item).starts_with(&beginning));
+        items
+    }
+}
+
+fn name(item: &Value) -> String {
+    item["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
 #[async_trait]
@@ -82,17 +101,11 @@ impl Bed for ClusterBed {
     }
 
     async fn exists(&self) -> BTreeSet<String> {
-        let request = Request::get("/api/v1/namespaces").body(Vec::new()).unwrap();
-        let list: Value = self.client.request(request).await.unwrap();
-        let beginning = format!("{}-", self.pool);
-        let items = list["items"].as_array().unwrap().iter();
         // Whoever requests projects cannot see them on their way out.
-        let leaving = |item: &&Value| !item["metadata"]["deletionTimestamp"].is_null();
-        items
-            .filter(|item| self.driver != "openshift" || !leaving(item))
-            .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
-            .filter(|name| name.starts_with(&beginning))
-            .collect()
+        let leaving = |item: &Value| !item["metadata"]["deletionTimestamp"].is_null();
+        let mut items = self.pools_own(&self.client, "/api/v1/namespaces").await;
+        items.retain(|item| self.driver != "openshift" || !leaving(item));
+        items.iter().map(name).collect()
     }
 
     /// Clusters do not keep sums.
@@ -102,6 +115,27 @@ impl Bed for ClusterBed {
 
     fn now(&self) -> Timestamp {
         now()
+    }
+
+    /// A list of projects shows what was so a moment ago.
+    async fn lists_catch_up(&self) {
+        if self.driver != "openshift" {
+            return;
+        }
+        let provider = Client::try_from(self.config.clone()).unwrap();
+        let path = "/apis/project.openshift.io/v1/projects";
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let listed = self.pools_own(&provider, path).await;
+            let listed: BTreeSet<String> = listed.iter().map(name).collect();
+            let mut there = self.exists().await;
+            there.remove(&self.strangers());
+            if listed == there {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{listed:?}, not {there:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     async fn wait(&self, time: Duration) {
