@@ -23,4 +23,5 @@ step ./demo/install.sh
 step ./qemu/debian.sh
 step ./qemu/debian.sh cloud-init
 step ./kubernetes/install.sh
+step ./openshift/install.sh
 step ./openstack/install.sh

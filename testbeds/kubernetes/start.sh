@@ -54,14 +54,19 @@ run etcd "$cluster" etcd --data-dir="$dir/etcd" --unsafe-no-fsync --log-level=wa
 run containerd containerd --config "$dir/containerd.toml"
 run kube-apiserver "$cluster" kube-apiserver --etcd-servers=http://127.0.0.1:2379 \
     --advertise-address="$ADDRESS" --secure-port=6443 --service-cluster-ip-range="$SERVICE_NET" \
-    --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
+    --authorization-config="$dir/authorization.json" --enable-admission-plugins=NodeRestriction --allow-privileged=true \
     --client-ca-file="$dir/pki/ca.pem" \
     --tls-cert-file="$dir/pki/apiserver.crt.pem" --tls-private-key-file="$dir/pki/apiserver.key.pem" \
     --service-account-issuer=https://kubernetes.default.svc \
     --service-account-key-file="$dir/pki/accounts.crt.pem" \
     --service-account-signing-key-file="$dir/pki/accounts.key.pem" \
     --kubelet-client-certificate="$dir/pki/admin.crt.pem" --kubelet-client-key="$dir/pki/admin.key.pem" \
-    --kubelet-preferred-address-types=InternalIP "$@"
+    --kubelet-preferred-address-types=InternalIP \
+    --requestheader-client-ca-file="$dir/pki/front-proxy-ca.pem" --requestheader-allowed-names=front-proxy \
+    --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group \
+    --requestheader-extra-headers-prefix=X-Remote-Extra- \
+    --proxy-client-cert-file="$dir/pki/front-proxy.crt.pem" --proxy-client-key-file="$dir/pki/front-proxy.key.pem" \
+    "$@"
 run kube-controller-manager "$cluster" kube-controller-manager --kubeconfig="$dir/admin.kubeconfig" \
     --bind-address=127.0.0.1 --leader-elect=false --root-ca-file="$dir/pki/ca.pem" \
     --service-account-private-key-file="$dir/pki/accounts.key.pem" --kube-api-qps=500 --kube-api-burst=1000

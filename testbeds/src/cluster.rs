@@ -8,6 +8,7 @@
 
 mod files;
 mod network;
+mod openshift;
 mod sweep;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
+
+pub use self::openshift::OpenShift;
 
 use self::network::Network;
 use self::sweep::Sweeper;

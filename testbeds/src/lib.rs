@@ -33,7 +33,7 @@ mod zuul_client;
 
 pub use certificates::{Authority, Certificates, Identity};
 pub use checkout::checkout;
-pub use cluster::Cluster;
+pub use cluster::{Cluster, OpenShift};
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
 pub use executable::executable;

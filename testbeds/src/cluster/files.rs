@@ -28,6 +28,14 @@ pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
     let kubelet = member("node", Some("system:nodes"), "system:node:node", &[])?;
     // Only its key counts: it signs the tokens of service accounts.
     member("accounts", None, "accounts", &[])?;
+    member(
+        "openshift",
+        None,
+        "openshift-apiserver",
+        &[super::openshift::SERVICE],
+    )?;
+    // Servers beside the API server believe it who asks, and it shows them this.
+    Authority::create(&pki, "front-proxy-ca")?.sign("front-proxy", &[])?;
 
     let kubeconfig = |name: &str, identity: &Identity| {
         let text = json!({
@@ -48,6 +56,7 @@ pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
     };
     kubeconfig("admin.kubeconfig", &admin)?;
     kubeconfig("node.kubeconfig", &kubelet)?;
+    write_authorization(directory)?;
     fs::write(directory.join("kubelet.yaml"), kubelet_settings(directory))?;
     fs::write(
         directory.join("kube-proxy.yaml"),
@@ -81,6 +90,49 @@ pub(super) fn write(directory: &Path, network: &Network) -> Result<()> {
         ],
     });
     fs::write(networks.join("10-pods.conflist"), pods.to_string())?;
+    Ok(())
+}
+
+/// Roles decide. But OpenShift, where there is one, also lets those look at a project who have a role in it.
+fn write_authorization(directory: &Path) -> Result<()> {
+    let gate = directory.join("gate.kubeconfig");
+    let server = format!("http://{}", super::openshift::GATE);
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "gate", "cluster": {"server": server}}],
+        "users": [{"name": "user", "user": {}}],
+        "contexts": [{"name": "gate", "context": {"cluster": "gate", "user": "user"}}],
+        "current-context": "gate",
+    });
+    fs::write(&gate, kubeconfig.to_string())?;
+    let projects_by_name = "has(request.resourceAttributes) \
+        && request.resourceAttributes.group == 'project.openshift.io' \
+        && request.resourceAttributes.resource == 'projects' \
+        && request.resourceAttributes.name != '' \
+        && request.resourceAttributes.namespace == ''";
+    let authorization = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthorizationConfiguration",
+        "authorizers": [
+            {"type": "Node", "name": "node"},
+            {"type": "RBAC", "name": "rbac"},
+            {"type": "Webhook", "name": "gate", "webhook": {
+                "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": gate},
+                "subjectAccessReviewVersion": "v1",
+                "matchConditionSubjectAccessReviewVersion": "v1",
+                "matchConditions": [{"expression": projects_by_name}],
+                "failurePolicy": "NoOpinion",
+                "timeout": "3s",
+                "cacheAuthorizedRequests": false,
+                "cacheUnauthorizedRequests": false,
+            }},
+        ],
+    });
+    fs::write(
+        directory.join("authorization.json"),
+        authorization.to_string(),
+    )?;
     Ok(())
 }
 

@@ -76,11 +76,6 @@ pub(super) fn flavour(label: &ClusterLabel, flavour: Flavour, decoder: &mut Deco
         }
     }
     let Some(ssh) = &label.ssh else { return };
-    if ssh.expose == Expose::Forward && flavour == Flavour::OpenShift {
-        complain(
-            "`expose: forward` is not for `driver: openshift`, where pods cannot be followed; use openshiftpods",
-        );
-    }
     let copied = (ssh.host_key_secret.as_deref()).is_none_or(|secret| {
         let parts: Vec<&str> = secret.split('/').collect();
         matches!(parts.as_slice(), [namespace, name] if !namespace.is_empty() && !name.is_empty())

@@ -32,6 +32,9 @@ pub trait Bed: Send + Sync {
 
     fn now(&self) -> Timestamp;
 
+    /// Waits until lists show what there is, in a cloud whose lists come late.
+    async fn lists_catch_up(&self) {}
+
     /// Lets time pass.
     async fn wait(&self, time: Duration);
 }

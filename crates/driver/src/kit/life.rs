@@ -282,6 +282,7 @@ impl Life<'_> {
         let unexpected = |error: Error| Violation::unexpected(place, &error);
         let setup = self.bed.setup();
         let driver = self.bed.driver(&Faults::none()).await;
+        self.bed.lists_catch_up().await;
         let listed = driver.list().await.map_err(unexpected)?;
         let ours: Vec<_> = listed
             .iter()

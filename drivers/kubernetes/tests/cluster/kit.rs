@@ -1,150 +1,25 @@
-//! The driver kit on the real cluster. Nodes are namespaces, which come and go within a moment; what the cluster tells by
-//! itself passes by the faults, for the driver has to do without it anyway.
+//! The driver kit on the real cluster. What the cluster tells by itself passes by the faults, for the driver has to do
+//! without it anyway. Each run takes the cluster some seconds, so few points are tried; the emulation sees them all.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-use async_trait::async_trait;
-use http::Request;
-use kube::client::Body;
-use kube::{Client, Config};
-use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ErrorClass};
-use nodeyard_model::{Resources, Timestamp};
-use nodeyard_testbeds::Cluster;
-use serde_json::{Value, json};
-
-use crate::common::{cluster, driver_through, now, options_named, owner};
-use crate::service::{Answer, Between, Through, config, pass, refusal};
-
-static BEDS: AtomicUsize = AtomicUsize::new(0);
-
-/// A pool of its own for each run, in the cluster of all.
-struct ClusterBed {
-    config: Config,
-    client: Client,
-    system: String,
-    pool: String,
-}
-
-impl ClusterBed {
-    async fn new(cluster: &'static Cluster) -> Self {
-        let number = BEDS.fetch_add(1, Ordering::SeqCst);
-        let config = config(cluster).await;
-        let bed = Self {
-            client: Client::try_from(config.clone()).unwrap(),
-            config,
-            system: format!("kit{number}"),
-            pool: format!("kit{number}"),
-        };
-        // A stranger with the very name that our first node will have.
-        let name = format!("{}-0000000001", bed.pool);
-        let body = json!({"metadata": {"name": name}}).to_string();
-        let request =
-            Request::post("/api/v1/namespaces").header("content-type", "application/json");
-        let made = bed
-            .client
-            .request::<Value>(request.body(body.into_bytes()).unwrap());
-        made.await.unwrap();
-        bed
-    }
-}
-
-#[async_trait]
-impl Bed for ClusterBed {
-    async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
-        let connect = Through {
-            config: self.config.clone(),
-            between: Arc::new(FaultsBetween(faults.clone())),
-        };
-        let label = "type: namespace, cpu: 2";
-        let options = options_named(&self.system, "kubernetes", &self.pool, "small", label);
-        Box::new(driver_through(options, connect))
-    }
-
-    fn setup(&self) -> Setup {
-        Setup {
-            owner: owner(&self.system),
-            pool: self.pool.as_str().into(),
-            label: "small".into(),
-            image: BootImage::Cloud,
-            upload: None,
-        }
-    }
-
-    async fn exists(&self) -> BTreeSet<String> {
-        let request = Request::get("/api/v1/namespaces").body(Vec::new()).unwrap();
-        let list: Value = self.client.request(request).await.unwrap();
-        let beginning = format!("{}-", self.pool);
-        let items = list["items"].as_array().unwrap().iter();
-        items
-            .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
-            .filter(|name| name.starts_with(&beginning))
-            .collect()
-    }
-
-    /// Clusters do not keep sums.
-    async fn used(&self) -> Resources {
-        Resources::default()
-    }
-
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    async fn wait(&self, time: Duration) {
-        tokio::time::sleep(time.min(Duration::from_millis(20))).await;
-    }
-}
-
-/// Lets the kit strike at each call.
-struct FaultsBetween(Faults);
-
-#[async_trait]
-impl Between for FaultsBetween {
-    async fn call(&self, request: Request<Body>, cluster: &Client) -> Answer {
-        let name = format!("{} {}", request.method(), request.uri().path());
-        match self.0.call(&name, pass(request, cluster)).await {
-            Ok(answer) => answer,
-            Err(Injected::Lost) => Err("the connection broke".into()),
-            Err(Injected::Refused(class)) => say(class),
-        }
-    }
-}
-
-/// How clusters tell an error of a class.
-pub(crate) fn say(class: ErrorClass) -> Answer {
-    match class {
-        ErrorClass::Retry => refusal(429, "TooManyRequests", "try again"),
-        ErrorClass::Failed => refusal(500, "InternalError", "Internal error occurred"),
-        ErrorClass::Quota => refusal(403, "Forbidden", "exceeded quota: q"),
-        ErrorClass::Capacity => refusal(
-            500,
-            "InternalError",
-            "etcdserver: mvcc: database space exceeded",
-        ),
-        ErrorClass::Permanent => refusal(422, "Invalid", "it is invalid"),
-        ErrorClass::Credentials => refusal(403, "Forbidden", "you may not"),
-    }
-}
+use crate::bed::survive;
+use crate::common::cluster;
+use crate::service::config;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_survives_faults_of_every_kind() {
     let Some(cluster) = cluster() else { return };
-    let suite = Suite {
-        nodes: 1,
-        // Each run takes the cluster five seconds. The emulation sees them all.
-        singles: 83,
-        step_limit: Duration::from_secs(2),
-        ..Suite::default()
-    };
-    match explore(suite, || ClusterBed::new(cluster)).await {
-        Ok(report) => {
-            eprintln!("{} runs, {} points", report.runs, report.points);
-            assert!(report.runs > 10);
-        }
-        Err(failure) => panic!("{failure}: {}", failure.violation),
-    }
+    let label = "type: namespace, cpu: 2";
+    let report = survive(cluster, config(cluster).await, 83, "kubernetes", label).await;
+    assert!(report.runs > 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_behind_a_tunnel_survives_faults_of_every_kind() {
+    let Some(cluster) = cluster() else { return };
+    let label = format!(
+        "type: pod, image: '{}', ssh: {{expose: forward}}",
+        cluster.image()
+    );
+    let report = survive(cluster, config(cluster).await, 199, "kubernetes", &label).await;
+    assert!(report.runs > 4);
 }

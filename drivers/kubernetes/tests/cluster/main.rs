@@ -7,6 +7,8 @@
     clippy::print_stderr
 )]
 
+#[path = "../shared/bed.rs"]
+mod bed;
 #[path = "../shared/caller.rs"]
 mod caller;
 mod common;
@@ -14,7 +16,7 @@ mod console;
 mod kit;
 mod life;
 mod names;
-mod openshift_emulated;
+#[path = "../shared/service.rs"]
 mod service;
 mod share;
 mod ssh;
