@@ -2,6 +2,7 @@
 //! wants. The complete Zuul has its test where all programs come together.
 
 mod faults;
+mod gone;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

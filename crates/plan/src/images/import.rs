@@ -4,7 +4,7 @@ use nodeyard_model::Timestamp;
 
 use super::Judge;
 use super::market::{Choice, Market, Wanted, choose};
-use super::picture::{ImagePolicy, Imports, Services};
+use super::picture::{Build, ImagePolicy, Imports, Services};
 use super::verdict::{Action, BuildVerdict, ImportReport, ImportVerdict, Plan, Wait};
 
 pub(super) fn judge(judge: &Judge<'_>, policy: &ImagePolicy, imports: &Imports, plan: &mut Plan) {
@@ -25,7 +25,10 @@ pub(super) fn judge(judge: &Judge<'_>, policy: &ImagePolicy, imports: &Imports, 
             formats: formats.clone(),
         }),
         ImportVerdict::Waits { wait, .. } => plan.waits(wait),
-        ImportVerdict::Asks | ImportVerdict::UpToDate { .. } | ImportVerdict::Nothing => {}
+        ImportVerdict::Asks
+        | ImportVerdict::Nothing
+        | ImportVerdict::UnderWay { .. }
+        | ImportVerdict::UpToDate { .. } => {}
     }
     plan.explanation.build = BuildVerdict::Imported(Box::new(report));
 }
@@ -46,6 +49,23 @@ fn request(judge: &Judge<'_>) -> Option<Timestamp> {
         .request
         .filter(|_| judge.picture.served_request().is_none());
     open.map(|request| request.made)
+}
+
+/// What is known of Zuul's builds while one is being fetched.
+pub(super) fn report_under_way(
+    judge: &Judge<'_>,
+    policy: &ImagePolicy,
+    imports: &Imports,
+    fetched: Option<&Build>,
+) -> ImportReport {
+    let nothing_yet = Market::default();
+    let market = judge.picture.market.as_ref().unwrap_or(&nothing_yet);
+    let mut report = report(judge, policy, imports, market);
+    if let Some(zuul) = fetched.and_then(|build| build.zuul.as_ref()) {
+        let zuul_build = zuul.uuid.clone();
+        report.verdict = ImportVerdict::UnderWay { zuul_build };
+    }
+    report
 }
 
 fn report(
