@@ -3,8 +3,15 @@
 //! The decision is [`nodeyard_plan::canary`]'s; this is where its state is kept, one small record for each image. Most
 //! images have none, and launches from an image without a trial write nothing.
 
-use nodeyard_model::{BuildId, ImageName, ImageUpload, ProviderName, Timestamp, UploadKey, layout};
-use nodeyard_plan::canary::{self, CanaryPolicy, CanaryState, Ended};
+use std::collections::HashMap;
+
+use nodeyard_model::{
+    BuildId, BuildState, ImageName, ImageUpload, ProviderName, Timestamp, UploadKey, UploadState,
+    layout,
+};
+use nodeyard_plan::canary::{CanaryPolicy, CanaryState, Ended, Launch, Uploaded};
+use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
+use nodeyard_store::view::View;
 use nodeyard_store::{Result, Tree, TreePath, ext};
 
 use crate::context::Context;
@@ -26,16 +33,45 @@ pub async fn change(
     ext::change_json(tree, &path, change).await
 }
 
+/// The builds of an image that have an upload to whatever provider, the newest first.
+fn uploaded_builds(images: &View<ImageShape>, image: &ImageName) -> Vec<BuildId> {
+    // By when they were built, since uploads of an older one may have taken longer; where nothing is known of the build,
+    // by when it first came to a provider.
+    let mut built: HashMap<BuildId, (BuildState, Timestamp)> = HashMap::new();
+    let mut uploaded: HashMap<BuildId, Timestamp> = HashMap::new();
+    images.for_each(|item| match (&item.id, &*item.value) {
+        (ImageId::Build(key), ImageRecord::Build(build)) if key.image == *image => {
+            built.insert(key.build, (build.state, build.state_time));
+        }
+        (ImageId::Upload(key), ImageRecord::Upload(upload))
+            if key.build.image == *image && upload.state == UploadState::Ready =>
+        {
+            let first = uploaded.entry(key.build.build).or_insert(upload.state_time);
+            *first = upload.state_time.min(*first);
+        }
+        _ => {}
+    });
+    let builds = uploaded.into_iter();
+    let mut builds: Vec<(Timestamp, BuildId)> = builds
+        .filter_map(|(build, first)| match built.get(&build) {
+            Some((BuildState::Ready, since)) => Some((*since, build)),
+            Some(_) => None,
+            None => Some((first, build)),
+        })
+        .collect();
+    builds.sort_unstable_by(|a, b| b.cmp(a));
+    builds.into_iter().map(|(_, build)| build).collect()
+}
+
 impl Context {
     fn canary_policy(&self, image: &ImageName) -> Option<CanaryPolicy> {
         let config = self.config.borrow();
         let canary = config.images.get(image.as_str())?.canary.as_ref()?;
-        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        Some(CanaryPolicy {
-            share: number(canary.share),
-            successes: number(canary.successes),
-            failure_limit: number(canary.failure_limit),
-        })
+        Some(CanaryPolicy::new(
+            canary.share,
+            canary.successes,
+            canary.failure_limit,
+        ))
     }
 
     /// The upload that the next machine of this provider boots from.
@@ -50,10 +86,14 @@ impl Context {
             return Ok(uploads.pop());
         }
         let state = read(&**self.registry.tree(), image).await?;
-        let builds: Vec<BuildId> = uploads.iter().map(|(key, _)| key.build.build).collect();
-        let policy = self.canary_policy(image);
-        let place = canary::choose(&builds, policy.as_ref(), &state, fastrand::f64());
-        Ok(place.and_then(|place| uploads.into_iter().nth(place)))
+        let uploaded = Uploaded {
+            anywhere: &uploaded_builds(&self.images, image),
+            here: &builds(&uploads),
+        };
+        let launches = state.launches(uploaded, self.canary_policy(image).as_ref());
+        let build = launches.map(|launches| launches.pick(fastrand::f64()));
+        let mut uploads = uploads.into_iter();
+        Ok(uploads.find(|(key, _)| Some(key.build.build) == build))
     }
 
     /// A launch from an upload has ended. Failures to write it down are only that.
@@ -62,16 +102,18 @@ impl Context {
         let Some(policy) = self.canary_policy(image) else {
             return;
         };
-        let uploads = ready_uploads(&self.images, image, &key.provider);
-        let others = uploads.iter().filter(|(other, _)| other.build != key.build);
-        let others = others.count();
-        let judged = self.record(image, build, failure, others, &policy).await;
+        let uploaded = Uploaded {
+            anywhere: &uploaded_builds(&self.images, image),
+            here: &builds(&ready_uploads(&self.images, image, &key.provider)),
+        };
+        let launch = Launch { build, failure };
+        let judged = self.record(image, launch, uploaded, &policy).await;
         match judged {
             Ok(Some(Ended::Passed { .. })) => {
                 tracing::info!(%image, %build, "a new build has proved itself; all launches use it");
             }
             Ok(Some(Ended::TakenBack { reason, .. })) => {
-                tracing::error!(%image, %build, reason, "a new build is taken back; launches use the one before it");
+                tracing::error!(%image, %build, reason, "a new build is taken back; launches use an earlier one");
             }
             Ok(None) => {}
             Err(error) => {
@@ -84,28 +126,25 @@ impl Context {
     async fn record(
         &self,
         image: &ImageName,
-        build: BuildId,
-        failure: Option<&str>,
-        others: usize,
+        launch: Launch<'_>,
+        uploaded: Uploaded<'_>,
         policy: &CanaryPolicy,
     ) -> Result<Option<Ended>> {
         let tree = &**self.registry.tree();
         let known = read(tree, image).await?;
-        if known
-            .trials
-            .get(&build)
-            .is_some_and(|trial| trial.ended.is_some())
-        {
+        if known.on_trial(uploaded.anywhere) != Some(launch.build) {
             return Ok(None);
         }
         let now: Timestamp = self.clock.now();
         let state = change(tree, image, |state| {
-            state.record(build, failure, others, policy, now);
+            state.record(launch, uploaded, policy, now);
         })
         .await?;
-        Ok(state
-            .trials
-            .get(&build)
-            .and_then(|trial| trial.ended.clone()))
+        let trial = state.trials.get(&launch.build);
+        Ok(trial.and_then(|trial| trial.ended.clone()))
     }
+}
+
+fn builds(uploads: &[(UploadKey, ImageUpload)]) -> Vec<BuildId> {
+    uploads.iter().map(|(key, _)| key.build.build).collect()
 }

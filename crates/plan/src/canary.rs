@@ -1,13 +1,21 @@
-//! Which upload of an image a launch uses: the newest, unless it is still on trial, was taken back, or somebody says
-//! otherwise.
+//! Which build of an image launches use, and which one they are a test of.
 //!
-//! On trial, a new build serves a share of the launches until enough of them have succeeded; the rest goes on with the
-//! build before it. If too many fail, it is taken back by itself. Both is opt-in. A person can pin an image to a
-//! build, or take the newest one back, with or without a trial.
+//! Without a trial it is the newest, unless that was taken back or a person says otherwise. With one, which is opt-in:
 //!
-//! A build that was taken back is used only where there is nothing else, so that an image never disappears.
+//! - On trial is the newest build that was not taken back, until enough launches from it have succeeded. It serves a
+//!   share of the launches and is the only one that is judged; if too many of them fail, it is taken back by itself.
+//! - The other launches use the build that is trusted most: the newest that has proved itself or, while none has, the
+//!   oldest, which has been in use for the longest time. So a build that is overtaken before its trial has ended never
+//!   serves more than its share.
+//!
+//! A build that was taken back is used only where there is nothing else, so that an image never disappears. A person can
+//! pin an image to a build, or take the newest one back, with or without a trial.
+//!
+//! [`CanaryState::launches`] is the one place where this is decided: launchers act on it, retention keeps what it
+//! names, and people are told it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nodeyard_model::{BuildId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -24,6 +32,18 @@ pub struct CanaryPolicy {
     pub successes: u32,
     /// Failures in a hundred launches above which it is taken back.
     pub failure_limit: u32,
+}
+
+impl CanaryPolicy {
+    /// From the numbers of a configuration.
+    pub fn new(share: u64, successes: u64, failure_limit: u64) -> Self {
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            share: number(share),
+            successes: number(successes),
+            failure_limit: number(failure_limit),
+        }
+    }
 }
 
 /// What is known of an image's builds, and kept.
@@ -48,42 +68,186 @@ pub struct Trial {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
-    Passed { at: Timestamp },
-    TakenBack { at: Timestamp, reason: String },
+    Passed {
+        at: Timestamp,
+    },
+    TakenBack {
+        at: Timestamp,
+        reason: String,
+        /// When it had proved itself before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        passed: Option<Timestamp>,
+    },
+}
+
+/// The builds of an image that have an upload, the newest first.
+#[derive(Debug, Clone, Copy)]
+pub struct Uploaded<'b> {
+    /// To whatever provider.
+    pub anywhere: &'b [BuildId],
+    /// To the provider in question.
+    pub here: &'b [BuildId],
+}
+
+/// Which builds the launches of a provider use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Launches {
+    pub build: BuildId,
+    pub why: WhyUsed,
+    /// The build that some of them use instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Share>,
+    /// The build that a person wants to be used, and that has no upload here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<BuildId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Share {
+    pub build: BuildId,
+    /// In a hundred launches.
+    pub share: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhyUsed {
+    Pinned,
+    Newest,
+    /// All that are newer were taken back.
+    NotTakenBack,
+    /// It has proved itself, and none that is newer has.
+    Proven,
+    /// None has proved itself.
+    Oldest,
+    /// All were taken back.
+    NothingElse,
+}
+
+/// A launch that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'l> {
+    pub build: BuildId,
+    /// Why it failed, if it did.
+    pub failure: Option<&'l str>,
 }
 
 impl CanaryState {
-    fn is_taken_back(&self, build: BuildId) -> bool {
-        let ended = self
-            .trials
-            .get(&build)
-            .and_then(|trial| trial.ended.as_ref());
-        matches!(ended, Some(Ended::TakenBack { .. }))
+    fn ended(&self, build: BuildId) -> Option<&Ended> {
+        self.trials.get(&build)?.ended.as_ref()
+    }
+
+    pub fn is_taken_back(&self, build: BuildId) -> bool {
+        matches!(self.ended(build), Some(Ended::TakenBack { .. }))
     }
 
     fn has_passed(&self, build: BuildId) -> bool {
-        let ended = self
-            .trials
-            .get(&build)
-            .and_then(|trial| trial.ended.as_ref());
-        matches!(ended, Some(Ended::Passed { .. }))
+        match self.ended(build) {
+            Some(Ended::Passed { .. }) => true,
+            Some(Ended::TakenBack { passed, .. }) => passed.is_some(),
+            None => false,
+        }
     }
 
-    /// A launch from a build has ended. Returns how its trial has ended, if that is now.
+    /// The build that launches are a test of. `anywhere` are those that have an upload, the newest first.
+    pub fn on_trial(&self, anywhere: &[BuildId]) -> Option<BuildId> {
+        let mut usable = anywhere.iter().copied();
+        let newest = usable.find(|build| !self.is_taken_back(*build))?;
+        (!self.has_passed(newest)).then_some(newest)
+    }
+
+    /// Which builds the launches of a provider use; none if it has no upload.
+    pub fn launches(
+        &self,
+        uploaded: Uploaded<'_>,
+        policy: Option<&CanaryPolicy>,
+    ) -> Option<Launches> {
+        let pinned = self.pinned;
+        if let Some(pinned) = pinned.filter(|pinned| uploaded.here.contains(pinned)) {
+            return Some(Launches {
+                build: pinned,
+                why: WhyUsed::Pinned,
+                trial: None,
+                missing: None,
+            });
+        }
+        let missing = pinned;
+        let launches = self.by_merit(uploaded, policy)?;
+        Some(Launches {
+            missing,
+            ..launches
+        })
+    }
+
+    /// Which builds they would use if nothing was pinned.
+    pub fn by_merit(
+        &self,
+        uploaded: Uploaded<'_>,
+        policy: Option<&CanaryPolicy>,
+    ) -> Option<Launches> {
+        let Uploaded { anywhere, here } = uploaded;
+        let usable = here.iter().copied();
+        let usable: Vec<BuildId> = usable.filter(|build| !self.is_taken_back(*build)).collect();
+        let newest = usable.first().copied();
+        let build = match (newest, policy) {
+            (None, _) => self.most_trusted(here)?,
+            (Some(newest), None) => newest,
+            (Some(_), Some(_)) => self.most_trusted(&usable)?,
+        };
+        let why = if newest.is_none() {
+            WhyUsed::NothingElse
+        } else if here.first() == Some(&build) {
+            WhyUsed::Newest
+        } else if newest == Some(build) {
+            WhyUsed::NotTakenBack
+        } else if self.has_passed(build) {
+            WhyUsed::Proven
+        } else {
+            WhyUsed::Oldest
+        };
+        let trial = policy.and_then(|policy| {
+            let tried = self.on_trial(anywhere)?;
+            let share = policy.share;
+            let is_here = tried != build && usable.contains(&tried);
+            is_here.then_some(Share {
+                build: tried,
+                share,
+            })
+        });
+        Some(Launches {
+            build,
+            why,
+            trial,
+            missing: None,
+        })
+    }
+
+    /// The newest that has proved itself, or else the oldest.
+    fn most_trusted(&self, newest_first: &[BuildId]) -> Option<BuildId> {
+        let mut builds = newest_first.iter();
+        let proven = builds.find(|build| self.has_passed(**build));
+        proven.or(newest_first.last()).copied()
+    }
+
+    /// A launch has ended. Returns how the trial of its build has ended, if that is now.
     ///
-    /// `others` are the other builds that could be used: without one there is nothing to go back to.
+    /// Only the build on trial is judged, and it is taken back only if its provider has another to go back to.
     pub fn record(
         &mut self,
-        build: BuildId,
-        failure: Option<&str>,
-        others: usize,
+        launch: Launch<'_>,
+        uploaded: Uploaded<'_>,
         policy: &CanaryPolicy,
         now: Timestamp,
     ) -> Option<&Ended> {
-        let trial = self.trials.entry(build).or_default();
-        if trial.ended.is_some() {
+        let Launch { build, failure } = launch;
+        if self.on_trial(uploaded.anywhere) != Some(build) {
             return None;
         }
+        let mut here = uploaded.here.iter();
+        let has_other = here.any(|other| *other != build && !self.is_taken_back(*other));
+        let trial = self.trials.entry(build).or_default();
         match failure {
             None => trial.succeeded = trial.succeeded.saturating_add(1),
             Some(_) => trial.failed = trial.failed.saturating_add(1),
@@ -93,13 +257,12 @@ impl CanaryState {
         } = *trial;
         let (failed_wide, all) = (u64::from(failed), u64::from(failed) + u64::from(succeeded));
         let too_many = failed_wide * 100 > u64::from(policy.failure_limit) * all;
-        if failed >= FEWEST_FAILURES && too_many && others > 0 {
+        if failed >= FEWEST_FAILURES && too_many && has_other {
+            let failure = failure.unwrap_or("another reason");
             trial.ended = Some(Ended::TakenBack {
                 at: now,
-                reason: format!(
-                    "{failed} of {all} launches failed, the last one with: {}",
-                    failure.unwrap_or("another reason")
-                ),
+                reason: format!("{failed} of {all} launches failed, the last one with: {failure}"),
+                passed: None,
             });
         } else if succeeded >= policy.successes {
             trial.ended = Some(Ended::Passed { at: now });
@@ -109,17 +272,30 @@ impl CanaryState {
 
     /// A person takes a build back.
     pub fn take_back(&mut self, build: BuildId, reason: &str, now: Timestamp) {
-        self.trials.entry(build).or_default().ended = Some(Ended::TakenBack {
+        let trial = self.trials.entry(build).or_default();
+        let passed = match trial.ended {
+            Some(Ended::Passed { at }) => Some(at),
+            Some(Ended::TakenBack { passed, .. }) => passed,
+            None => None,
+        };
+        trial.ended = Some(Ended::TakenBack {
             at: now,
             reason: reason.to_owned(),
+            passed,
         });
     }
 
-    /// Forgets what a person has said, and that builds were taken back.
+    /// Forgets what a person has said, and that builds were taken back: those that had proved themselves have, the
+    /// others are tried anew.
     pub fn unpin(&mut self) {
         self.pinned = None;
-        let taken_back = |trial: &Trial| matches!(trial.ended, Some(Ended::TakenBack { .. }));
-        self.trials.retain(|_, trial| !taken_back(trial));
+        self.trials.retain(|_, trial| match trial.ended {
+            Some(Ended::TakenBack { passed, .. }) => {
+                trial.ended = passed.map(|at| Ended::Passed { at });
+                passed.is_some()
+            }
+            Some(Ended::Passed { .. }) | None => true,
+        });
     }
 
     /// Forgets a build that is gone.
@@ -129,133 +305,43 @@ impl CanaryState {
     }
 }
 
-/// The place of the build to use among `newest_first`, which are the builds that have an upload. `dice` is at least 0
-/// and less than 1.
-pub fn choose(
-    newest_first: &[BuildId],
-    policy: Option<&CanaryPolicy>,
-    state: &CanaryState,
-    dice: f64,
-) -> Option<usize> {
-    if let Some(pinned) = state.pinned
-        && let Some(place) = newest_first.iter().position(|build| *build == pinned)
-    {
-        return Some(place);
+impl Launches {
+    /// The build that one launch uses. `dice` is at least 0 and less than 1.
+    pub fn pick(&self, dice: f64) -> BuildId {
+        match self.trial {
+            Some(Share { build, share }) if dice * 100.0 < f64::from(share) => build,
+            _ => self.build,
+        }
     }
-    let mut usable = newest_first
-        .iter()
-        .enumerate()
-        .filter(|(_, build)| !state.is_taken_back(**build));
-    let Some((newest, build)) = usable.next() else {
-        return (!newest_first.is_empty()).then_some(0);
-    };
-    let Some(policy) = policy.filter(|_| !state.has_passed(*build)) else {
-        return Some(newest);
-    };
-    // A build that was never tried is as good as one that has passed when it is the older one.
-    let before = usable.find(|(_, other)| *other != build);
-    match before {
-        Some((before, _)) if dice * 100.0 >= f64::from(policy.share) => Some(before),
-        _ => Some(newest),
+}
+
+/// As in "launches use …".
+impl fmt::Display for Launches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let build = self.build;
+        write!(f, "{build}")?;
+        f.write_str(match self.why {
+            WhyUsed::Pinned => ", which the image is pinned to",
+            WhyUsed::Newest => ", the newest",
+            WhyUsed::NotTakenBack => ", the newest that was not taken back",
+            WhyUsed::Proven => ", the newest that has proved itself",
+            WhyUsed::Oldest => ", the oldest, since none has proved itself",
+            WhyUsed::NothingElse => {
+                ", although it was taken back, since there is nothing else; a new build would help"
+            }
+        })?;
+        if let Some(Share { build, share }) = self.trial {
+            write!(f, "; {share} in a hundred try {build}")?;
+        }
+        if let Some(missing) = self.missing {
+            write!(
+                f,
+                "; {missing}, which the image is pinned to, has no upload there"
+            )?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const POLICY: CanaryPolicy = CanaryPolicy {
-        share: 25,
-        successes: 3,
-        failure_limit: 20,
-    };
-
-    fn id(number: u128) -> BuildId {
-        BuildId::from_u128(number)
-    }
-
-    fn now() -> Timestamp {
-        Timestamp::from_secs(1000.0).unwrap()
-    }
-
-    fn choose_at(state: &CanaryState, dice: f64) -> Option<usize> {
-        choose(&[id(3), id(2), id(1)], Some(&POLICY), state, dice)
-    }
-
-    #[test]
-    fn a_new_build_gets_its_share_until_it_has_passed() {
-        let mut state = CanaryState::default();
-        assert_eq!(choose_at(&state, 0.24), Some(0));
-        assert_eq!(choose_at(&state, 0.25), Some(1));
-        assert_eq!(choose(&[id(3)], Some(&POLICY), &state, 0.99), Some(0));
-        assert_eq!(choose(&[id(3), id(2)], None, &state, 0.99), Some(0));
-        assert_eq!(choose(&[], Some(&POLICY), &state, 0.0), None);
-        for _ in 0..2 {
-            assert_eq!(state.record(id(3), None, 1, &POLICY, now()), None);
-        }
-        let ended = state.record(id(3), None, 1, &POLICY, now());
-        assert!(matches!(ended, Some(Ended::Passed { .. })));
-        assert_eq!(choose_at(&state, 0.99), Some(0));
-    }
-
-    #[test]
-    fn a_build_that_fails_is_taken_back_by_itself_and_stays_so() {
-        let mut state = CanaryState::default();
-        assert_eq!(state.record(id(3), Some("no ssh"), 1, &POLICY, now()), None);
-        let ended = state
-            .record(id(3), Some("no ssh"), 1, &POLICY, now())
-            .cloned();
-        let Some(Ended::TakenBack { reason, .. }) = ended else {
-            panic!("{ended:?}");
-        };
-        assert!(
-            reason.contains("2 of 2") && reason.contains("no ssh"),
-            "{reason}"
-        );
-        assert_eq!(choose_at(&state, 0.0), Some(1));
-        for _ in 0..9 {
-            state.record(id(3), None, 1, &POLICY, now());
-        }
-        assert_eq!(choose_at(&state, 0.0), Some(1));
-        // It is still better than nothing, and where there is nothing else it is not even taken back.
-        assert_eq!(choose(&[id(3)], Some(&POLICY), &state, 0.5), Some(0));
-        let mut alone = CanaryState::default();
-        for _ in 0..9 {
-            assert_eq!(alone.record(id(3), Some("x"), 0, &POLICY, now()), None);
-        }
-    }
-
-    #[test]
-    fn a_person_decides() {
-        let mut state = CanaryState {
-            pinned: Some(id(1)),
-            ..CanaryState::default()
-        };
-        assert_eq!(choose_at(&state, 0.0), Some(2));
-        state.pinned = Some(id(9));
-        assert_eq!(choose_at(&state, 0.0), Some(0));
-        state.take_back(id(3), "somebody said so", now());
-        assert_eq!(choose(&[id(3), id(2)], None, &state, 0.0), Some(1));
-        state.unpin();
-        assert_eq!(choose(&[id(3), id(2)], None, &state, 0.0), Some(0));
-    }
-
-    proptest! {
-        #[test]
-        fn an_image_with_an_upload_never_disappears(
-            builds in 1u128..5, taken_back in proptest::collection::vec(0u128..5, 0..5),
-            pinned in proptest::option::of(0u128..7), dice in 0.0..1.0, tried in any::<bool>(),
-        ) {
-            let newest_first: Vec<BuildId> = (0..builds).rev().map(id).collect();
-            let mut state = CanaryState { pinned: pinned.map(id), ..CanaryState::default() };
-            for build in taken_back {
-                state.take_back(id(build), "x", now());
-            }
-            let policy = tried.then_some(&POLICY);
-            let place = choose(&newest_first, policy, &state, dice);
-            prop_assert!(place.is_some_and(|place| place < newest_first.len()));
-        }
-    }
-}
+mod tests;

@@ -8,8 +8,10 @@
 //! The order in which things go is upload, build, files. What holds it together:
 //!
 //! - The newest `retention` ready builds are kept, and for each provider as many of the newest ready uploads,
-//!   whatever their builds: while new uploads fail, the old ones stay. So the upload that nodes boot from is
-//!   removed only when somebody says so, or when no provider of the configuration takes the image any more.
+//!   whatever their builds: while new uploads fail, the old ones stay. What was taken back is not counted, and goes
+//!   unless it is the newest. Kept beside them is what is pinned, and what launches use ([`Picture::launches`]): as
+//!   long as a build is on trial, the one that it may have to be replaced by is there. So the upload that nodes boot
+//!   from is removed only when somebody says so, or when no provider of the configuration takes the image any more.
 //! - Records of a provider that the configuration does not have are never touched. They pin their build.
 //! - A build is begun only when no other is under way, and one that lost its steward is settled first.
 
@@ -33,8 +35,9 @@ pub use picture::{
     Takes, Upload, UploadRef,
 };
 pub use verdict::{
-    Action, BuildReport, BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, Plan,
-    ProviderReport, RemovalReason, UploadReport, UploadVerdict, Wait, WhyBuild, WhyPaused,
+    Action, BuildReport, BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, OnTrial,
+    Plan, ProviderReport, RemovalReason, UploadReport, UploadVerdict, Wait, WhyBuild, WhyKept,
+    WhyPaused,
 };
 
 /// How long to wait where only time helps.
@@ -70,10 +73,17 @@ pub fn decide(picture: &Picture, pace: &Pace, now: Timestamp) -> Plan {
     let judge = Judge::new(picture, pace, now);
     let mut plan = Plan::new(picture.image.clone());
     plan.explanation.canary = picture.canary.clone();
+    plan.explanation.on_trial = on_trial(picture);
     build::judge(&judge, &mut plan);
     upload::judge(&judge, &mut plan);
     remove::judge(&judge, &mut plan);
     plan
+}
+
+fn on_trial(picture: &Picture) -> Option<OnTrial> {
+    let successes = picture.policy.as_ref()?.canary?.successes;
+    let build = picture.canary.on_trial(&picture.uploaded_builds())?;
+    Some(OnTrial { build, successes })
 }
 
 /// The picture, and what all parts of the judgement need to know of it.

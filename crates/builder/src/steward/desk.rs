@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::{Came, Context, now};
 use super::error::Error;
-use super::notes::Notes;
 use super::orphans::Sightings;
 use super::picture;
 use states::States;
@@ -55,7 +54,7 @@ pub(super) struct Desk {
 /// What a task has to tell when it ends.
 enum Report {
     /// None if the store did not answer.
-    Looked(ImageName, Option<Plan>),
+    Looked(ImageName, Option<Box<Plan>>),
     Worked(ImageName, Action, nodeyard_store::Result<Came>),
     /// All images there are, and what is left on workers without a record.
     Surveyed(Option<BTreeSet<ImageName>>, Option<Sightings>),
@@ -191,7 +190,7 @@ impl Desk {
                     let error = error as &dyn std::error::Error;
                     tracing::debug!(%image, error, "the image cannot be looked at now");
                 });
-                Report::Looked(image, plan.ok())
+                Report::Looked(image, plan.ok().map(Box::new))
             });
         }
     }
@@ -201,7 +200,7 @@ impl Desk {
             Report::Looked(image, plan) => {
                 self.looking.remove(&image);
                 match plan {
-                    Some(plan) => self.start(&image, plan),
+                    Some(plan) => self.start(&image, *plan),
                     None => self.look_in(image, self.ctx.timing.retry),
                 }
             }
@@ -299,7 +298,7 @@ async fn look(ctx: &Context, image: &ImageName) -> nodeyard_store::Result<Plan> 
     }
     let nothing_left = picture.policy.is_none() && picture.builds.is_empty();
     if nothing_left && !picture.building {
-        Notes::remove(&**ctx.registry.tree(), image).await?;
+        ctx.forget_image(image).await?;
     }
     Ok(plan)
 }

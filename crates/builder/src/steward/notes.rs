@@ -32,6 +32,9 @@ pub struct BuildNotes {
     /// Where it was fetched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
+    /// The build is gone. Where it came from is kept as long as nodes that booted from it are there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
 }
 
 /// As it is stored: keys of a JSON object are texts, and a subject is more than that.
@@ -100,9 +103,21 @@ impl Notes {
             .insert(subject, Setback { failures, ..latest });
     }
 
-    /// What is known of a build that is gone.
-    pub(super) fn forget_build(&mut self, build: BuildId) {
-        self.builds.remove(&build);
+    /// Forgets a build that is gone, but for where it came from if it is `in_use`; and those that went before it and are
+    /// not in use any more.
+    pub(super) fn forget_build(&mut self, build: BuildId, in_use: &BTreeSet<BuildId>) {
+        if let Some(known) = self.builds.remove(&build)
+            && known.provenance.is_some()
+        {
+            let gone = BuildNotes {
+                provenance: known.provenance,
+                gone: true,
+                ..BuildNotes::default()
+            };
+            self.builds.insert(build, gone);
+        }
+        self.builds
+            .retain(|id, known| !known.gone || in_use.contains(id));
         self.setbacks.retain(|subject, _| match subject {
             Subject::Build | Subject::Upload { .. } => true,
             Subject::RemoveUpload(upload) => upload.build != build,

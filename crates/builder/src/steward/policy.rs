@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use nodeyard_config::{Config, Image, ImageSource, Provider, ZuulImage};
 use nodeyard_image::Format;
 use nodeyard_model::{ImageName, ProviderName};
+use nodeyard_plan::canary::CanaryPolicy;
 use nodeyard_plan::images::{ImagePolicy, Imports, Origin, Takes};
 
 /// What a cloud takes if nothing says otherwise. A worker that knows better converts.
@@ -30,6 +31,10 @@ pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
         keep_formats: set(&image.keep_formats),
         delete_after_upload: image.delete_after_upload,
         retention: image.retention,
+        canary: image
+            .canary
+            .as_ref()
+            .map(|canary| CanaryPolicy::new(canary.share, canary.successes, canary.failure_limit)),
     })
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildState, ImageName, UploadKey, UploadState, layout};
+use nodeyard_model::layout::{self, Place};
+use nodeyard_model::{BuildId, BuildState, ImageName, UploadKey, UploadState};
 use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{Action, Picture, Subject, UploadRef};
-use nodeyard_store::registry::{Attempt, Patience};
+use nodeyard_store::registry::{Attempt, Patience, Registry};
 use nodeyard_store::{Result, TreePath, ext};
 
 use super::calls::Answer;
@@ -104,7 +105,8 @@ impl Context {
                     tracing::info!(%image, %build, "build is deleted");
                     images.delete_build(&key).await?;
                     let tree = &**self.registry.tree();
-                    Notes::change(tree, image, |notes| notes.forget_build(build)).await?;
+                    let in_use = booted_builds(&self.registry, image).await?;
+                    Notes::change(tree, image, |notes| notes.forget_build(build, &in_use)).await?;
                     let canary = TreePath::new(layout::image_canary(image))?;
                     ext::change_json(tree, &canary, |state: &mut CanaryState| {
                         state.forget(build);
@@ -189,12 +191,37 @@ impl Context {
         gone(self.call(&function, job, self.timing.call).await)
     }
 
+    /// Forgets an image that there is nothing left of, unless nodes are.
+    pub(super) async fn forget_image(&self, image: &ImageName) -> Result<()> {
+        let tree = &**self.registry.tree();
+        let notes = Notes::read(tree, image).await?;
+        let gone = notes.builds.iter().filter(|(_, known)| known.gone);
+        let gone: BTreeSet<BuildId> = gone.map(|(build, _)| *build).collect();
+        if !gone.is_empty() && !gone.is_disjoint(&booted_builds(&self.registry, image).await?) {
+            return Ok(());
+        }
+        Notes::remove(tree, image).await
+    }
+
     async fn has_uploads(&self, image: &ImageName, build: BuildId) -> Result<bool> {
         let functions = self.directory.latest().borrow().clone();
         let picture = self.draw(image, &functions).await?;
         let build = picture.builds.get(&build);
         Ok(build.is_some_and(|build| !build.uploads.is_empty() || build.unreadable > 0))
     }
+}
+
+/// The builds of an image that nodes have booted from, as their records say.
+async fn booted_builds(registry: &Registry, image: &ImageName) -> Result<BTreeSet<BuildId>> {
+    let nodes = registry.nodes().list().await?;
+    let uploads = nodes.iter().filter_map(|(_, node)| {
+        let upload = node.value.image_id.as_deref()?;
+        match Place::parse(upload)? {
+            Place::Upload(key) if key.build.image == *image => Some(key.build.build),
+            _ => None,
+        }
+    });
+    Ok(uploads.collect())
 }
 
 fn unlock_build(build: BuildId) -> impl FnOnce(&mut Picture) {

@@ -2,6 +2,7 @@
 //! wants. The complete Zuul has its test where all programs come together.
 
 mod faults;
+mod gone;
 mod killed;
 mod several;
 

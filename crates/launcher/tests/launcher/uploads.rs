@@ -211,3 +211,40 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     assert!(after > before);
     launcher.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_build_that_others_fall_back_on_is_not_judged() {
+    logs();
+    let store = Store::embedded();
+    let mut simulate = simulate();
+    simulate.images = ["new"].map(str::to_owned).into();
+    let cloud = FakeCloud::new(simulate);
+    let config = CONFIG
+        .replace("min-ready: 1", "min-ready: 0")
+        .replace("username: unused", "canary: {share: 20, successes: 1000}");
+    let drivers = Arc::clone(&cloud) as _;
+    let launcher = Running::start_on(store.session().await, drivers, &config, quick()).await;
+    let zuul = Zuul::new(store.session().await);
+    let image = ImageName::new("debian").unwrap();
+    let new = cloud.image_id("new").await;
+    let builds = ["1", "2"].map(|digit| digit.repeat(32));
+    let ready = UploadState::Ready;
+    upload_of(&builds[0], &zuul, PROVIDER, 1.0, ready, "no such image").await;
+    upload_of(&builds[1], &zuul, PROVIDER, 2.0, ready, &new).await;
+
+    // Most launches use the old one, and fail.
+    let tried = builds[1].parse().unwrap();
+    let state = eventually("the new one has served", || async {
+        let id = zuul.submit(&["small"]).await;
+        zuul.done(id).await;
+        let state = canary::read(&**zuul.registry.tree(), &image).await.unwrap();
+        let trial = state.trials.get(&tried);
+        trial
+            .is_some_and(|trial| trial.succeeded >= 2)
+            .then_some(state)
+    })
+    .await;
+    assert_eq!(state.trials.keys().collect::<Vec<_>>(), [&tried]);
+    assert_eq!(state.trials[&tried].failed, 0);
+    launcher.stop().await;
+}

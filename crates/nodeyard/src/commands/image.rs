@@ -165,9 +165,9 @@ async fn on_store(
         }
         StoreCommand::Pause { image } => images::pause(registry, &image).await,
         StoreCommand::Unpause { image } => images::unpause(registry, &image).await,
-        StoreCommand::Pin { build } => trial::pin(registry, &build).await,
-        StoreCommand::Unpin { image } => trial::unpin(registry, &image).await,
-        StoreCommand::Rollback { image } => trial::roll_back(registry, &image).await,
+        StoreCommand::Pin { build } => trial::pin(registry, context, &build).await,
+        StoreCommand::Unpin { image } => trial::unpin(registry, context, &image).await,
+        StoreCommand::Rollback { image } => trial::roll_back(registry, context, &image).await,
         StoreCommand::Delete { build } => images::delete_build(registry, &build).await,
         StoreCommand::DeleteUpload(args) => images::delete_upload(registry, args).await,
         StoreCommand::Export { path } => image_data::export(registry, &path).await,

@@ -103,13 +103,23 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
     let why = || image(&bed, &["why", "tiny"]).succeeded().out;
     let taken_back = format!("build {} was taken back", id(&second));
 
-    image(&bed, &["rollback", "tiny"]).succeeded();
+    // Each of them says what is used from now on.
+    let says = |args: &[&str], build: &str, why: &str| {
+        let said = image(&bed, args).succeeded().out;
+        let expected = format!("launches in somewhere use {}, {why}\n", id(build));
+        assert_eq!(said, expected);
+    };
+    let rolled_back = "the newest that was not taken back";
+    says(&["rollback", "tiny"], &first, rolled_back);
     assert!(why().contains(&taken_back), "{}", why());
+    let used = format!("launches there use {}, {rolled_back}", id(&first));
+    assert!(why().contains(&used), "{}", why());
     image(&bed, &["rollback", "tiny"]).failed("no earlier build");
-    image(&bed, &["unpin", "tiny"]).succeeded();
+    says(&["unpin", "tiny"], &second, "the newest");
     assert!(!why().contains("taken back"), "{}", why());
+    image(&bed, &["unpin", "tyni"]).failed("there is no image tyni");
 
-    image(&bed, &["pin", &first]).succeeded();
+    says(&["pin", &first], &first, "which the image is pinned to");
     let pinned = format!("pinned to build {}", id(&first));
     assert!(why().contains(&pinned), "{}", why());
     // It would change nothing, and say that it did.

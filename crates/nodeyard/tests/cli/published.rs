@@ -93,6 +93,37 @@ fn pair(publication: &str, outcome: &str) -> (String, String) {
 }
 
 #[test]
+fn a_cloud_that_does_not_answer_does_not_hide_the_others() {
+    let cloud = Cloud::start();
+    cloud.publish("b1", &[]).succeeded();
+    let away = "
+providers:
+  - name: away
+    driver: openstack
+    cloud: nowhere
+    cloud-images: [{name: newest, image-filters: [{name: tag, values: [ci]}]}]
+    pools: [{name: main, labels: [{name: small, cloud-image: newest, min-ram: 1}]}]
+";
+    cloud
+        .bed
+        .write("nodepool.yaml", CONFIG.replace("\nproviders:\n", away));
+    let found = cloud.image(&["candidates"]).failed("away").json();
+    let of = |provider: &str| {
+        let mut entries = found.as_array().unwrap().iter();
+        entries.find(|entry| entry["provider"] == provider).unwrap()
+    };
+    assert!(of("away")["error"].is_string(), "{found:#}");
+    assert_eq!(of("away")["reason"], Value::Null);
+    assert!(of("cloud")["chosen"].is_string(), "{found:#}");
+    assert_eq!(of("cloud")["error"], Value::Null);
+    let table = cloud
+        .bed
+        .run(["-c", "nodepool.yaml", "image", "candidates"]);
+    let table = table.failed("away").out;
+    assert!(table.contains("wins: the newest"), "{table}");
+}
+
+#[test]
 fn a_job_publishes_and_the_filter_finds_the_newest() {
     let cloud = Cloud::start();
     cloud

@@ -59,10 +59,18 @@ fn verdict<'p>(
 ) -> Result<BuildVerdict, &'p Imports> {
     let picture = judge.picture;
     if picture.building {
-        let since = under_way.and_then(|id| picture.builds.get(&id));
+        let build = under_way.and_then(|id| picture.builds.get(&id));
+        let import = match &policy.origin {
+            Origin::Imported(imports) => {
+                let report = super::import::report_under_way(judge, policy, imports, build);
+                Some(Box::new(report))
+            }
+            Origin::Built { .. } => None,
+        };
         return Ok(BuildVerdict::UnderWay {
             build: under_way,
-            since: since.map(|build| build.since),
+            since: build.map(|build| build.since),
+            import,
         });
     }
     if policy.pause || picture.paused {

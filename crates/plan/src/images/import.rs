@@ -27,7 +27,10 @@ pub(super) fn judge(judge: &Judge<'_>, policy: &ImagePolicy, imports: &Imports, 
             formats: formats.clone(),
         }),
         ImportVerdict::Waits { wait, .. } => plan.waits(wait),
-        ImportVerdict::Asks | ImportVerdict::UpToDate { .. } | ImportVerdict::Nothing => {}
+        ImportVerdict::Asks
+        | ImportVerdict::Nothing
+        | ImportVerdict::UnderWay { .. }
+        | ImportVerdict::UpToDate { .. } => {}
     }
     plan.explanation.build = BuildVerdict::Imported(Box::new(report));
 }
@@ -92,6 +95,23 @@ fn wanted<'p>(
         request: request(picture),
         now,
     }
+}
+
+/// What is known of Zuul's builds while one is being fetched.
+pub(super) fn report_under_way(
+    judge: &Judge<'_>,
+    policy: &ImagePolicy,
+    imports: &Imports,
+    fetched: Option<&Build>,
+) -> ImportReport {
+    let nothing_yet = Market::default();
+    let market = judge.picture.market.as_ref().unwrap_or(&nothing_yet);
+    let mut report = report(judge, policy, imports, market);
+    if let Some(zuul) = fetched.and_then(|build| build.zuul.as_ref()) {
+        let zuul_build = zuul.uuid.clone();
+        report.verdict = ImportVerdict::UnderWay { zuul_build };
+    }
+    report
 }
 
 fn report(

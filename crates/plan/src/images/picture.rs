@@ -11,7 +11,7 @@ use nodeyard_model::{
 use serde::{Deserialize, Serialize};
 
 use super::market::{Market, ZuulBuild};
-use crate::canary::CanaryState;
+use crate::canary::{CanaryPolicy, CanaryState, Launches, Uploaded};
 
 /// One image, as the configuration, the store and the job servers have it at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +46,8 @@ pub struct ImagePolicy {
     pub delete_after_upload: bool,
     /// How many builds are kept, and uploads for each provider.
     pub retention: NonZeroUsize,
+    /// How a new build is tried, if it is.
+    pub canary: Option<CanaryPolicy>,
 }
 
 /// Who decides that a new image is made.
@@ -197,6 +199,69 @@ impl Picture {
             .collect();
         ready.sort_unstable_by(|a, b| b.cmp(a));
         ready.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The ready builds that have an upload to whatever provider, the newest first.
+    pub(super) fn uploaded_builds(&self) -> Vec<BuildId> {
+        let mut builds = self.ready_builds();
+        builds.retain(|id| {
+            let uploads = self.builds.get(id).map(|build| build.uploads.values());
+            let mut uploads = uploads.into_iter().flatten();
+            uploads.any(|upload| upload.state == UploadState::Ready)
+        });
+        builds
+    }
+
+    /// The uploads that machines of a provider can boot from, the newest first.
+    pub(super) fn usable_uploads(&self, provider: &ProviderName) -> Vec<UploadRef> {
+        let builds = self.builds.iter();
+        let ready = builds.filter(|(_, build)| build.state == BuildState::Ready);
+        let mut uploads: Vec<(Timestamp, UploadRef)> = ready
+            .flat_map(|(id, build)| {
+                let uploads = build.uploads_to(provider);
+                let ready = uploads.filter(|(_, upload)| upload.state == UploadState::Ready);
+                ready.map(|(number, upload)| {
+                    let upload_ref = UploadRef {
+                        build: *id,
+                        provider: provider.clone(),
+                        upload: number,
+                    };
+                    (upload.since, upload_ref)
+                })
+            })
+            .collect();
+        uploads.sort_unstable_by(|a, b| b.cmp(a));
+        uploads.into_iter().map(|(_, upload)| upload).collect()
+    }
+
+    /// Which builds the launches of a provider use; none without an upload.
+    pub fn launches(&self, provider: &ProviderName) -> Option<Launches> {
+        self.ask_canary(provider, CanaryState::launches)
+    }
+
+    /// Which builds they would use if nothing was pinned.
+    pub(super) fn launches_by_merit(&self, provider: &ProviderName) -> Option<Launches> {
+        self.ask_canary(provider, CanaryState::by_merit)
+    }
+
+    fn ask_canary(
+        &self,
+        provider: &ProviderName,
+        ask: fn(&CanaryState, Uploaded<'_>, Option<&CanaryPolicy>) -> Option<Launches>,
+    ) -> Option<Launches> {
+        let policy = self.policy.as_ref();
+        let policy = policy.and_then(|policy| policy.canary.as_ref());
+        let mut here: Vec<BuildId> = Vec::new();
+        for upload in self.usable_uploads(provider) {
+            if !here.contains(&upload.build) {
+                here.push(upload.build);
+            }
+        }
+        let uploaded = Uploaded {
+            anywhere: &self.uploaded_builds(),
+            here: &here,
+        };
+        ask(&self.canary, uploaded, policy)
     }
 
     /// The request for a build, if one that was begun later is ready.

@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodeyard_model::{BuildId, BuildState, ProviderName, Timestamp, UploadState};
+use nodeyard_model::{BuildId, BuildState, ProviderName, UploadState};
 
 use super::Judge;
-use super::picture::{Build, ImagePolicy, Services, Subject, Takes, Upload, UploadRef};
-use super::verdict::{Action, BuildReport, Fate, Plan, RemovalReason, UploadReport, Wait};
+use super::picture::{Build, ImagePolicy, Picture, Services, Subject, Takes, Upload, UploadRef};
+use super::verdict::{Action, BuildReport, Fate, Plan, RemovalReason, UploadReport, Wait, WhyKept};
 
-/// The place of what is kept among its like, from 1.
+/// What is kept for its own sake, and why.
 #[derive(Default)]
 struct Kept {
-    of: usize,
-    builds: BTreeMap<BuildId, usize>,
-    uploads: BTreeMap<UploadRef, usize>,
+    builds: BTreeMap<BuildId, Fate>,
+    uploads: BTreeMap<UploadRef, Fate>,
 }
 
 pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
@@ -52,7 +51,9 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
             Fate::UploadsFirst { .. } if has_files(judge, *id, build) => {
                 plan.actions.push(Action::RemoveBuild { build: *id });
             }
-            Fate::Kept { .. } | Fate::Pinned { .. } => drop_files(judge, *id, build, plan),
+            Fate::Kept { .. } | Fate::KeptAnyway { .. } | Fate::Pinned { .. } => {
+                drop_files(judge, *id, build, plan);
+            }
             Fate::Lingers { until } => plan.look_again(*until),
             Fate::Waits { wait, .. } => plan.waits(wait),
             _ => {}
@@ -66,49 +67,79 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
     }
 }
 
-/// The newest ready builds, and for each provider that takes the image the newest ready uploads of ready builds.
 fn kept(judge: &Judge<'_>) -> Kept {
     let picture = judge.picture;
-    let Some(policy) = &picture.policy else {
-        return Kept::default();
-    };
-    let of = policy.retention.get();
-    // One that somebody wants to be used is kept with its uploads, whatever its rank.
-    let is_pinned = |build: &BuildId| picture.canary.pinned == Some(*build);
-    let ready = picture.ready_builds().into_iter().zip(1..);
-    let builds = ready.filter(|(build, rank)| *rank <= of || is_pinned(build));
-    let mut by_provider: BTreeMap<&ProviderName, Vec<(Timestamp, UploadRef)>> = BTreeMap::new();
-    for (id, build) in &picture.builds {
-        if build.state != BuildState::Ready {
+    match &picture.policy {
+        Some(policy) => Kept {
+            builds: kept_builds(picture, policy.retention.get()),
+            uploads: kept_uploads(picture, policy.retention.get()),
+        },
+        None => Kept::default(),
+    }
+}
+
+/// The newest ready builds that were not taken back, and some whatever their place.
+fn kept_builds(picture: &Picture, of: usize) -> BTreeMap<BuildId, Fate> {
+    let mut kept = BTreeMap::new();
+    let ready = picture.ready_builds();
+    let usable = ready.iter().filter(|id| !is_taken_back(picture, **id));
+    for (id, rank) in usable.zip(1..=of) {
+        kept.insert(*id, Fate::Kept { rank, of });
+    }
+    let pinned = picture.canary.pinned.filter(|id| ready.contains(id));
+    let newest = ready.first().copied();
+    for (id, why) in [(pinned, WhyKept::Pinned), (newest, WhyKept::Newest)] {
+        if let Some(id) = id {
+            kept.entry(id).or_insert(Fate::KeptAnyway { why });
+        }
+    }
+    kept
+}
+
+/// For each provider that takes the image the newest ready uploads of ready builds that were not taken back, and what
+/// its launches use, now or without a pin.
+fn kept_uploads(picture: &Picture, of: usize) -> BTreeMap<UploadRef, Fate> {
+    let mut kept = BTreeMap::new();
+    for provider in picture.providers.keys() {
+        if picture.takes(provider).is_none() {
             continue;
         }
-        for ((provider, upload), record) in &build.uploads {
-            if record.state == UploadState::Ready && picture.takes(provider).is_some() {
-                let upload = UploadRef {
-                    build: *id,
-                    provider: provider.clone(),
-                    upload: *upload,
-                };
-                let uploads = by_provider.entry(provider).or_default();
-                uploads.push((record.since, upload));
+        let uploads = picture.usable_uploads(provider);
+        let usable = uploads.iter();
+        let usable = usable.filter(|upload| !is_taken_back(picture, upload.build));
+        for (upload, rank) in usable.zip(1..=of) {
+            kept.insert(upload.clone(), Fate::Kept { rank, of });
+        }
+        // What is used when a pin goes is needed as much.
+        let launches = [
+            picture.launches(provider),
+            picture.launches_by_merit(provider),
+        ];
+        let builds = launches.into_iter().flatten().flat_map(|launches| {
+            let tried = launches.trial.map(|tried| tried.build);
+            tried.into_iter().chain([launches.build])
+        });
+        for build in builds {
+            if let Some(upload) = uploads.iter().find(|upload| upload.build == build) {
+                let why = WhyKept::InUse;
+                let fate = kept.entry(upload.clone());
+                fate.or_insert(Fate::KeptAnyway { why });
             }
         }
     }
-    let mut uploads = BTreeMap::new();
-    for mut newest in by_provider.into_values() {
-        newest.sort_unstable_by(|a, b| b.cmp(a));
-        uploads.extend(
-            newest
-                .into_iter()
-                .map(|(_, upload)| upload)
-                .take(of)
-                .zip(1..),
-        );
-    }
-    Kept {
-        of,
-        builds: builds.collect(),
-        uploads,
+    kept
+}
+
+fn is_taken_back(picture: &Picture, build: BuildId) -> bool {
+    picture.canary.is_taken_back(build)
+}
+
+/// Why something ready is not kept.
+fn surplus(picture: &Picture, build: BuildId) -> RemovalReason {
+    if is_taken_back(picture, build) {
+        RemovalReason::TakenBack
+    } else {
+        RemovalReason::Surplus
     }
 }
 
@@ -154,16 +185,13 @@ fn upload_fate(
                 RemovalReason::Failed
             }
             _ => {
-                if let Some(rank) = kept.uploads.get(upload) {
-                    return Fate::Kept {
-                        rank: *rank,
-                        of: kept.of,
-                    };
+                if let Some(fate) = kept.uploads.get(upload) {
+                    return fate.clone();
                 }
                 if kept.builds.contains_key(&upload.build) {
                     return Fate::KeptWithBuild;
                 }
-                RemovalReason::Surplus
+                surplus(picture, upload.build)
             }
         }
     };
@@ -191,11 +219,8 @@ fn build_fate(
     build: &Build,
     uploads: &[(UploadRef, UploadState)],
 ) -> Fate {
-    if let Some(rank) = kept.builds.get(&id) {
-        return Fate::Kept {
-            rank: *rank,
-            of: kept.of,
-        };
+    if let Some(fate) = kept.builds.get(&id) {
+        return fate.clone();
     }
     let why = match build.state {
         BuildState::Building if judge.picture.building => return Fate::UnderWay,
@@ -208,7 +233,7 @@ fn build_fate(
             RemovalReason::Failed
         }
         BuildState::Deleting => RemovalReason::Deleting,
-        BuildState::Ready => RemovalReason::Surplus,
+        BuildState::Ready => surplus(judge.picture, id),
     };
     if build.unreadable > 0 {
         let uploads = build.unreadable;

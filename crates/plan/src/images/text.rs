@@ -10,8 +10,8 @@ use nodeyard_model::Timestamp;
 
 use super::market::{PassedOver, Refusal};
 use super::verdict::{
-    BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, RemovalReason, UploadVerdict,
-    Wait, WhyBuild, WhyPaused,
+    BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, OnTrial, RemovalReason,
+    UploadVerdict, Wait, WhyBuild, WhyKept, WhyPaused,
 };
 use crate::canary::{Ended, Trial};
 
@@ -80,7 +80,8 @@ impl fmt::Display for Told<'_, Explanation> {
             builds,
             providers,
             uploads,
-            canary,
+            canary: _,
+            on_trial: _,
             again_at,
         } = self.what;
         writeln!(f, "image {image}")?;
@@ -88,6 +89,9 @@ impl fmt::Display for Told<'_, Explanation> {
         for report in providers {
             let verdict = self.tell(&report.verdict);
             writeln!(f, "  provider {}: {verdict}", report.provider)?;
+            if let Some(launches) = &report.launches {
+                writeln!(f, "    launches there use {launches}")?;
+            }
         }
         for report in builds {
             let age = self.ago(report.since);
@@ -101,10 +105,34 @@ impl fmt::Display for Told<'_, Explanation> {
             let (upload, state) = (&report.upload, report.state);
             writeln!(f, "  upload {upload}, {state} for {age}: {fate}")?;
         }
+        self.tell_trials(f)?;
+        if let Some(at) = again_at {
+            writeln!(f, "  time alone changes something in {}", self.until(*at))?;
+        }
+        Ok(())
+    }
+}
+
+impl Told<'_, Explanation> {
+    fn tell_trials(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation {
+            image,
+            canary,
+            on_trial,
+            ..
+        } = self.what;
         if let Some(pinned) = canary.pinned {
             writeln!(
                 f,
-                "  pinned to build {pinned}; `nodeyard image unpin` lets it go"
+                "  pinned to build {pinned}; `nodeyard image unpin {image}` lets it go"
+            )?;
+        }
+        if let Some(OnTrial { build, successes }) = on_trial {
+            let trial = canary.trials.get(build);
+            let (succeeded, failed) = trial.map_or((0, 0), |trial| (trial.succeeded, trial.failed));
+            writeln!(
+                f,
+                "  build {build} is on trial: {succeeded} of {successes} launches have succeeded, {failed} failed"
             )?;
         }
         for (build, trial) in &canary.trials {
@@ -112,21 +140,24 @@ impl fmt::Display for Told<'_, Explanation> {
                 succeeded, failed, ..
             } = trial;
             match &trial.ended {
+                None if on_trial.is_some_and(|tried| tried.build == *build) => {}
                 None => writeln!(
                     f,
-                    "  build {build} is on trial: {succeeded} launches succeeded, {failed} failed"
+                    "  build {build} is not on trial any more: {succeeded} launches had succeeded, {failed} failed"
                 )?,
                 Some(Ended::Passed { at }) => {
                     writeln!(f, "  build {build} has proved itself {} ago", self.ago(*at))?;
                 }
-                Some(Ended::TakenBack { at, reason }) => {
+                Some(Ended::TakenBack { at, reason, .. }) => {
                     let ago = self.ago(*at);
-                    writeln!(f, "  build {build} was taken back {ago} ago: {reason}")?;
+                    writeln!(
+                        f,
+                        "  build {build} was taken back {ago} ago: {reason}\n    the next build takes its place; \
+                         `nodeyard image build {image}` asks for one, `nodeyard image unpin {image}` lets this one \
+                         be used again"
+                    )?;
                 }
             }
-        }
-        if let Some(at) = again_at {
-            writeln!(f, "  time alone changes something in {}", self.until(*at))?;
         }
         Ok(())
     }
@@ -149,10 +180,22 @@ impl fmt::Display for Told<'_, BuildVerdict> {
                 f.write_str("never: no provider takes the image, and `formats` names none")
             }
             BuildVerdict::UnderWay {
-                build: Some(build),
-                since: Some(since),
-            } => write!(f, "under way as {build} for {}", self.ago(*since)),
-            BuildVerdict::UnderWay { .. } => f.write_str("under way"),
+                build,
+                since,
+                import,
+            } => {
+                f.write_str("under way")?;
+                if let (Some(build), Some(since)) = (build, since) {
+                    write!(f, " as {build} for {}", self.ago(*since))?;
+                }
+                let Some(import) = import else {
+                    return Ok(());
+                };
+                if let ImportVerdict::UnderWay { zuul_build } = &import.verdict {
+                    write!(f, ", fetched from Zuul's {zuul_build}")?;
+                }
+                self.tell(&**import).tell_answer(f)
+            }
             BuildVerdict::Resumes { build } => write!(
                 f,
                 "{build} was begun and nobody looks after it; finding out what became of it comes first"
@@ -176,12 +219,7 @@ impl fmt::Display for Told<'_, BuildVerdict> {
 impl fmt::Display for Told<'_, ImportReport> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ImportReport {
-            asked,
-            next,
-            error,
-            has_more,
-            passed_over,
-            verdict,
+            has_more, verdict, ..
         } = self.what;
         match verdict {
             ImportVerdict::Asks => f.write_str("Zuul is asked first")?,
@@ -190,6 +228,9 @@ impl fmt::Display for Told<'_, ImportReport> {
             )?,
             ImportVerdict::Nothing => {
                 f.write_str("Zuul has no successful build of the job that could be used")?;
+            }
+            ImportVerdict::UnderWay { zuul_build } => {
+                write!(f, "Zuul's {zuul_build} is being fetched")?;
             }
             ImportVerdict::UpToDate { build, zuul_build } => {
                 write!(
@@ -204,11 +245,28 @@ impl fmt::Display for Told<'_, ImportReport> {
                 write!(f, "the import of Zuul's {zuul_build} begins")?;
             }
         }
+        self.tell_answer(f)
+    }
+}
+
+impl Told<'_, ImportReport> {
+    /// What Zuul said when it was last asked.
+    fn tell_answer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ImportReport {
+            asked,
+            next,
+            error,
+            passed_over,
+            verdict,
+            ..
+        } = self.what;
         if let Some(asked) = asked {
             write!(f, "; asked {} ago", self.ago(*asked))?;
         }
-        if let Some(next) = next {
-            write!(f, ", again in {}", self.until(*next))?;
+        // While something is fetched nobody asks.
+        let asks = !matches!(verdict, ImportVerdict::UnderWay { .. });
+        if let Some(next) = next.filter(|_| asks) {
+            write!(f, ", again in {}", self.until(next))?;
         }
         if let Some(error) = error {
             write!(f, "\n    Zuul did not answer the last time: {error}")?;
@@ -321,12 +379,14 @@ impl fmt::Display for Told<'_, UploadVerdict> {
 impl fmt::Display for Told<'_, Fate> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            Fate::Kept { rank, of } if rank > of => {
-                f.write_str("kept, since somebody has pinned the image to it")
-            }
             Fate::Kept { rank, of } => {
                 write!(f, "kept as number {rank} of the {of} newest")
             }
+            Fate::KeptAnyway { why } => f.write_str(match why {
+                WhyKept::Pinned => "kept, since somebody has pinned the image to it",
+                WhyKept::InUse => "kept, since launches use it or would fall back on it",
+                WhyKept::Newest => "kept as the newest, although it was taken back",
+            }),
             Fate::KeptWithBuild => f.write_str("kept with its build"),
             Fate::Pinned { by } => {
                 let providers: std::collections::BTreeSet<&str> =
@@ -371,6 +431,7 @@ impl fmt::Display for RemovalReason {
             Self::ImageGone => "the image is not in the configuration",
             Self::NotTaken => "its provider does not take the image any more",
             Self::Surplus => "newer ones have taken its place",
+            Self::TakenBack => "it was taken back, and there is a newer one",
             Self::Failed => "it failed",
             Self::Deleting => "its deletion was asked for",
         })

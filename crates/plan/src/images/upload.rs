@@ -30,6 +30,7 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
         plan.explanation.providers.push(ProviderReport {
             provider: provider.clone(),
             verdict,
+            launches: picture.launches(provider),
         });
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::market::PassedOver;
 use super::picture::UploadRef;
-use crate::canary::CanaryState;
+use crate::canary::{CanaryState, Launches};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -77,11 +77,21 @@ pub struct Explanation {
     pub providers: Vec<ProviderReport>,
     /// What becomes of each upload.
     pub uploads: Vec<UploadReport>,
-    /// Which builds are on trial, taken back or pinned.
+    /// Which builds were on trial, taken back or pinned.
     #[serde(default)]
     pub canary: CanaryState,
+    /// The one that is on trial now.
+    #[serde(default)]
+    pub on_trial: Option<OnTrial>,
     /// When time alone would change something.
     pub again_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnTrial {
+    pub build: BuildId,
+    /// Launches that have to succeed.
+    pub successes: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,6 +106,9 @@ pub struct BuildReport {
 pub struct ProviderReport {
     pub provider: ProviderName,
     pub verdict: UploadVerdict,
+    /// What launches use there; none as long as they cannot.
+    #[serde(default)]
+    pub launches: Option<Launches>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -122,6 +135,9 @@ pub enum BuildVerdict {
     UnderWay {
         build: Option<BuildId>,
         since: Option<Timestamp>,
+        /// Of an image that is imported.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        import: Option<Box<ImportReport>>,
     },
     /// A build lost its steward; before anything else, it is found out what became of it.
     Resumes {
@@ -163,6 +179,10 @@ pub enum ImportVerdict {
     Asks,
     /// There is no build that could be used.
     Nothing,
+    /// It is being fetched.
+    UnderWay {
+        zuul_build: Box<str>,
+    },
     UpToDate {
         build: BuildId,
         zuul_build: Box<str>,
@@ -253,6 +273,10 @@ pub enum Fate {
         rank: usize,
         of: usize,
     },
+    /// Whatever its place.
+    KeptAnyway {
+        why: WhyKept,
+    },
     /// An upload of a build that is kept.
     KeptWithBuild,
     /// A build with uploads that are kept.
@@ -289,6 +313,17 @@ pub enum Fate {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+pub enum WhyKept {
+    /// Somebody has pinned the image to it.
+    Pinned,
+    /// Launches use it, since newer ones are on trial or were taken back; or would, if nothing was pinned.
+    InUse,
+    /// It was taken back, but without it nobody would know what was made last.
+    Newest,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RemovalReason {
     /// The configuration does not have the image.
     ImageGone,
@@ -296,6 +331,8 @@ pub enum RemovalReason {
     NotTaken,
     /// Newer ones have taken its place.
     Surplus,
+    /// It was taken back, and there is a newer one.
+    TakenBack,
     Failed,
     /// Somebody asked for it, or it was begun before.
     Deleting,
@@ -312,6 +349,7 @@ impl Plan {
                 providers: Vec::new(),
                 uploads: Vec::new(),
                 canary: CanaryState::default(),
+                on_trial: None,
                 again_at: None,
             },
         }

@@ -183,3 +183,28 @@ fn pauses_failures_and_missing_workers_hold_it_back() {
     assert!(!yard.actions().contains(&import("a")));
     assert!(!yard.actions().contains(&Action::AskZuul));
 }
+
+#[test]
+fn what_zuul_said_is_told_while_a_build_is_fetched() {
+    let mut yard = yard();
+    offer(&mut yard, &["b", "a"]);
+    let market = yard.picture.market.as_mut().unwrap();
+    market.error = Some("status 502".to_owned());
+    market.offers[0].formats = formats(&["tar"]);
+    let build = yard.add_build(BuildState::Building, 30.0);
+    let (uuid, end) = ("a".into(), Some(time(1000.0)));
+    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
+    yard.picture.building = true;
+    assert_eq!(yard.actions(), []);
+    let text = yard
+        .decide()
+        .explanation
+        .told_at(time(yard.now))
+        .to_string();
+    let expected = format!(
+        "  next build: under way as {build} for 30 s, fetched from Zuul's a; asked 1 min ago\n    \
+         Zuul did not answer the last time: status 502\n    \
+         Zuul's b is passed over: it has no artifact for qcow2\n"
+    );
+    assert!(text.contains(&expected), "{text}");
+}

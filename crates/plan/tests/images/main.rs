@@ -10,4 +10,5 @@
 mod import;
 mod properties;
 mod rules;
+mod trials;
 mod yard;

@@ -3,13 +3,20 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use nodeyard_model::{BuildState, UploadState};
+use nodeyard_model::{BuildId, BuildState, UploadState};
+use nodeyard_plan::canary::{CanaryPolicy, Ended, Trial};
 use nodeyard_plan::images::Action;
 use proptest::prelude::*;
 
-use crate::yard::{DAY, Yard, provider};
+use crate::yard::{DAY, Yard, provider, time};
 
 const PROVIDERS: [&str; 3] = ["one", "two", "gone"];
+
+const POLICY: CanaryPolicy = CanaryPolicy {
+    share: 10,
+    successes: 3,
+    failure_limit: 20,
+};
 
 fn build_state() -> impl Strategy<Value = BuildState> {
     prop::sample::select(BuildState::ALL)
@@ -17,6 +24,28 @@ fn build_state() -> impl Strategy<Value = BuildState> {
 
 fn upload_state() -> impl Strategy<Value = UploadState> {
     prop::sample::select(UploadState::ALL)
+}
+
+/// Of a build that nobody has tried, or whose trial goes on, or has ended in any way.
+fn trial() -> impl Strategy<Value = Option<Trial>> {
+    let at = time(1.0);
+    let taken_back = |passed| Ended::TakenBack {
+        at,
+        reason: "x".to_owned(),
+        passed,
+    };
+    let ended = prop::sample::select(vec![
+        None,
+        Some(Ended::Passed { at }),
+        Some(taken_back(None)),
+        Some(taken_back(Some(at))),
+    ]);
+    let trial = (0..3u32, 0..3u32, ended).prop_map(|(succeeded, failed, ended)| Trial {
+        succeeded,
+        failed,
+        ended,
+    });
+    prop::option::of(trial)
 }
 
 /// Any builds with any uploads to two providers of the configuration and one that left it.
@@ -27,6 +56,11 @@ fn yards() -> impl Strategy<Value = Yard> {
         0..200u32,
         prop::collection::vec(upload, 0..4),
         any::<bool>(),
+        trial(),
+    );
+    let canary = (
+        prop::option::weighted(0.7, Just(POLICY)),
+        prop::option::of(0..6u128),
     );
     (
         prop::collection::vec(build, 0..6),
@@ -36,10 +70,13 @@ fn yards() -> impl Strategy<Value = Yard> {
         any::<bool>(),
         prop::option::weighted(0.8, any::<bool>()),
         any::<bool>(),
+        canary,
     )
         .prop_map(
-            |(builds, retention, asked, paused, drops, takes_two, building)| {
+            |(builds, retention, asked, paused, drops, takes_two, building, canary)| {
                 let mut yard = Yard::new();
+                yard.policy().canary = canary.0;
+                yard.picture.canary.pinned = canary.1.map(BuildId::from_u128);
                 yard.pace.linger = Duration::ZERO;
                 yard.policy().retention = NonZeroUsize::new(retention).unwrap();
                 yard.policy().delete_after_upload = drops;
@@ -51,8 +88,12 @@ fn yards() -> impl Strategy<Value = Yard> {
                     }
                     None => yard.picture.policy = None,
                 }
-                for (state, age, uploads, held) in builds {
+                for (state, age, uploads, held, trial) in builds {
                     let id = yard.add_build(state, f64::from(age) * DAY / 50.0);
+                    yard.picture
+                        .canary
+                        .trials
+                        .extend(trial.map(|trial| (id, trial)));
                     if !held {
                         yard.answered().upload.remove(&id);
                         yard.answered().delete.remove(&id);
@@ -81,13 +122,15 @@ fn keeps_what_is_used(yard: &Yard, action: &Action) {
         return;
     }
     for (name, takes) in &yard.picture.providers {
-        let Some(used) = takes.as_ref().and_then(|_| yard.newest_usable(name)) else {
+        if takes.is_none() {
             continue;
-        };
-        assert_ne!(*action, Action::RemoveUpload(used.clone()), "I8");
-        assert_ne!(*action, Action::SettleUpload(used.clone()), "I8");
-        let its_build = Action::RemoveBuild { build: used.build };
-        assert_ne!(*action, its_build, "a build goes after its uploads");
+        }
+        for used in yard.in_use(name) {
+            assert_ne!(*action, Action::RemoveUpload(used.clone()), "I8");
+            assert_ne!(*action, Action::SettleUpload(used.clone()), "I8");
+            let its_build = Action::RemoveBuild { build: used.build };
+            assert_ne!(*action, its_build, "a build goes after its uploads");
+        }
     }
 }
 
@@ -168,7 +211,13 @@ fn ends_as_it_should(yard: &Yard) {
         assert!(newest.order > 0);
         assert!(picture.request.is_none());
     }
-    // More stay only where uploads do.
+    // More stay only where uploads do, by a person's wish, or as the newest.
     let bare = ready().filter(|build| build.uploads.is_empty());
-    assert!(bare.count() <= policy.retention.get());
+    assert!(bare.count() <= policy.retention.get() + 2);
+    let taken_back = picture.builds.iter().filter(|(id, build)| {
+        let canary = &picture.canary;
+        let spared = canary.pinned == Some(**id) || !canary.is_taken_back(**id);
+        build.state == BuildState::Ready && build.uploads.is_empty() && !spared
+    });
+    assert!(taken_back.count() <= 1);
 }

@@ -501,6 +501,7 @@ image ubuntu
   next build: needed, since 00000000000000000000000000000001 is 2 d 1 h old and the limit is 1 d, but it failed 1 \
 time in a row and is tried again in 1 min: the cloud is down
   provider one: has the newest build, 00000000000000000000000000000001, for 2 d
+    launches there use 00000000000000000000000000000001, the newest
   provider two: 00000000000000000000000000000001 is to be uploaded, but it failed 1 time in a row and is tried \
 again in 1 min: the cloud is down
   build 00000000000000000000000000000001, ready for 2 d 1 h: kept as number 1 of the 2 newest

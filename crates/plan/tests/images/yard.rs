@@ -58,6 +58,7 @@ impl Yard {
             keep_formats: BTreeSet::new(),
             delete_after_upload: false,
             retention: NonZeroUsize::new(2).unwrap(),
+            canary: None,
         };
         let picture = Picture {
             image: "ubuntu".parse().unwrap(),
@@ -248,6 +249,7 @@ impl Yard {
                 self.build(*build).state = BuildState::Deleting;
                 if self.build(*build).uploads.is_empty() {
                     self.picture.builds.remove(build);
+                    self.picture.canary.forget(*build);
                 }
             }
             Action::RemoveBuild { build } => {
@@ -264,23 +266,25 @@ impl Yard {
         self.build(upload.build).uploads.remove(&key);
     }
 
-    /// The ready upload that nodes of a provider boot from, unless its build is to be deleted.
-    pub(crate) fn newest_usable(&self, provider: &ProviderName) -> Option<UploadRef> {
-        let builds = self.picture.builds.iter();
-        let usable = builds.filter(|(_, build)| build.state == BuildState::Ready);
-        let uploads = usable.flat_map(|(id, build)| {
-            let uploads = build.uploads.iter();
+    /// The uploads that the next nodes of a provider boot from.
+    pub(crate) fn in_use(&self, provider: &ProviderName) -> Vec<UploadRef> {
+        let Some(launches) = self.picture.launches(provider) else {
+            return Vec::new();
+        };
+        let tried = launches.trial.map(|trial| trial.build);
+        let builds = tried.into_iter().chain([launches.build]);
+        let newest = builds.map(|build| {
+            let uploads = self.picture.builds[&build].uploads.iter();
             let ready = uploads
                 .filter(|((to, _), upload)| to == provider && upload.state == UploadState::Ready);
-            ready.map(|((to, number), upload)| {
-                let upload_ref = UploadRef {
-                    build: *id,
-                    provider: to.clone(),
-                    upload: *number,
-                };
-                (upload.since, upload_ref)
-            })
+            let newest = ready.max_by_key(|((_, number), upload)| (upload.since, *number));
+            let ((_, number), _) = newest.unwrap();
+            UploadRef {
+                build,
+                provider: provider.clone(),
+                upload: *number,
+            }
         });
-        uploads.max().map(|(_, upload)| upload)
+        newest.collect()
     }
 }

@@ -3,7 +3,7 @@
 //! The cloud is asked by this command, with the driver that the launcher would use, so it runs where the
 //! configuration and its credentials are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
@@ -37,6 +37,8 @@ struct Found<'a> {
     chosen: Option<String>,
     /// Why there is none.
     reason: Option<String>,
+    /// Why it is not known.
+    error: Option<String>,
     images: Vec<Judged>,
 }
 
@@ -60,24 +62,38 @@ struct Failed {
 pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> anyhow::Result<()> {
     let config = cloud::configuration(context)?;
     let wanted = wanted(&config, what)?;
-    let mut json = Vec::with_capacity(wanted.len());
-    let mut empty = Vec::new();
+    // Each cloud is asked once, and one that does not answer does not keep the others from being shown.
+    let mut clouds: BTreeMap<&ProviderName, Result<Vec<CloudImage>, String>> = BTreeMap::new();
     for entry in &wanted {
-        let images = images(&config, &entry.provider).await?;
-        let found = judge(entry, &images);
-        if found.chosen.is_none() {
-            empty.push(format!("{}/{}", entry.provider, entry.image));
-        }
-        match context.format {
-            Format::Json => json.push(found),
-            Format::Table => table(&found, all)?,
+        if !clouds.contains_key(&entry.provider) {
+            let images = images(&config, &entry.provider).await;
+            let images = images.map_err(|error| format!("{error:#}"));
+            clouds.insert(&entry.provider, images);
         }
     }
-    if context.format == Format::Json {
-        output::json(&json)?;
+    let found = wanted.iter().filter_map(|entry| {
+        let images = clouds.get(&entry.provider)?;
+        Some(judge(entry, images.as_deref()))
+    });
+    let found: Vec<Found<'_>> = found.collect();
+    match context.format {
+        Format::Json => output::json(&found)?,
+        Format::Table => {
+            for found in &found {
+                table(found, all)?;
+            }
+        }
     }
+    let mut failures: Vec<String> = clouds.into_values().filter_map(Result::err).collect();
+    let empty = found.iter().filter(|found| found.reason.is_some());
+    let empty: Vec<String> = empty
+        .map(|found| format!("{}/{}", found.provider, found.cloud_image))
+        .collect();
     if !empty.is_empty() {
-        bail!("no image is found for {}", empty.join(", "));
+        failures.push(format!("no image is found for {}", empty.join(", ")));
+    }
+    if !failures.is_empty() {
+        bail!(failures.join("; "));
     }
     Ok(())
 }
@@ -140,7 +156,9 @@ fn nothing_wanted(config: &Config, what: &str) -> String {
     }
 }
 
-fn judge<'a>(entry: &'a Wanted, images: &[CloudImage]) -> Found<'a> {
+fn judge<'a>(entry: &'a Wanted, images: Result<&[CloudImage], &String>) -> Found<'a> {
+    let error = images.err().cloned();
+    let images = images.unwrap_or_default();
     let candidates = image_filters::judge(&entry.filters, images);
     let chosen = image_filters::newest(&entry.filters, images);
     Found {
@@ -149,9 +167,9 @@ fn judge<'a>(entry: &'a Wanted, images: &[CloudImage]) -> Found<'a> {
         labels: &entry.labels,
         image_filters: &entry.filters,
         chosen: chosen.map(|image| image.id.to_string()),
-        reason: chosen
-            .is_none()
+        reason: (chosen.is_none() && error.is_none())
             .then(|| image_filters::nothing_found(&entry.filters, images)),
+        error,
         images: candidates.iter().map(Judged::of).collect(),
     }
 }
@@ -213,6 +231,10 @@ fn table(found: &Found<'_>, all: bool) -> anyhow::Result<()> {
         found.cloud_image,
         Conditions(found.image_filters)
     )?;
+    if let Some(error) = &found.error {
+        writeln!(io::stdout(), "{error}\n")?;
+        return Ok(());
+    }
     let near = |one: &&Judged| all || one.failed.len() < found.image_filters.len();
     let shown: Vec<&Judged> = found.images.iter().filter(near).collect();
     let hidden = found.images.len() - shown.len();

@@ -1,18 +1,23 @@
-//! Where an image comes from, and which nodes boot from it.
+//! Where an image comes from, and which nodes have booted from it: also from builds that are gone.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::bail;
 use nodeyard_builder::jobs::Provenance;
 use nodeyard_builder::steward::notes::Notes;
-use nodeyard_model::{BuildKey, ImageName, NodeId, NodeState, layout};
+use nodeyard_model::layout::Place;
+use nodeyard_model::{BuildId, ImageName, NodeId, NodeState};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
 use crate::commands::nodepool::images::build_key;
 use crate::context::Context;
 use crate::output::{self, Format};
+
+/// The state of a build that has no record any more.
+const GONE: &str = "gone";
 
 #[derive(Debug, Serialize)]
 struct Origin {
@@ -40,27 +45,50 @@ pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> 
         Err(_) => (what.parse::<ImageName>()?, None),
     };
     let mut builds = registry.images().builds(&image).await?;
-    builds.retain(|(key, _)| wanted.as_ref().is_none_or(|wanted| wanted == key));
-    if builds.is_empty() {
-        bail!("there is no build {what}; `nodeyard image builds` lists those there are");
-    }
     builds.sort_by(|(_, a), (_, b)| {
         let (a, b) = (a.value.state_time.as_secs(), b.value.state_time.as_secs());
         b.total_cmp(&a)
     });
-    let notes = Notes::read(&**registry.tree(), &image).await?;
+    let mut nodes = nodes(registry, &image).await?;
+    let mut notes = Notes::read(&**registry.tree(), &image).await?;
+    let mut known = |build: &BuildId| {
+        notes
+            .builds
+            .remove(build)
+            .and_then(|known| known.provenance)
+    };
     let mut origins = Vec::with_capacity(builds.len());
     for (key, build) in builds {
-        let known = notes.builds.get(&key.build);
         origins.push(Origin {
             image: key.image.to_string(),
             build: key.build.to_string(),
             state: build.value.state.to_string(),
             builder: build.value.builder.as_deref().map(ToOwned::to_owned),
             formats: build.value.formats.iter().map(ToOwned::to_owned).collect(),
-            zuul: known.and_then(|known| known.provenance.clone()),
-            nodes: nodes(registry, &key).await?,
+            zuul: known(&key.build),
+            nodes: nodes.remove(&key.build).unwrap_or_default(),
         });
+    }
+    // What is left are nodes of builds that are gone.
+    for (build, nodes) in nodes {
+        let zuul = known(&build);
+        let formats = zuul.iter().flat_map(|zuul| zuul.artifacts.keys());
+        origins.push(Origin {
+            image: image.to_string(),
+            build: build.to_string(),
+            state: GONE.to_owned(),
+            builder: None,
+            formats: formats.map(ToString::to_string).collect(),
+            zuul,
+            nodes,
+        });
+    }
+    if let Some(wanted) = wanted {
+        let wanted = wanted.build.to_string();
+        origins.retain(|origin| origin.build == wanted);
+    }
+    if origins.is_empty() {
+        bail!("there is no build {what}; `nodeyard image builds` lists those there are");
     }
     match context.format {
         Format::Json => output::json(&origins),
@@ -72,21 +100,28 @@ pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> 
     }
 }
 
-/// The nodes that boot from an upload of this build. Their records name it.
-async fn nodes(registry: &Registry, key: &BuildKey) -> anyhow::Result<Vec<RunningNode>> {
-    let below = format!("{}/", layout::build(key));
-    let nodes = registry.nodes().list().await?.into_iter();
-    let ours = nodes.filter(|(_, node)| {
-        let image = node.value.image_id.as_deref();
-        image.is_some_and(|image| image.starts_with(&below))
-    });
-    Ok(ours
-        .map(|(id, node)| RunningNode {
-            id,
-            state: node.value.state,
-            provider: node.value.provider.as_ref().map(ToString::to_string),
-        })
-        .collect())
+/// The nodes that have booted from an image, by the builds that their records name.
+async fn nodes(
+    registry: &Registry,
+    image: &ImageName,
+) -> anyhow::Result<BTreeMap<BuildId, Vec<RunningNode>>> {
+    let mut by_build: BTreeMap<BuildId, Vec<RunningNode>> = BTreeMap::new();
+    for (id, node) in registry.nodes().list().await? {
+        let upload = node.value.image_id.as_deref().and_then(Place::parse);
+        if let Some(Place::Upload(key)) = upload
+            && key.build.image == *image
+        {
+            by_build
+                .entry(key.build.build)
+                .or_default()
+                .push(RunningNode {
+                    id,
+                    state: node.value.state,
+                    provider: node.value.provider.as_ref().map(ToString::to_string),
+                });
+        }
+    }
+    Ok(by_build)
 }
 
 fn tell(origin: &Origin) -> String {
@@ -95,6 +130,7 @@ fn tell(origin: &Origin) -> String {
         let _infallible = write!(text, "\n  {words}");
     };
     match &origin.zuul {
+        None if origin.state == GONE => line("where it came from is not known".to_owned()),
         None => line(format!(
             "built by {}",
             origin

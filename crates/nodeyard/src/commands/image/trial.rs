@@ -1,14 +1,26 @@
-//! Which build of an image launches use, when a person decides.
+//! Which build of an image launches use, when a person decides. Each command says what they use afterwards.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 
 use anyhow::{bail, ensure};
+use nodeyard_builder::steward::{self, Functions};
 use nodeyard_launcher::canary;
-use nodeyard_model::{BuildKey, BuildState, ImageName};
+use nodeyard_model::{BuildKey, BuildState, ImageName, ProviderName, UploadState};
+use nodeyard_plan::canary::{CanaryState, Launches};
 use nodeyard_store::registry::Registry;
+use serde::Serialize;
 
 use crate::commands::nodepool::now;
+use crate::context::Context;
+use crate::output::{self, Format};
 
 /// All launches use this build from now on, and it is kept.
-pub(super) async fn pin(registry: &Registry, key: &BuildKey) -> anyhow::Result<()> {
+pub(super) async fn pin(
+    registry: &Registry,
+    context: &Context,
+    key: &BuildKey,
+) -> anyhow::Result<()> {
     let build = registry.images().build(key).await?;
     let ready = build.is_some_and(|build| build.value.state == BuildState::Ready);
     ensure!(
@@ -19,22 +31,30 @@ pub(super) async fn pin(registry: &Registry, key: &BuildKey) -> anyhow::Result<(
     );
     let tree = &**registry.tree();
     canary::change(tree, &key.image, |state| state.pinned = Some(key.build)).await?;
-    Ok(())
+    tell(registry, context, &key.image).await
 }
 
-pub(super) async fn unpin(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
+pub(super) async fn unpin(
+    registry: &Registry,
+    context: &Context,
+    image: &ImageName,
+) -> anyhow::Result<()> {
+    let known = registry.images().names().await?;
+    ensure!(
+        known.contains(image),
+        "there is no image {image}; `nodeyard image status` lists those there are"
+    );
     let tree = &**registry.tree();
-    canary::change(tree, image, nodeyard_plan::canary::CanaryState::unpin).await?;
-    Ok(())
+    canary::change(tree, image, CanaryState::unpin).await?;
+    tell(registry, context, image).await
 }
 
 /// Launches use the build before the newest, until there is a newer one.
-pub(super) async fn roll_back(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
-    let images = registry.images();
-    let mut ready = images
-        .newest_builds(image, BuildState::Ready)
-        .await?
-        .into_iter();
+pub(super) async fn roll_back(
+    registry: &Registry,
+    context: &Context,
+    image: &ImageName,
+) -> anyhow::Result<()> {
     let tree = &**registry.tree();
     let state = canary::read(tree, image).await?;
     if let Some(pinned) = state.pinned {
@@ -43,22 +63,79 @@ pub(super) async fn roll_back(registry: &Registry, image: &ImageName) -> anyhow:
              `nodeyard image unpin {image}` first, or pin another build"
         );
     }
-    let taken_back = |key: &BuildKey| {
-        let ended = state
-            .trials
-            .get(&key.build)
-            .and_then(|trial| trial.ended.as_ref());
-        matches!(ended, Some(nodeyard_plan::canary::Ended::TakenBack { .. }))
-    };
-    let newest = ready.find(|(key, _)| !taken_back(key));
-    let (Some((newest, _)), Some(_)) = (newest, ready.next()) else {
+    // One that has not come to any provider is not used, so there is nothing to take back.
+    let mut usable = Vec::new();
+    let images = registry.images();
+    for (key, _) in images.newest_builds(image, BuildState::Ready).await? {
+        if !state.is_taken_back(key.build) && is_uploaded(registry, &key).await? {
+            usable.push(key.build);
+        }
+    }
+    let [newest, _, ..] = usable.as_slice() else {
         bail!(
-            "image {image} has no earlier build that is ready, so there is nothing to go back to"
+            "image {image} has no earlier build that is ready and uploaded, so there is nothing to go back to"
         );
     };
     canary::change(tree, image, |state| {
-        state.take_back(newest.build, "somebody has rolled it back", now());
+        state.take_back(*newest, "somebody has rolled it back", now());
     })
     .await?;
+    tell(registry, context, image).await
+}
+
+async fn is_uploaded(registry: &Registry, key: &BuildKey) -> anyhow::Result<bool> {
+    let images = registry.images();
+    for provider in images.providers(key).await? {
+        let uploads = images.uploads(key, &provider).await?;
+        let mut states = uploads.iter().map(|(_, upload)| upload.value.state);
+        if states.any(|state| state == UploadState::Ready) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[derive(Debug, Serialize)]
+struct Used {
+    provider: ProviderName,
+    /// None as long as nothing is uploaded there.
+    launches: Option<Launches>,
+}
+
+/// Says what launches of each provider use from now on.
+async fn tell(registry: &Registry, context: &Context, image: &ImageName) -> anyhow::Result<()> {
+    let Some(config) = context.load()? else {
+        writeln!(
+            io::stderr(),
+            "which builds launches use now is known only with a configuration; name one with --config"
+        )?;
+        return Ok(());
+    };
+    let picture = steward::draw(registry, &config, &Functions::default(), image).await?;
+    let takers = picture.providers.iter();
+    let takers = takers.filter_map(|(provider, takes)| takes.as_ref().map(|_| provider));
+    let builds = picture.builds.values();
+    let holders = builds.flat_map(|build| build.uploads.keys().map(|(provider, _)| provider));
+    let providers: BTreeSet<&ProviderName> = takers.chain(holders).collect();
+    let used: Vec<Used> = providers
+        .into_iter()
+        .map(|provider| Used {
+            provider: provider.clone(),
+            launches: picture.launches(provider),
+        })
+        .collect();
+    if context.format == Format::Json {
+        return output::json(&used);
+    }
+    let mut out = io::stdout().lock();
+    for Used { provider, launches } in &used {
+        match launches {
+            Some(launches) => writeln!(out, "launches in {provider} use {launches}")?,
+            None => writeln!(out, "{provider} has no upload of {image} yet")?,
+        }
+    }
+    if used.is_empty() {
+        writeln!(out, "no provider takes {image}")?;
+    }
     Ok(())
 }

@@ -4,10 +4,12 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use nodeyard_builder::steward::progress::{self, Progress};
 use nodeyard_builder::steward::{self, Functions};
 use nodeyard_model::ImageName;
 use nodeyard_plan::images::{Explanation, Pace, decide};
 use nodeyard_store::registry::Registry;
+use serde::Serialize;
 
 use crate::commands::builder::job_server;
 use crate::commands::nodepool::now;
@@ -16,6 +18,14 @@ use crate::output::{self, Format};
 
 /// For each job server to say who answers what.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Serialize)]
+struct Explained {
+    #[serde(flatten)]
+    explanation: Explanation,
+    /// How far those are that are under way.
+    jobs: Vec<Progress>,
+}
 
 pub(super) async fn explain(
     registry: &Registry,
@@ -37,19 +47,41 @@ pub(super) async fn explain(
         None => known.into_iter().collect(),
     };
     let functions = Functions::ask(&job_server::known(&config)?, PATIENCE).await;
-    let mut explanations: Vec<Explanation> = Vec::with_capacity(images.len());
+    let mut explanations = Vec::with_capacity(images.len());
     for image in &images {
         let picture = steward::draw(registry, &config, &functions, image).await?;
-        explanations.push(decide(&picture, &Pace::default(), now()).explanation);
+        explanations.push(Explained {
+            explanation: decide(&picture, &Pace::default(), now()).explanation,
+            jobs: progress::list(&**registry.tree(), image).await?,
+        });
     }
     match context.format {
         Format::Json => output::json(&explanations),
         Format::Table => {
             let mut out = io::stdout().lock();
-            for explanation in &explanations {
-                writeln!(out, "{}", explanation.told_at(now()))?;
+            for Explained { explanation, jobs } in &explanations {
+                write!(out, "{}", explanation.told_at(now()))?;
+                for job in jobs {
+                    writeln!(out, "  {}", told(job))?;
+                }
+                writeln!(out)?;
             }
             Ok(())
         }
+    }
+}
+
+fn told(job: &Progress) -> String {
+    let build = job.build;
+    let what = match &job.provider {
+        Some(provider) => format!("the upload of {build} to {provider}"),
+        None => format!("the making of {build}"),
+    };
+    match job.done {
+        Some((done, all)) => {
+            let percent = u128::from(done.min(all)) * 100 / u128::from(all.max(1));
+            format!("{what} is {percent} % done")
+        }
+        None => format!("{what} has begun; its worker has not said yet how far it is"),
     }
 }
