@@ -18,6 +18,11 @@ pub(crate) fn failed(error: openstack::Error) -> Error {
         | ErrorKind::Malformed => ErrorClass::Retry,
         ErrorKind::Refused | ErrorKind::NoService | ErrorKind::Setup => ErrorClass::Permanent,
     };
+    of_class(class, error)
+}
+
+/// With another class than it usually has.
+pub(crate) fn of_class(class: ErrorClass, error: openstack::Error) -> Error {
     let text = error.to_string();
     match error.into_source() {
         Some(source) => Error::new(class, text).because(source),

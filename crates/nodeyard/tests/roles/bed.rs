@@ -68,6 +68,17 @@ impl Bed {
         self.kubectl(&["config", "current-context"])
     }
 
+    /// That of a ConfigMap, which pods can mount.
+    pub(crate) fn certificate_in(&self, map: &str) -> String {
+        let data = r"jsonpath={.data.ca\.crt}";
+        self.kubectl(&["get", "configmap", map, "-o", data])
+    }
+
+    pub(crate) fn address_of_node(&self) -> String {
+        let address = r#"jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}"#;
+        self.kubectl(&["get", "nodes", "-o", address])
+    }
+
     fn make_pods(&self) {
         let container = |name: &str| {
             json!({

@@ -199,24 +199,41 @@ fn a_registry_is_for_those_who_have_its_token(bed: &Bed) {
         .unwrap();
     assert!(!played.output.contains(token));
 
-    let ask = |login: &str| {
+    // What a pod gets for an answer if it trusts a certificate.
+    let ask = |call: &str, login: &str, trusted: &str| {
+        let (method, url) = call.split_once(' ').unwrap();
+        let trusted = trusted.replace('\n', "\\n");
         let script = format!(
             "python3 - <<'END'\n\
-             import base64, urllib.request, urllib.error\n\
-             request = urllib.request.Request('http://{}/v2/')\n\
+             import base64, ssl, urllib.request, urllib.error\n\
+             request = urllib.request.Request('{url}', method='{method}')\n\
              request.add_header('Authorization', 'Basic ' + base64.b64encode(b'{login}').decode())\n\
-             try:\n    print(urllib.request.urlopen(request).status)\n\
+             trust = ssl.create_default_context(cadata='{trusted}')\n\
+             try:\n    print(urllib.request.urlopen(request, context=trust).status)\n\
              except urllib.error.HTTPError as error:\n    print(error.code)\n\
-             END",
-            registry["address"].as_str().unwrap()
+             except urllib.error.URLError as error:\n    print(error.reason.verify_message)\n\
+             END"
         );
         bed.on(PLAIN, &script)
     };
+    let ca = registry["ca"].as_str().unwrap();
+    assert_eq!(bed.certificate_in("registry-access").trim(), ca.trim());
     let user = registry["user"].as_str().unwrap();
-    assert_eq!(ask(&format!("{user}:{token}")), "200");
-    assert_eq!(ask(&format!("{user}:guess")), "401");
+    let (known, unknown) = (format!("{user}:{token}"), format!("{user}:guess"));
+    let look = format!("GET https://{}/v2/", registry["address"].as_str().unwrap());
+    assert_eq!(ask(&look, &known, ca), "200");
+    assert_eq!(ask(&look, &unknown, ca), "401");
+    let distrust = ask(&look, &known, &bed.certificate_in("kube-root-ca.crt"));
+    assert!(distrust.contains("self-signed"), "{distrust}");
+
+    // The nodes of the cluster may pull, and nobody pushes through them.
     let images = registry["images"].as_str().unwrap();
-    assert!(images.starts_with("localhost:"), "{images}");
+    let port = images.strip_prefix("localhost:").unwrap();
+    let node = format!("http://{}:{port}", bed.address_of_node());
+    assert_eq!(ask(&format!("GET {node}/v2/"), &known, ca), "200");
+    assert_eq!(ask(&format!("GET {node}/v2/"), &unknown, ca), "401");
+    let push = format!("POST {node}/v2/image/blobs/uploads/");
+    assert_eq!(ask(&push, &known, ca), "405");
 
     let again = bed.play(REGISTRY, &variables);
     assert!(again.succeeded(), "{}", again.output);

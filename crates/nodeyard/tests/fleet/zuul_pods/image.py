@@ -1,6 +1,6 @@
 """Makes an image that says which commit it was made of, and pushes it: image.py NAME TAG
 
-To the registry at $ADDRESS, as $LOGIN. It has one layer with a shell and what that needs.
+To the registry at $ADDRESS, whose certificate is $CA, as $LOGIN. It has one layer with a shell and what that needs.
 """
 
 import base64
@@ -8,20 +8,23 @@ import hashlib
 import io
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tarfile
 import urllib.request
 
 name, tag = sys.argv[1:]
-registry = f"http://{os.environ['ADDRESS']}/v2/{name}"
+registry = f"https://{os.environ['ADDRESS']}/v2/{name}"
 login = base64.b64encode(os.environ["LOGIN"].encode()).decode()
+trust = ssl.create_default_context(cadata=os.environ["CA"])
 oci = "application/vnd.oci.image."
 
 
 def ask(method, url, body, kind):
     headers = {"Authorization": f"Basic {login}", "Content-Type": kind}
-    return urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method))
+    request = urllib.request.Request(url, body, headers, method=method)
+    return urllib.request.urlopen(request, context=trust)
 
 
 def put_blob(content, kind):
