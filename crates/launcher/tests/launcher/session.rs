@@ -14,7 +14,7 @@ use crate::fake::{FakeCloud, config, simulate};
 use crate::zuul::{Zuul, all_different};
 
 /// For a session that is to die.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launcher_recovers_from_the_loss_of_its_own_session() {
