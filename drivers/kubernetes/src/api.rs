@@ -142,11 +142,8 @@ impl Api {
         what: &str,
         path: &str,
     ) -> Result<Option<T>, Error> {
-        match self.call(what, Method::GET, path, None).await? {
-            Ok(found) => Ok(Some(found)),
-            Err(status) if status.code == NOT_FOUND => Ok(None),
-            Err(status) => Err(failed(what, kube::Error::Api(status))),
-        }
+        let answer = self.call(what, Method::GET, path, None).await?;
+        unless_absent(what, answer, &[NOT_FOUND])
     }
 
     /// Like [`Api::get`], for what only those who have a part in it may look at: none of others' is there.
@@ -155,11 +152,8 @@ impl Api {
         what: &str,
         path: &str,
     ) -> Result<Option<T>, Error> {
-        match self.call(what, Method::GET, path, None).await? {
-            Ok(found) => Ok(Some(found)),
-            Err(status) if matches!(status.code, NOT_FOUND | FORBIDDEN) => Ok(None),
-            Err(status) => Err(failed(what, kube::Error::Api(status))),
-        }
+        let answer = self.call(what, Method::GET, path, None).await?;
+        unless_absent(what, answer, &[NOT_FOUND, FORBIDDEN])
     }
 
     /// Sets what `change` says and leaves the rest. None if it is not there.
@@ -169,11 +163,8 @@ impl Api {
         path: &str,
         change: &Value,
     ) -> Result<Option<T>, Error> {
-        match self.call(what, Method::PATCH, path, Some(change)).await? {
-            Ok(changed) => Ok(Some(changed)),
-            Err(status) if status.code == NOT_FOUND => Ok(None),
-            Err(status) => Err(failed(what, kube::Error::Api(status))),
-        }
+        let answer = self.call(what, Method::PATCH, path, Some(change)).await?;
+        unless_absent(what, answer, &[NOT_FOUND])
     }
 
     /// `query` is without a question mark.
@@ -224,11 +215,20 @@ impl Api {
             put(&mut options, "gracePeriodSeconds", seconds.into());
         }
         let answer = self.call::<IgnoredAny>(what, Method::DELETE, path, Some(&options));
-        match answer.await? {
-            Ok(_) => Ok(()),
-            Err(status) if status.code == NOT_FOUND => Ok(()),
-            Err(status) => Err(failed(what, kube::Error::Api(status))),
-        }
+        unless_absent(what, answer.await?, &[NOT_FOUND]).map(drop)
+    }
+}
+
+/// None if the cluster answers with one of the codes of what is not there.
+fn unless_absent<T>(
+    what: &str,
+    answer: Result<T, Box<Status>>,
+    absent: &[u16],
+) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(status) if absent.contains(&status.code) => Ok(None),
+        Err(status) => Err(failed(what, kube::Error::Api(status))),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The driver.
 
 mod access;
+mod begin;
+mod boot;
 mod create;
 mod delete;
 mod evidence;
@@ -8,6 +10,7 @@ mod furnish;
 mod gateway;
 mod host_keys;
 mod peers;
+mod pod;
 mod quarters;
 mod registry;
 mod share;

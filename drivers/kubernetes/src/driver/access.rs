@@ -8,7 +8,7 @@ use nodeyard_model::{ConnectionPort, Opaque, Timestamp};
 use nodeyard_nodescan as nodescan;
 use serde_json::{Map, Value, json};
 
-use super::create::Booting;
+use super::boot::Booting;
 use super::furnish::has_account;
 use super::host_keys;
 use super::peers::open_to;

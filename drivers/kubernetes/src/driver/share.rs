@@ -83,11 +83,13 @@ impl KubernetesDriver {
         };
         let holders = self.holders(link);
         let system = &self.options.owner.system;
-        let usual = names::shared_space(buildset.as_str());
-        let own = names::shared_space_of_system(buildset.as_str(), system.as_str());
-        for name in [usual, own] {
-            if holders.make_space(&name, &marks).await? {
-                return Ok(Some(name));
+        let names = [
+            names::shared_space(buildset.as_str()),
+            names::shared_space_of_system(buildset.as_str(), system.as_str()),
+        ];
+        for name in &names {
+            if holders.make_space(name, &marks).await? {
+                return Ok(Some(name.clone()));
             }
             let found = holders.object(&Place::space(name.as_str())).await?;
             let Some(found) = found else { return Ok(None) };
@@ -98,13 +100,14 @@ impl KubernetesDriver {
                 && of_buildset
                 && holder.tags.system.as_ref() == Some(system)
             {
-                return Ok((!holder.leaving).then_some(name));
+                return Ok((!holder.leaving).then(|| name.clone()));
             }
         }
         Err(Error::new(
             ErrorClass::Failed,
             format!(
-                "others use the names of the namespace for buildset {}",
+                "others use the namespaces {} that buildset {} could have; delete one",
+                names.join(" and "),
                 buildset.as_str()
             ),
         ))
@@ -150,7 +153,7 @@ impl KubernetesDriver {
                     Some(_) => {
                         return Err(Error::new(
                             ErrorClass::Failed,
-                            format!("{name} in {namespace} is somebody else's"),
+                            format!("{name} in {namespace} is somebody else's; delete it"),
                         ));
                     }
                     None => None,
