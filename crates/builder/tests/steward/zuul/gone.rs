@@ -2,7 +2,7 @@
 
 use nodeyard_builder::steward::notes::Notes;
 use nodeyard_model::{BuildId, Node, NodeState, UploadKey, layout};
-use nodeyard_store::registry::{Attempt, Patience};
+use nodeyard_store::{TreePath, ext};
 
 use super::{Bed, TENANT, ready};
 use crate::bed::{Records, eventually, image};
@@ -50,11 +50,10 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
     let known = notes.builds[&first].provenance.as_ref().unwrap();
     assert_eq!(&*known.build.uuid, "aaaa");
 
-    let attempt = records.0.nodes().lock(node, Patience::None).await.unwrap();
-    let Attempt::Held(held) = attempt else {
-        panic!("nobody else wants the node");
-    };
-    records.0.nodes().delete(node, *held, now).await.unwrap();
+    let path = TreePath::new(layout::node(node)).unwrap();
+    ext::delete_recursive(&**records.0.tree(), &path)
+        .await
+        .unwrap();
     bed.zuul.publish("dddd", |_| {});
     records.request().await;
     eventually("with the next that goes, it is forgotten", || async {
