@@ -35,3 +35,4 @@ mod store;
 mod store_faults;
 mod two_hosts;
 mod up;
+mod zuul_images;
