@@ -36,3 +36,4 @@ mod store;
 mod store_faults;
 mod two_hosts;
 mod up;
+mod zuul_images;

@@ -10,10 +10,10 @@ use std::path::Path;
 use nodeyard_testbeds::openstack::Project;
 use nodeyard_testbeds::web_server::{Asked, Reply};
 use nodeyard_testbeds::zuul::{ImageJob, Job};
-use nodeyard_testbeds::{Sshd, WebServer, ZooKeeperServer, Zuul, ZuulOptions};
+use nodeyard_testbeds::{Sshd, WebServer, ZooKeeperServer, Zuul, ZuulClient, ZuulOptions};
 use serde_json::Value;
 
-use crate::bed::wait_until;
+use crate::bed::{client, take, wait_until};
 use crate::openstack;
 use crate::yard::Yard;
 
@@ -131,6 +131,34 @@ fn boots_everywhere(origin: &Value, clouds: usize) -> bool {
     ready.count() == clouds
 }
 
+/// Whether Zuul gets a machine in the simulated cloud that boots from it.
+fn serves_a_request(yard: &Yard, client: &ZuulClient, uuid: &str, clouds: usize) -> bool {
+    let request = client.submit(&["tiny"]).unwrap();
+    let nodes = take(client, &request);
+    let origin = uploaded(yard, uuid, clouds).unwrap_or_default();
+    let boots: BTreeSet<&str> = origin["nodes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|node| node["id"].as_str())
+        .collect();
+    let serves = nodes.len() == 1
+        && nodes
+            .iter()
+            .all(|node| node["id"].as_str().is_some_and(|id| boots.contains(id)));
+    client.give_back(&request).unwrap();
+    serves
+}
+
+/// Deletes all machines of a cloud, so that others take their place.
+fn replace_machines(yard: &Yard, provider: &str) {
+    for node in yard.lists(&["nodepool", "list"]).as_array().unwrap() {
+        if node["provider"] == provider {
+            yard.says(&["nodepool", "delete", node["id"].as_str().unwrap()]);
+        }
+    }
+}
+
 /// Serves what jobs have stored.
 fn store(root: &Path) -> WebServer {
     let root = root.to_owned();
@@ -239,6 +267,12 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
         assert!(glance.boots(&image), "{image}");
     }
 
+    let client = client(&zookeeper);
+    assert!(
+        serves_a_request(&yard, &client, &first, clouds),
+        "Zuul gets a machine that boots from the image"
+    );
+
     // From another root, which shows one tenant only.
     let label = white_label(&zuul);
     let labelled = format!("    api-url: {}\n", label.url(""));
@@ -271,15 +305,24 @@ fn an_image_by_a_job_becomes_nodes_and_makes_room_for_the_next() {
     });
     assert!(!yard.path(&file).exists());
 
+    // A machine that nobody has used yet is of an older image. The next one is not.
+    replace_machines(&yard, "cloud");
+    wait_until("a machine boots from the newest image", || {
+        let newest = uploaded(&yard, &third, clouds).unwrap_or_default();
+        let nodes = newest["nodes"].as_array().cloned().unwrap_or_default();
+        nodes
+            .iter()
+            .any(|node| node["provider"] == "cloud" && node["state"] == "ready")
+    });
+    assert!(
+        serves_a_request(&yard, &client, &third, clouds),
+        "Zuul gets a machine that boots from the newest image"
+    );
+
     let Some(glance) = &glance else { return };
     assert_eq!(glance.builds(), kept);
-    // A server that nobody has used yet is of an older image. The next one is not.
     let image = glance.image_of(&newest);
-    for node in yard.lists(&["nodepool", "list"]).as_array().unwrap() {
-        if node["provider"] == "openstack" {
-            yard.says(&["nodepool", "delete", node["id"].as_str().unwrap()]);
-        }
-    }
+    replace_machines(&yard, "openstack");
     wait_until("a server boots from the newest image", || {
         glance.boots(&image)
     });

@@ -5,20 +5,27 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::bail;
-use nodeyard_builder::steward::{notes::Notes, progress};
+use nodeyard_builder::steward::{self, Functions, notes::Notes, progress};
+use nodeyard_config::Config;
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState};
-use nodeyard_plan::images::Subject;
+use nodeyard_plan::images::{
+    BuildVerdict, ImportReport, ImportVerdict, Pace, Subject, Wait, decide,
+};
 use nodeyard_store::registry::Registry;
 use tokio::time::sleep;
 
-use crate::commands::nodepool::images;
+use crate::commands::builder::job_server;
+use crate::commands::nodepool::{images, now};
 use crate::context::Context;
 
 /// The progress is written once a second; there is no sense in looking more often.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// After so many looks a build has failed without a reason.
-const REASON_LOOKS: usize = 10;
+/// For each job server to say who answers what.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A steward notes why a build failed right after its record says that it did. So often it is looked for.
+const LOOKS: u32 = 20;
 
 const BAR: usize = 30;
 
@@ -50,8 +57,9 @@ pub(super) async fn for_build(
     image: &ImageName,
     before: &BTreeSet<BuildId>,
 ) -> anyhow::Result<()> {
-    let providers: BTreeSet<String> = context
-        .load()?
+    let config = context.load()?;
+    let providers: BTreeSet<String> = config
+        .as_ref()
         .map(|config| {
             let takers = config.providers_of_image(image.as_str());
             let takers = takers.filter(|provider| provider.manages_images());
@@ -60,6 +68,7 @@ pub(super) async fn for_build(
         .unwrap_or_default();
     let records = registry.images();
     let mut line = Line::default();
+    let mut looks = 0;
     loop {
         let builds = records.builds(image).await?;
         let newest = builds
@@ -67,15 +76,24 @@ pub(super) async fn for_build(
             .filter(|(key, _)| !before.contains(&key.build))
             .max_by(|(_, a), (_, b)| a.stat.czxid.cmp(&b.stat.czxid));
         match newest {
-            None => line.show(&format!(
-                "waits for a worker; `nodeyard image why {image}` says more"
-            ))?,
+            None => {
+                let why = match &config {
+                    Some(config) => waits(registry, config, image).await?,
+                    None => WORKER.to_owned(),
+                };
+                line.show(&format!("{why}; `nodeyard image why {image}` says more"))?;
+            }
             Some((key, build)) => match build.value.state {
                 BuildState::Failed => {
-                    line.end()?;
-                    let why = why_failed(registry, &key).await?;
-                    let why = why.as_deref().unwrap_or("no reason is known");
-                    bail!("the build of {image} failed: {why}");
+                    looks += 1;
+                    let why = match why_failed(registry, &key).await? {
+                        None if looks >= LOOKS => Some("no reason is known".to_owned()),
+                        why => why,
+                    };
+                    if let Some(why) = why {
+                        line.end()?;
+                        bail!("the build of {image} failed: {why}");
+                    }
                 }
                 BuildState::Building => line.show(&told(registry, &key, "is built").await?)?,
                 BuildState::Deleting => bail!("the build {image}-{} is being deleted", key.build),
@@ -101,17 +119,61 @@ pub(super) async fn for_build(
     }
 }
 
-/// The reason is noted a moment after the build is recorded as failed.
+/// Why a build failed, if that is noted: as a failure of the image, or as one of the build of Zuul that it came from.
 async fn why_failed(registry: &Registry, key: &BuildKey) -> anyhow::Result<Option<String>> {
-    for _ in 0..REASON_LOOKS {
-        let notes = Notes::read(&**registry.tree(), &key.image).await?;
-        let setback = notes.setbacks.get(&Subject::Build);
-        if let Some(setback) = setback.filter(|setback| setback.build == key.build) {
-            return Ok(Some(setback.reason.clone()));
-        }
-        sleep(INTERVAL).await;
+    let tree = &**registry.tree();
+    let mut notes = Notes::read(tree, &key.image).await?;
+    let setback = notes.setbacks.remove(&Subject::Build);
+    if let Some(setback) = setback.filter(|setback| setback.build == key.build) {
+        return Ok(Some(setback.reason));
     }
-    Ok(None)
+    let market = steward::read_market(tree, &key.image).await?;
+    let bad = market.unwrap_or_default().bad.into_values();
+    let ours = bad.into_iter().find(|bad| bad.build == Some(key.build));
+    Ok(ours.map(|bad| bad.reason))
+}
+
+const WORKER: &str = "waits for a worker";
+const UNDER_WAY: &str = "waits for a build that is under way";
+
+/// Why no build has begun. It says no times, so that it changes only with what it says.
+async fn waits(registry: &Registry, config: &Config, image: &ImageName) -> anyhow::Result<String> {
+    let functions = Functions::ask(&job_server::known(config)?, PATIENCE).await;
+    let picture = steward::draw(registry, config, &functions, image).await?;
+    let plan = decide(&picture, &Pace::default(), now());
+    Ok(match &plan.explanation.build {
+        BuildVerdict::Imported(report) => waits_for_zuul(report),
+        BuildVerdict::Paused { .. } => "is paused".to_owned(),
+        BuildVerdict::NoFormats => "waits for a provider that takes it".to_owned(),
+        BuildVerdict::Waits { wait, .. } => waits_for(wait),
+        BuildVerdict::UnderWay { .. } | BuildVerdict::Resumes { .. } => UNDER_WAY.to_owned(),
+        _ => WORKER.to_owned(),
+    })
+}
+
+fn waits_for_zuul(report: &ImportReport) -> String {
+    if let Some(error) = &report.error {
+        return format!("waits for Zuul, which did not say what it has: {error}");
+    }
+    match &report.verdict {
+        ImportVerdict::Asks => "waits for Zuul to say what it has".to_owned(),
+        ImportVerdict::Nothing | ImportVerdict::UpToDate { .. } => {
+            "waits for Zuul, which has no build that can be used".to_owned()
+        }
+        ImportVerdict::Waits { wait, .. } => waits_for(wait),
+        ImportVerdict::Begins { .. } => WORKER.to_owned(),
+        ImportVerdict::UnderWay { .. } => UNDER_WAY.to_owned(),
+    }
+}
+
+fn waits_for(wait: &Wait) -> String {
+    match wait {
+        Wait::BackOff { reason, .. } => {
+            format!("waits to be tried again, since it failed: {reason}")
+        }
+        Wait::Worker { .. } => WORKER.to_owned(),
+        Wait::JobServer { reason } => format!("waits for a job server: {reason}"),
+    }
 }
 
 /// Where it is still missing, and why the last try failed.
