@@ -271,7 +271,13 @@ impl Holders<'_> {
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
             ),
         };
-        let made: Made<Object> = self.api.create(what, path, &body).await?;
+        // OpenShift stops where it is when nobody waits for the answer any more, and what is there then is nobody's: not even
+        // whoever asked for it can see or delete it. So it is waited for also when our caller gives up.
+        let api = self.api.clone();
+        let made = tokio::spawn(async move { api.create::<Object>(what, path, &body).await });
+        let made = made
+            .await
+            .map_err(|_| Error::retry(format!("cannot {what}: this program is stopping")))??;
         Ok(matches!(made, Made::New(_)))
     }
 

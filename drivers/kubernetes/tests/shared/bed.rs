@@ -185,7 +185,8 @@ pub(crate) async fn survive(
     let suite = Suite {
         nodes: 1,
         singles: every,
-        step_limit: Duration::from_secs(2),
+        // A busy machine is slow, and a project that is given up while it is made stays for ever.
+        step_limit: Duration::from_secs(20),
         ..Suite::default()
     };
     let bed = || ClusterBed::new(cluster, config.clone(), driver, label.to_owned());
