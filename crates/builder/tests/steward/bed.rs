@@ -104,7 +104,8 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
     Arc::new(config.unwrap_or_else(|| panic!("{problems:?}")))
 }
 
-/// It looks often, and gives up nothing: a worker may be slow because the machine is busy.
+/// It looks often, and gives up late: a worker may be slow because the machine is busy, and a job that is lost with its
+/// server is given up at last.
 pub(crate) fn quick() -> Timing {
     Timing {
         pass: Duration::from_millis(500),
@@ -115,7 +116,7 @@ pub(crate) fn quick() -> Timing {
         cloud_call: Duration::from_secs(30),
         zuul_answer: Duration::from_secs(10),
         inquiry: Duration::from_millis(20),
-        patience: PATIENCE,
+        patience: PATIENCE / 10,
         quiet: Duration::from_millis(300),
         silence: Duration::from_secs(1),
         retry: Duration::from_millis(50),
