@@ -8,6 +8,7 @@ use nodeyard_builder::steward::NoEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use super::*;
+use crate::bed::impatient;
 
 /// Runs at the same time; each waits most of the time.
 const AT_ONCE: usize = 12;
@@ -20,13 +21,15 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
     let bed = Arc::new(Bed { text, ..bed });
     bed.zuul.publish("aaaa", |_| {});
     let worker = bed.worker().await;
+    let steward = || Running::start_impatient(&bed.store, &bed.server, &bed.text);
     let beside = match is_beside {
-        true => Some(bed.steward().await),
+        true => Some(steward().await),
         false => None,
     };
     let fuse = Fuse::new(at, moment);
     let tree = Mortal::by_writes(bed.store.session().await, &fuse);
-    let victim = Running::start_on(tree as _, &bed.server, &bed.text, Arc::new(NoEvents));
+    let events = Arc::new(NoEvents);
+    let victim = Running::start_with(tree as _, &bed.server, &bed.text, events, impatient());
     let mut life = tokio::spawn({
         let bed = Arc::clone(&bed);
         async move {
@@ -49,7 +52,7 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
     victim.kill().await;
     let heir = match beside {
         Some(beside) => beside,
-        None => bed.steward().await,
+        None => steward().await,
     };
     life.await.unwrap();
     let records = Records::of(&bed.store).await;
