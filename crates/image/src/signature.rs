@@ -164,8 +164,16 @@ struct Statement {
     #[serde(rename = "_type")]
     kind: String,
     subject: Vec<Subject>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "unwrapped")]
     predicate: Value,
+}
+
+/// What cosign calls `custom` is a text inside of a predicate of its own.
+fn unwrapped<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    let predicate = Value::deserialize(deserializer)?;
+    let text = predicate.get("Data").and_then(Value::as_str);
+    let inside = text.and_then(|text| serde_json::from_str(text).ok());
+    Ok(inside.unwrap_or(predicate))
 }
 
 #[derive(Deserialize)]
@@ -245,6 +253,9 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use aws_lc_rs::rand::SystemRandom;
     use aws_lc_rs::signature::{
         ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
@@ -314,6 +325,41 @@ mod tests {
         let parameters = slsa["predicate"].take();
         slsa["predicate"] = json!({"buildDefinition": {"externalParameters": parameters}});
         verify(&public, &envelope(&pair, STATEMENT, &slsa)).unwrap();
+    }
+
+    /// `tests/cosign/make.sh` has made them.
+    #[test]
+    fn what_cosign_signs_is_good() {
+        let made = |name: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cosign");
+            fs::read(path.join(name)).unwrap()
+        };
+        let public = PublicKey::from_pem(&made("images.pub")).unwrap();
+        let digests = Digests {
+            md5: None,
+            sha256: Some(to_hex(&Sha256::digest(made("disk.raw")))),
+        };
+        let claims = Claims {
+            project: "opendev.org/images",
+            job: "build-debian",
+            pipelines: &[],
+            branches: &[],
+            pipeline: Some("post"),
+            branch: Some("main"),
+        };
+        for bundle in ["disk.raw.custom.json", "disk.raw.zuul-build.json"] {
+            let bundle = made(bundle);
+            public.verify(&bundle, &[&digests], &claims).unwrap();
+            let other = Claims {
+                job: "build-fedora",
+                ..claims
+            };
+            let refused = public.verify(&bundle, &[&digests], &other);
+            assert!(
+                matches!(&refused, Err(SignatureError::OtherOrigin { found, .. }) if found == "build-debian"),
+                "{refused:?}"
+            );
+        }
     }
 
     #[test]
