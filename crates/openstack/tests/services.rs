@@ -49,8 +49,10 @@ impl Bed {
         clouds.cloud(None, region).unwrap()
     }
 
+    /// In the region of the project: another test may have one of its own meanwhile.
     fn session(&self, entry: &str) -> Session {
-        connect(self.settings(entry, None)).unwrap()
+        let region = &self.project.login().region;
+        connect(self.settings(entry, Some(region))).unwrap()
     }
 
     /// The user and the password of the project.
