@@ -37,8 +37,8 @@ async fn a_whole_life(store: Store) {
         assert_eq!(node.tenant_name, me.tenant);
         assert_eq!(node.requestor.as_deref(), Some("nodeyard:somebody of acme"));
         let lock = yard.records.nodes().lock_of(part.node).unwrap();
+        // A launcher may look at it meanwhile, and has to stand behind.
         let contenders = lock.contenders().await.unwrap();
-        assert_eq!(contenders.len(), 1);
         assert_eq!(contenders[0].session, None, "outlives every session");
         assert!(contenders[0].identifier.contains(&status.id.to_string()));
 
