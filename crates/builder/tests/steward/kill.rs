@@ -13,7 +13,7 @@ use crate::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, 
 use crate::worker::{Cloud, ScriptedWorker};
 
 /// Runs at the same time; each waits most of the time.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 12;
 
 /// Whether the second steward is there when the first dies.
 #[derive(Debug, Clone, Copy)]
@@ -79,18 +79,23 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     died
 }
 
-async fn die_everywhere(moment: Moment, successor: Successor) {
+/// Runs `die` for every write there is; it returns false where there was none left.
+pub(crate) async fn at_every_write<D: Future<Output = bool>>(what: &str, die: impl Fn(usize) -> D) {
     logs();
     let mut at = 1;
-    loop {
-        let runs = (at..at + AT_ONCE).map(|at| die(at, moment, successor));
-        if join_all(runs).await.contains(&false) {
-            break;
-        }
+    while !join_all((at..at + AT_ONCE).map(&die))
+        .await
+        .contains(&false)
+    {
         at += AT_ONCE;
     }
-    eprintln!("{moment:?}, {successor:?}: died at up to {at} places");
+    eprintln!("{what}: died at up to {at} places");
     assert!(at > 20, "the fuse counts writes");
+}
+
+async fn die_everywhere(moment: Moment, successor: Successor) {
+    let what = format!("{moment:?}, {successor:?}");
+    at_every_write(&what, |at| die(at, moment, successor)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

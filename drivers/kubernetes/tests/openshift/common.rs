@@ -62,9 +62,15 @@ impl Bed {
     }
 
     pub(crate) fn is_there(&self, namespace: &str) -> bool {
-        self.cluster()
-            .kubectl(&["get", "namespace", namespace])
-            .is_ok()
+        let asked = [
+            "get",
+            "namespace",
+            namespace,
+            "--ignore-not-found",
+            "-o",
+            "name",
+        ];
+        !self.cluster().kubectl(&asked).unwrap().trim().is_empty()
     }
 
     /// Whoever requests projects cannot see the last moments of theirs.

@@ -3,15 +3,12 @@
 //! A steward dies before or after its n-th write to the store, for every n there is, and another one takes over or is
 //! there already. Whatever n is, both builds of Zuul are imported, and nothing is left over.
 
-use futures_util::future::join_all;
 use nodeyard_builder::steward::NoEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use super::*;
 use crate::bed::impatient;
-
-/// Runs at the same time; each waits most of the time.
-const AT_ONCE: usize = 12;
+use crate::kill::at_every_write;
 
 /// False if the steward had nothing left to do before it came to its end.
 async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
@@ -70,17 +67,8 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
 }
 
 async fn die_everywhere(moment: Moment, is_beside: bool) {
-    logs();
-    let mut at = 1;
-    loop {
-        let runs = (at..at + AT_ONCE).map(|at| die(at, moment, is_beside));
-        if join_all(runs).await.contains(&false) {
-            break;
-        }
-        at += AT_ONCE;
-    }
-    eprintln!("{moment:?}, {is_beside}: died at up to {at} places");
-    assert!(at > 20, "the fuse counts writes");
+    let what = format!("an import, {moment:?}, {is_beside}");
+    at_every_write(&what, |at| die(at, moment, is_beside)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
