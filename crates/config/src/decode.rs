@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use crate::diagnostic::{Finding, Findings, Severity};
-use crate::excerpt::sounds_secret;
+use crate::excerpt::{HIDDEN, holds_secrets, sounds_secret};
 use crate::section::Section;
 use crate::source::{Sources, Span};
 use crate::values::Spanned;
@@ -19,6 +19,9 @@ pub enum Mode {
     Daemon,
     /// For `config-validate`: it is an error.
     Check,
+    /// As for daemons, but to be looked at: what came from the environment or the secure file is hidden in everything
+    /// that the file hands on to others. Nothing can work with such a configuration.
+    Show,
 }
 
 /// A type that can be read from a node. `Outer` is what surrounds it and gives it defaults.
@@ -60,7 +63,7 @@ impl<'s> Decoder<'s> {
         message: impl Into<String>,
     ) -> Option<&mut Finding> {
         let severity = match self.mode {
-            Mode::Daemon => Severity::Warning,
+            Mode::Daemon | Mode::Show => Severity::Warning,
             Mode::Check => Severity::Error,
         };
         self.report(severity, code, span, message.into())
@@ -156,7 +159,7 @@ impl<'s> Decoder<'s> {
     }
 
     fn read<T: Decode<O>, O>(&mut self, entry: &Entry, keys: Keys, outer: &O) -> Option<T> {
-        if keys.secret {
+        if keys.secret || keys.private {
             self.findings.secrets.push(entry.value.span);
         }
         if keys.deprecated {
@@ -166,7 +169,18 @@ impl<'s> Decoder<'s> {
                 format!("`{}` is deprecated", entry.key),
             );
         }
+        if keys.private {
+            return T::decode(&self.handed_on(&entry.value), outer, self);
+        }
         T::decode(&entry.value, outer, self)
+    }
+
+    /// What the file hands on as it is, as whoever it is read for may see it.
+    pub(crate) fn handed_on(&self, node: &Rc<Node>) -> Rc<Node> {
+        match self.mode {
+            Mode::Daemon | Mode::Check => Rc::clone(node),
+            Mode::Show => masked(node, self.sources),
+        }
     }
 
     /// Reports every key that `known` does not know.
@@ -177,20 +191,30 @@ impl<'s> Decoder<'s> {
         all: impl Fn() -> Vec<&'static str>,
     ) {
         for entry in map.entries.iter().filter(|entry| !known(&entry.key)) {
-            let full = self.findings.is_full();
-            let key = self.sources.quote(entry.key_span, &entry.key);
-            let finding = self.lenient(
-                "unknown-key",
-                entry.key_span,
-                format!("unknown key `{key}`"),
-            );
-            if let (Some(finding), false) = (finding, full) {
-                let all = all();
-                finding.suggestion = similar(&entry.key, all.iter().copied());
+            let all = if self.findings.is_full() {
+                Vec::new()
+            } else {
+                all()
+            };
+            let suggestion = similar(&entry.key, all.iter().copied());
+            // Without its colon, a secret is part of the key.
+            let joined = entry.key.contains(char::is_whitespace) && sounds_secret(&entry.key);
+            if joined {
+                self.findings.secrets.push(entry.key_span);
+            }
+            if suggestion.as_deref().is_some_and(holds_secrets) {
+                self.findings.secrets.push(entry.value.span);
+            }
+            let stray = suggestion.is_none() && self.sources.is_secure(entry.key_span);
+            let message = if joined || stray {
+                "unknown key".to_owned()
+            } else {
+                let key = self.sources.quote(entry.key_span, &entry.key);
+                format!("unknown key `{key}`")
+            };
+            if let Some(finding) = self.lenient("unknown-key", entry.key_span, message) {
+                finding.suggestion = suggestion;
                 finding.allowed = all.into_iter().map(str::to_owned).collect();
-                if finding.suggestion.as_deref().is_some_and(sounds_secret) {
-                    self.findings.secrets.push(entry.value.span);
-                }
             }
         }
     }
@@ -267,6 +291,7 @@ pub(crate) struct Keys {
     pub(crate) key: &'static str,
     pub(crate) aliases: &'static [&'static str],
     pub(crate) secret: bool,
+    pub(crate) private: bool,
     pub(crate) deprecated: bool,
 }
 
@@ -276,6 +301,35 @@ impl Keys {
             .chain(self.aliases)
             .find_map(|key| map.set(key))
     }
+}
+
+/// A copy in which nothing is left that came from the environment or the secure file.
+fn masked(node: &Node, sources: &Sources) -> Rc<Node> {
+    let value = match &node.value {
+        Value::Scalar(_) if sources.is_confidential(node.span) => Value::Scalar(Scalar {
+            text: HIDDEN.to_owned(),
+            kind: Kind::Text,
+        }),
+        Value::Scalar(scalar) => Value::Scalar(scalar.clone()),
+        Value::List(items) => Value::List(items.iter().map(|item| masked(item, sources)).collect()),
+        Value::Map(map) => {
+            let entry = |entry: &Entry| Entry {
+                key: if sources.is_confidential(entry.key_span) {
+                    HIDDEN.to_owned()
+                } else {
+                    entry.key.clone()
+                },
+                key_span: entry.key_span,
+                value: masked(&entry.value, sources),
+            };
+            Value::Map(Map {
+                span: map.span,
+                entries: map.entries.iter().map(entry).collect(),
+            })
+        }
+    };
+    let span = node.span;
+    Rc::new(Node { span, value })
 }
 
 /// The candidate a person most likely meant, if any is near.
@@ -349,7 +403,11 @@ impl Decode<()> for i64 {
             Value::Scalar(Scalar {
                 kind: Kind::Int(value),
                 ..
-            }) => Some(*value),
+            }) => {
+                // Nothing that is counted here is near the ends.
+                let end = if *value < 0 { Self::MIN } else { Self::MAX };
+                Some(Self::try_from(*value).unwrap_or(end))
+            }
             Value::Scalar(Scalar {
                 kind: Kind::Float(value),
                 ..

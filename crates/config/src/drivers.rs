@@ -33,8 +33,8 @@ pub use image::{Connection, ImageAccess};
 pub use image_filters::ImageFilter;
 pub use metastatic::{Metastatic, MetastaticLabel, MetastaticPool};
 pub use openstack::{
-    Fake, OpenStack, OpenStackCloudImage, OpenStackDiskImage, OpenStackLabel, OpenStackPool,
-    OpenStackSettings,
+    Fake, ImageCompression, OpenStack, OpenStackCloudImage, OpenStackDiskImage, OpenStackLabel,
+    OpenStackPool, OpenStackSettings,
 };
 pub use qemu::{
     Accelerator, Qemu, QemuCloudImage, QemuDiskImage, QemuLabel, QemuNetwork, QemuPool,

@@ -94,13 +94,23 @@ pub(crate) fn sounds_secret(key: &str) -> bool {
         "secret",
         "token",
         "credential",
+        "apikey",
+        "accesskey",
+        "privatekey",
     ];
+    const LAST_WORDS: &[&str] = &["pass", "pwd"];
     const HARMLESS: &[&str] = &["file", "env", "ttl", "path", "name"];
     let key = key.to_lowercase();
     let last = key.rsplit(['-', '_']).next().unwrap_or_default();
-    WORDS.iter().any(|word| key.contains(word))
+    let joined = key.replace(['-', '_'], "");
+    (WORDS.iter().any(|word| joined.contains(word)) || LAST_WORDS.contains(&last))
         && !HARMLESS.contains(&last)
         && !key.ends_with("secrets")
+}
+
+/// Whether what a key of a section holds should not be shown.
+pub(crate) fn holds_secrets(key: &str) -> bool {
+    sounds_secret(key) || matches!(key, "env" | "env-vars" | "userdata")
 }
 
 /// The ranges to hide, in order and apart: what is known, and what follows a key that sounds secret.
@@ -168,7 +178,11 @@ mod tests {
             shown("{name: a, \"api_token\" : \"x"),
             "{name: a, \"api_token\" : (hidden)"
         );
+        for key in ["API_KEY", "DB_PASS", "private-key"] {
+            assert_eq!(shown(&format!("{key}: \"abc")), format!("{key}: (hidden)"));
+        }
         assert_eq!(shown("token-file: /etc/token"), "token-file: /etc/token");
+        assert_eq!(shown("key-name: mine"), "key-name: mine");
         assert_eq!(
             shown("image-pull-secrets: [{name: a}]"),
             "image-pull-secrets: [{name: a}]"

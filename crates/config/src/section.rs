@@ -14,7 +14,8 @@
 //! * `merge("where from", expression)`: the same for mappings, of which the section's own keys win;
 //!
 //! and `in (expression)` hands an outer value on to a nested section. Flags: `ours` (not in
-//! Nodepool), `secret` (the value is never shown), `deprecated` (a warning).
+//! Nodepool), `secret` (the value is never shown), `private` (it is handed on as it is and may hold a
+//! secret, so no message shows it, and `Mode::Show` only what the file itself says), `deprecated` (a warning).
 
 use serde_json::Value as Json;
 
@@ -150,6 +151,7 @@ macro_rules! section {
                             key: $key,
                             aliases: &[$($alias),*],
                             secret: $crate::section::section!(@has secret $($($flag)+)?),
+                            private: $crate::section::section!(@has private $($($flag)+)?),
                             deprecated: $crate::section::section!(@has deprecated $($($flag)+)?),
                         };
                         let inner = $crate::section::section!(@inner $($inner)?);
@@ -218,6 +220,9 @@ macro_rules! section {
     (@has secret) => { false };
     (@has secret secret $($rest:ident)*) => { true };
     (@has secret $other:ident $($rest:ident)*) => { $crate::section::section!(@has secret $($rest)*) };
+    (@has private) => { false };
+    (@has private private $($rest:ident)*) => { true };
+    (@has private $other:ident $($rest:ident)*) => { $crate::section::section!(@has private $($rest)*) };
     (@has deprecated) => { false };
     (@has deprecated deprecated $($rest:ident)*) => { true };
     (@has deprecated $other:ident $($rest:ident)*) => { $crate::section::section!(@has deprecated $($rest)*) };

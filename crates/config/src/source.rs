@@ -3,7 +3,8 @@
 //! Interpolation happens on the raw text, before YAML sees it, and may change its length. Positions
 //! are therefore kept in the expanded text while parsing and mapped back to the file on disk when
 //! a person is told about them. What was substituted may be a password, so the expanded text is
-//! dropped after parsing and never shown.
+//! dropped after parsing and never shown: messages have the variable in its place, and a configuration
+//! that is read to be looked at (`Mode::Show`) has a mask in all that is handed on.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -169,7 +170,7 @@ fn signed(length: usize) -> isize {
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
-    /// Nothing of this file's text is ever shown.
+    /// Nothing of this file's text is shown but names, and words that nearly are what belongs there.
     pub(crate) secure: bool,
     pub(crate) expansion: Expansion,
     lines: OnceCell<Vec<usize>>,
@@ -276,6 +277,10 @@ impl Sources {
     pub(crate) fn is_confidential(&self, span: Span) -> bool {
         self.file(span)
             .is_some_and(|file| file.secure || file.expansion.touches(&span.range()))
+    }
+
+    pub(crate) fn is_secure(&self, span: Span) -> bool {
+        self.file(span).is_some_and(|file| file.secure)
     }
 
     /// Those of `names` that may be suggested to somebody.

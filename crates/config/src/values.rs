@@ -248,7 +248,7 @@ impl Decode<()> for MaybeSeconds {
     fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
             Value::Scalar(Scalar {
-                kind: Kind::Int(i64::MIN..=0),
+                kind: Kind::Int(i128::MIN..=0),
                 ..
             }) => Some(Self(None)),
             _ => Seconds::decode(node, &(), decoder)
@@ -354,6 +354,8 @@ impl Serialize for EnvValue {
 
 impl Decode<()> for EnvValue {
     fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        // Wherever it came from, it may be a password, and no message needs it.
+        decoder.findings.secrets.push(node.span);
         let secret = decoder.sources.is_confidential(node.span);
         String::decode(node, &(), decoder).map(|value| Self { value, secret })
     }
@@ -391,29 +393,14 @@ impl<T: Describe> Describe for Table<T> {
 
 /// Free data that is handed on as it is.
 impl Decode<()> for Json {
-    fn decode(node: &Rc<Node>, (): &(), _decoder: &mut Decoder<'_>) -> Option<Self> {
-        Some(to_json(node))
-    }
-}
-
-/// Recursion is as deep as the tree, which is limited.
-fn to_json(node: &Node) -> Json {
-    match &node.value {
-        Value::List(items) => items.iter().map(|item| to_json(item)).collect(),
-        Value::Map(map) => {
-            let entries = map
-                .entries
-                .iter()
-                .map(|entry| (entry.key.clone(), to_json(&entry.value)));
-            Json::Object(entries.collect())
-        }
-        Value::Scalar(scalar) => match scalar.kind {
-            Kind::Null => Json::Null,
-            Kind::Bool(value) => value.into(),
-            Kind::Int(value) => value.into(),
-            Kind::Float(value) => value.into(),
-            Kind::Text => scalar.text.clone().into(),
-        },
+    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let node = decoder.handed_on(node);
+        let json = node.to_json(&mut |span, message| {
+            decoder
+                .error("out-of-range", span, message)
+                .map(|finding| finding.help("put it in quotes, if text will do"));
+        });
+        Some(json)
     }
 }
 
@@ -423,7 +410,7 @@ pub type Object = serde_json::Map<String, Json>;
 impl Decode<()> for Object {
     fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         decoder.map(node, "a mapping")?;
-        match to_json(node) {
+        match Json::decode(node, &(), decoder)? {
             Json::Object(object) => Some(object),
             _ => None,
         }
@@ -532,14 +519,18 @@ pub(crate) fn decode_choice<T: Copy>(
         .find(|(text, _)| *text == scalar.text)
         .map(|(_, value)| *value);
     if found.is_none() {
-        let quoted = decoder.sources.quote(node.span, &scalar.text);
-        if let Some(finding) = decoder.error(
-            "unknown-value",
-            node.span,
-            format!("`{quoted}` is not one of the values allowed here"),
-        ) {
-            finding.suggestion =
-                crate::decode::similar(&scalar.text, all.iter().map(|(text, _)| *text));
+        let suggestion = crate::decode::similar(&scalar.text, all.iter().map(|(text, _)| *text));
+        let message = match suggestion {
+            None if decoder.sources.is_secure(node.span) => {
+                "this is not one of the values allowed here".to_owned()
+            }
+            _ => {
+                let quoted = decoder.sources.quote(node.span, &scalar.text);
+                format!("`{quoted}` is not one of the values allowed here")
+            }
+        };
+        if let Some(finding) = decoder.error("unknown-value", node.span, message) {
+            finding.suggestion = suggestion;
             finding.allowed = all.iter().map(|(text, _)| (*text).to_owned()).collect();
         }
     }

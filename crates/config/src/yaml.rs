@@ -41,8 +41,8 @@ pub(crate) struct Scalar {
 pub(crate) enum Kind {
     Null,
     Bool(bool),
-    /// Saturates: nothing in a configuration is near the ends.
-    Int(i64),
+    /// Saturates: nothing is near the ends.
+    Int(i128),
     Float(f64),
     Text,
 }

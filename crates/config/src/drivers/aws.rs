@@ -279,7 +279,7 @@ section! {
         /// Throughput of the root volume in MiB/s.
         "throughput" throughput: Option<u64> = optional;
         /// User data for cloud-init.
-        "userdata" userdata: Option<String> = optional;
+        "userdata" [private] userdata: Option<String> = optional;
         /// Instance profile.
         "iam-instance-profile" iam_instance_profile: Option<InstanceProfile> = optional;
         /// Whether the second version of the instance metadata service is enforced.

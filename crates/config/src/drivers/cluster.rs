@@ -273,7 +273,7 @@ section! {
         /// Name.
         "name" name: String = required;
         /// Value.
-        "value" value: String = required;
+        "value" [private] value: String = required;
     }
 }
 

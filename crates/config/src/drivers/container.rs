@@ -119,7 +119,7 @@ section! {
         /// Command; the image's own when absent.
         "command" [ours] command: Option<Vec<String>> = optional;
         /// Variables of the container.
-        "env" [ours] env: Table<String> = default(Table::<String>::new());
+        "env" [ours private] env: Table<String> = default(Table::<String>::new());
         /// Host directories, as `host:container[:ro]`.
         "volumes" [ours] volumes: Vec<String> = default(Vec::<String>::new());
         /// Whether the container is privileged.

@@ -6,7 +6,7 @@ use super::simulate::Simulate;
 use crate::decode::{Decoder, Judgement};
 use crate::provider::{DriverSection, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::section;
-use crate::values::{Limit, Name, Object, Seconds, Table};
+use crate::values::{Limit, Name, Object, Seconds, Table, choice};
 use crate::yaml::Map;
 
 section! {
@@ -46,6 +46,8 @@ section! {
         "image-name-format" image_name_format: String = default("{image_name}-{timestamp}".to_owned());
         /// Whether images are staged and then imported by Glance, for clouds that convert or distribute them at that.
         "image-import" [ours] image_import: bool = default(false);
+        /// How files are compressed that a builder converts for this cloud; `zstd` is made several times faster, for clouds with QEMU 5.1 or later.
+        "image-compression" [ours] image_compression: ImageCompression = default(ImageCompression::Zlib);
         /// Program to run after an upload, with the provider, the cloud's image id and the file as arguments.
         "post-upload-hook" post_upload_hook: Option<String> = optional;
         /// Whether unattached floating IPs are removed.
@@ -61,6 +63,11 @@ section! {
         /// Groups of labels with common limits.
         "pools" pools: Vec<OpenStackPool> = default(Vec::<OpenStackPool>::new()) in (PoolOuter { priority: outer.priority, max_servers: Limit::NONE });
     }
+}
+
+choice! {
+    /// How converted files are compressed.
+    enum ImageCompression { Zlib = "zlib", Zstd = "zstd", None = "none" }
 }
 
 section! {
@@ -170,9 +177,9 @@ section! {
         /// Metadata of the machine.
         "instance-properties" instance_properties: Object = default(Object::new());
         /// Metadata with templates such as `{request.tenant_name}`.
-        "dynamic-instance-properties" dynamic_instance_properties: Table<String> = default(Table::<String>::new());
+        "dynamic-instance-properties" [private] dynamic_instance_properties: Table<String> = default(Table::<String>::new());
         /// User data for cloud-init.
-        "userdata" userdata: Option<String> = optional;
+        "userdata" [private] userdata: Option<String> = optional;
         /// Names or ids of networks.
         "networks" networks: Vec<String> = inherit("the pool's", outer.networks.clone());
         /// Whether host keys are gathered before a machine is ready.

@@ -141,7 +141,7 @@ section! {
         /// Command line of that kernel.
         "kernel-args" [ours] kernel_args: Option<String> = optional;
         /// User data for cloud-init.
-        "userdata" [ours] userdata: Option<String> = optional;
+        "userdata" [ours private] userdata: Option<String> = optional;
         /// Public keys that may log in.
         "authorized-keys" [ours] authorized_keys: OneOrMany<String> = default(OneOrMany::<String>::default());
         /// Whether host keys are gathered before the node is ready.

@@ -33,7 +33,7 @@ pub(super) fn bool(text: &str) -> Option<bool> {
     }
 }
 
-pub(super) fn int(text: &str) -> Option<i64> {
+pub(super) fn int(text: &str) -> Option<i128> {
     let (negative, body) = sign(text);
     let magnitude = if let Some(digits) = body.strip_prefix("0b") {
         radix(digits, 2)?
@@ -123,8 +123,8 @@ fn decimal(whole: &str, fraction: &str, exponent: &str) -> Option<f64> {
 }
 
 /// Digits of one base with `_` between them; saturates.
-fn radix(digits: &str, base: u32) -> Option<i64> {
-    let mut value: i64 = 0;
+fn radix(digits: &str, base: u32) -> Option<i128> {
+    let mut value: i128 = 0;
     let mut seen = false;
     // A decimal number starts with a digit; the other bases may start with an underscore.
     if base == 10 && digits.starts_with('_') {
@@ -132,21 +132,23 @@ fn radix(digits: &str, base: u32) -> Option<i64> {
     }
     for digit in digits.chars().filter(|digit| *digit != '_') {
         value = value
-            .saturating_mul(i64::from(base))
-            .saturating_add(i64::from(digit.to_digit(base)?));
+            .saturating_mul(i128::from(base))
+            .saturating_add(i128::from(digit.to_digit(base)?));
         seen = true;
     }
     seen.then_some(value)
 }
 
-fn whole_sexagesimal(body: &str) -> Option<i64> {
+fn whole_sexagesimal(body: &str) -> Option<i128> {
     let (first, rest) = body.split_once(':')?;
     if first.starts_with('0') {
         return None;
     }
     let mut value = radix(first, 10)?;
     for part in rest.split(':') {
-        value = value.saturating_mul(60).saturating_add(sixty(part)? as i64);
+        value = value
+            .saturating_mul(60)
+            .saturating_add(sixty(part)? as i128);
     }
     Some(value)
 }
@@ -198,7 +200,10 @@ mod tests {
             ("1:60", Kind::Text),
             ("0:30", Kind::Text),
             ("+12", Kind::Int(12)),
-            ("99999999999999999999", Kind::Int(i64::MAX)),
+            (
+                "99999999999999999999",
+                Kind::Int(99_999_999_999_999_999_999),
+            ),
             ("1.5", Kind::Float(1.5)),
             ("1.", Kind::Float(1.0)),
             (".5", Kind::Float(0.5)),
