@@ -20,6 +20,7 @@ pub mod watch;
 pub mod zookeeper;
 
 mod error;
+mod limits;
 
 pub use error::{Error, Result};
 pub use path::TreePath;

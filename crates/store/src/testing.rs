@@ -4,6 +4,8 @@
 //! process begins or waits for ever happens, as if it were gone. What was done before stays done; its session ends
 //! when the test closes it.
 
+mod staged;
+
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +18,8 @@ use crate::{
     CreateMode, Created, Listing, Once, Op, OpOutcome, Record, Result, Session, SessionId, Stat,
     Tree, TreePath, Version, Watcher,
 };
+
+pub use staged::{Call, Fate, Staged};
 
 /// When the process dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

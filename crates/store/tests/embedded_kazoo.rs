@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::socket;
+use nodeyard_store::socket::{self, Socket};
 use nodeyard_testbeds::checkout;
 use tokio::io::{AsyncBufReadExt, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, UnixStream};
@@ -54,13 +54,8 @@ async fn kazoo_works() {
     let directory = tempfile::tempdir().unwrap();
     let engine = Embedded::open(directory.path()).unwrap();
     let socket = directory.path().join(socket::FILE_NAME);
-    let at = socket.clone();
-    let serving =
-        tokio::spawn(async move { socket::serve(engine, &at, std::future::pending()).await });
-    while UnixStream::connect(&socket).await.is_err() {
-        assert!(!serving.is_finished());
-        tokio::task::yield_now().await;
-    }
+    let serving = Socket::bind(&socket).await.unwrap();
+    tokio::spawn(serving.serve(engine, std::future::pending()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (drop_all, drops) = watch::channel(0);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::socket::{self, ConnectOptions};
+use nodeyard_store::socket::{self, ConnectOptions, Socket};
 use nodeyard_store::zookeeper::wire::{
     AddWatchMode, ConnectRequest, ConnectResponse, Create, ErrorCode, Event, EventKind, OpCode,
     Reply, ReplyHeader, Request, Response, WatcherKind, XID_EVENT, take_frame,
@@ -31,7 +31,7 @@ struct Bed {
     engine: Arc<Embedded>,
     own: Arc<dyn Tree>,
     stop: Option<oneshot::Sender<()>>,
-    serving: JoinHandle<nodeyard_store::Result<()>>,
+    serving: JoinHandle<()>,
 }
 
 impl Bed {
@@ -47,7 +47,7 @@ impl Bed {
 
     async fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
-        (&mut self.serving).await.unwrap().unwrap();
+        (&mut self.serving).await.unwrap();
     }
 }
 
@@ -65,17 +65,11 @@ async fn bed() -> Bed {
     }
 }
 
-async fn serve(
-    engine: &Arc<Embedded>,
-    path: PathBuf,
-) -> (oneshot::Sender<()>, JoinHandle<nodeyard_store::Result<()>>) {
+async fn serve(engine: &Arc<Embedded>, path: PathBuf) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
-    let (engine, at) = (engine.clone(), path.clone());
-    let serving = tokio::spawn(async move {
-        let shutdown = async { drop(stopped.await) };
-        socket::serve(engine, &at, shutdown).await
-    });
-    until(async || UnixStream::connect(&path).await.is_ok() || serving.is_finished()).await;
+    let socket = Socket::bind(&path).await.unwrap();
+    let shutdown = async { drop(stopped.await) };
+    let serving = tokio::spawn(socket.serve(engine.clone(), shutdown));
     (stop, serving)
 }
 
@@ -530,7 +524,7 @@ async fn only_a_dead_socket_is_replaced() {
     let at = bed.socket();
     let mode = std::fs::metadata(&at).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = socket::serve(bed.engine.clone(), &at, std::future::pending()).await;
+    let second = Socket::bind(&at).await;
     let cause = std::error::Error::source(&second.unwrap_err())
         .unwrap()
         .to_string();
@@ -552,7 +546,7 @@ async fn only_a_dead_socket_is_replaced() {
 
     let file = bed.dir.path().join("file");
     std::fs::write(&file, "text").unwrap();
-    let refused = socket::serve(bed.engine.clone(), &file, std::future::pending()).await;
+    let refused = Socket::bind(&file).await;
     assert!(refused.is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"text");
 }

@@ -155,10 +155,15 @@ async fn a_request_is_read_again_under_its_lock() {
         [""; 0]
     );
     assert_eq!(names(&bed.registry, "/nodepool/requests").await, [""; 0]);
-    let dirs = requests.lock_dirs().await.unwrap();
-    assert_eq!(dirs[0].0, id);
+    let (dirs, edition) = requests.lock_dirs().await.unwrap();
+    assert_eq!(dirs, [id]);
+    assert_eq!(requests.lock_dirs_edition().await.unwrap(), edition);
+    assert!(requests.lock_dir(id).await.unwrap().is_some());
     requests.delete_lock_dir(id).await.unwrap();
-    assert_eq!(requests.lock_dirs().await.unwrap(), []);
+    assert_eq!(requests.lock_dir(id).await.unwrap(), None);
+    let (dirs, later) = requests.lock_dirs().await.unwrap();
+    assert_eq!(dirs, []);
+    assert_ne!(later, edition);
 }
 
 #[tokio::test]
@@ -543,37 +548,25 @@ async fn a_component_registers_changes_and_leaves() {
 #[tokio::test]
 async fn a_component_that_somebody_removed_comes_back() {
     let bed = bed();
-    let component = Component::new("nb01".into(), ComponentKind::Builder);
-    let registration = bed.registry.components().register(&component).unwrap();
+    let mut component = Component::new("nb01".into(), ComponentKind::Builder);
+    let components = bed.registry.components();
+    let registration = components.register(&component).unwrap();
     let mut place = registration.path();
-    let first = place
-        .wait_for(Option::is_some)
-        .await
-        .unwrap()
-        .clone()
-        .unwrap();
-    bed.registry
-        .tree()
-        .delete(&first, Version::Any)
-        .await
-        .unwrap();
-    let mut changed = component;
-    changed.state = ComponentState::Running;
-    registration.update(&changed);
-    let second = place
-        .wait_for(|path| path.as_ref() != Some(&first))
-        .await
-        .unwrap()
-        .clone()
-        .unwrap();
-    let listed = bed
-        .registry
-        .components()
-        .list(ComponentKind::Builder)
-        .await
-        .unwrap();
-    assert_eq!(listed, [changed]);
-    assert!(second.name() > first.name());
+    let first = place.wait_for(Option::is_some).await.unwrap().clone();
+    let mut last = first.unwrap();
+    // Whether or not there is something new to say.
+    for state in [ComponentState::Stopped, ComponentState::Running] {
+        component.state = state;
+        registration.update(&component);
+        let tree = bed.registry.tree();
+        tree.delete(&last, Version::Any).await.unwrap();
+        let elsewhere = |path: &Option<TreePath>| path.as_ref() != Some(&last);
+        let next = place.wait_for(elsewhere).await.unwrap().clone().unwrap();
+        let listed = components.list(ComponentKind::Builder).await.unwrap();
+        assert_eq!(listed, [component.clone()]);
+        assert!(next.name() > last.name());
+        last = next;
+    }
 }
 
 #[tokio::test]

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::path::{InvalidPath, TreePath};
-use crate::tree::{CreateMode, Created, MAX_DATA, Op, OpOutcome, Stat, Version};
+use crate::tree::{CreateMode, Created, Op, OpOutcome, Stat, Version};
 use crate::watch::WatchEvent;
 
 use super::fault::Fault;
@@ -248,7 +249,7 @@ impl Attempt<'_, '_> {
             None if mode.is_sequential() => path.clone(),
             None => return Err(Error::NodeExists { path: path.clone() }.into()),
         };
-        expect_size(path, &data)?;
+        limits::check_size("", path, data.len())?;
         let mut parent = self.existing(&parent_path)?;
         if parent.is_ephemeral() {
             return Err(Error::NoChildrenForEphemerals { path: parent_path }.into());
@@ -289,7 +290,7 @@ impl Attempt<'_, '_> {
     }
 
     fn set(&mut self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat, Refusal> {
-        expect_size(path, &data)?;
+        limits::check_size("", path, data.len())?;
         let mut node = self.existing(path)?;
         expect_version(path, &node, version)?;
         node.data = data;
@@ -357,15 +358,4 @@ fn expect_version(path: &TreePath, node: &Node, version: Version) -> Result<()> 
         }
         _ => Ok(()),
     }
-}
-
-fn expect_size(path: &TreePath, data: &Bytes) -> Result<()> {
-    if data.len() > MAX_DATA {
-        return Err(Error::TooLarge {
-            path: path.clone(),
-            size: data.len(),
-            limit: MAX_DATA,
-        });
-    }
-    Ok(())
 }

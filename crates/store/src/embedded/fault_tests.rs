@@ -2,25 +2,53 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use redb::{Database, DatabaseError, StorageBackend};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 use super::Embedded;
 use super::medium::{Medium, builder};
 use super::resync::Ledger;
 use crate::error::Error;
 use crate::path::TreePath;
+use crate::socket::Socket;
 use crate::tree::{CreateMode, Op, Tree, Version};
+use crate::zookeeper::wire::{ConnectRequest, ConnectResponse, Create, OpCode, Reply, Request};
 
 const SECTOR: usize = 512;
 
 /// A disk with a cache: what was written since the last sync may or may not survive a crash.
 #[derive(Debug, Clone, Default)]
-struct Disk(Arc<Mutex<Platter>>, Ledger);
+struct Disk(Arc<Mutex<Platter>>, Ledger, Arc<Gate>);
+
+/// Syncs wait while it is shut.
+#[derive(Debug, Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    opened: Condvar,
+    waiting: AtomicBool,
+}
+
+impl Gate {
+    fn set(&self, shut: bool) {
+        *self.shut.lock().unwrap() = shut;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut shut = self.shut.lock().unwrap();
+        while *shut {
+            self.waiting.store(true, Ordering::SeqCst);
+            shut = self.opened.wait(shut).unwrap();
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Platter {
@@ -94,7 +122,11 @@ impl Disk {
             cached: image,
             ..Platter::default()
         };
-        Disk(Arc::new(Mutex::new(platter)), Ledger::default())
+        Disk(
+            Arc::new(Mutex::new(platter)),
+            Ledger::default(),
+            Arc::default(),
+        )
     }
 }
 
@@ -123,6 +155,7 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.2.pass();
         let mut platter = self.0.lock().unwrap();
         platter.burn()?;
         if platter.failing_syncs > 0 {
@@ -361,6 +394,83 @@ async fn a_session_that_ends_while_the_disk_is_away_ends_when_it_is_back() {
     assert_eq!(other.children(&path("/a")).await.unwrap().names, ["c"]);
 }
 
+/// A connection that says exactly what a test wants it to.
+async fn greeted(
+    socket: &Path,
+    session: Option<&ConnectResponse>,
+) -> (UnixStream, ConnectResponse) {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    let mut out = BytesMut::new();
+    let hello = ConnectRequest {
+        last_zxid_seen: 0,
+        timeout: 60_000,
+        session_id: session.map_or(0, |known| known.session_id),
+        password: session.map_or_else(Bytes::new, |known| known.password.clone()),
+        read_only: false,
+    };
+    hello.encode(&mut out);
+    stream.write_all(&out).await.unwrap();
+    let answer = ConnectResponse::decode(frame(&mut stream).await).unwrap();
+    (stream, answer)
+}
+
+async fn frame(stream: &mut UnixStream) -> Bytes {
+    let length = stream.read_u32().await.unwrap();
+    let mut frame = vec![0; length as usize];
+    stream.read_exact(&mut frame).await.unwrap();
+    frame.into()
+}
+
+async fn send(stream: &mut UnixStream, requests: Vec<Request>) {
+    let mut out = BytesMut::new();
+    for (xid, request) in (1..).zip(requests) {
+        request.encode(xid, &mut out);
+    }
+    stream.write_all(&out).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_syncs_with_what_it_had_begun() {
+    let disk = Disk::default();
+    let engine = open(&disk);
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("socket");
+    let socket = Socket::bind(&at).await.unwrap();
+    tokio::spawn(socket.serve(engine, std::future::pending()));
+    let (mut first, session) = greeted(&at, None).await;
+    disk.2.set(true);
+    let create = Request::Create(Create {
+        path: "/a".to_owned(),
+        data: Bytes::from_static(b"0"),
+        mode: CreateMode::Persistent,
+    });
+    send(&mut first, vec![create]).await;
+    while !disk.2.waiting.load(Ordering::SeqCst) {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+
+    let (mut second, _) = greeted(&at, Some(&session)).await;
+    let path = "/a".to_owned();
+    let sync = Request::Sync { path: path.clone() };
+    let watch = false;
+    send(&mut second, vec![sync, Request::GetData { path, watch }]).await;
+    {
+        let synced = frame(&mut second);
+        tokio::pin!(synced);
+        // Far more often than an answer would need.
+        for _ in 0..10_000 {
+            let answered = futures_util::poll!(&mut synced);
+            assert!(answered.is_pending(), "answered before the write was done");
+            tokio::task::yield_now().await;
+        }
+        disk.2.set(false);
+        synced.await;
+    }
+    let found = Reply::decode(OpCode::GetData, &frame(&mut second).await).unwrap();
+    assert!(found.result.is_ok(), "{found:?}");
+}
+
 #[test]
 fn a_newer_format_is_refused_and_left_alone() {
     let disk = Disk::default();
@@ -408,7 +518,11 @@ fn a_damaged_file_never_panics_and_never_lies() {
             cached: image,
             ..Platter::default()
         };
-        let disk = Disk(Arc::new(Mutex::new(platter)), Ledger::default());
+        let disk = Disk(
+            Arc::new(Mutex::new(platter)),
+            Ledger::default(),
+            Arc::default(),
+        );
         match Embedded::open_on(Box::new(disk)) {
             Err(_) => refused += 1,
             Ok(engine) => runtime.block_on(async {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::path::TreePath;
 use crate::tree::{
     CreateMode, Created, Listing, Op, OpOutcome, Record, Session, SessionId, Stat, Tree, Version,
@@ -236,6 +237,7 @@ impl Tree for SessionTree {
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<OpOutcome>> {
+        limits::check_multi("", &ops)?;
         let outcomes = self.write(Work::All(ops)).await?;
         Ok(outcomes.into_iter().map(OpOutcome::from).collect())
     }

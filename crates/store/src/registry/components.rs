@@ -191,8 +191,14 @@ impl Announcer {
                 }
                 continue;
             }
+            let (there, touched) = tree.watch_once(&record.path).await?;
+            if there.is_none() {
+                tracing::warn!(path = %record.path, "somebody removed a component; registering it again");
+                return Ok(());
+            }
             tokio::select! {
                 () = ext::session_over(self.tree.session(), session) => return Ok(()),
+                () = touched.fired() => {}
                 changed = self.wanted.changed() => if changed.is_err() {
                     return std::future::pending().await;
                 },

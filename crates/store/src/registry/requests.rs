@@ -9,7 +9,7 @@ use super::{Attempt, Patience, Registry, RequestShape, Stored, create, new_id, p
 use crate::error::Result;
 use crate::ext;
 use crate::lock::LockGuard;
-use crate::tree::{CreateMode, Stat};
+use crate::tree::{CreateMode, Listing, Stat};
 use crate::view::View;
 
 #[derive(Debug, Clone, Copy)]
@@ -94,15 +94,33 @@ impl Requests<'_> {
         ext::delete_opt(&*self.registry.tree, &path(layout::request(id))?).await
     }
 
-    /// The lock directories of all requests, of those that are gone as well.
-    pub async fn lock_dirs(&self) -> Result<Vec<(RequestId, Stat)>> {
-        let children = match self.registry.tree.list(&path(layout::REQUEST_LOCKS)?).await {
-            Err(error) if error.is_no_node() => return Ok(Vec::new()),
+    /// A number that is another one as soon as a lock directory has come or gone; none if there never was any.
+    pub async fn lock_dirs_edition(&self) -> Result<Option<i64>> {
+        let all = self
+            .registry
+            .tree
+            .stat(&path(layout::REQUEST_LOCKS)?)
+            .await?;
+        Ok(all.map(|stat| stat.pzxid))
+    }
+
+    /// Which requests have a lock directory, those that are gone included, and the edition of this list.
+    pub async fn lock_dirs(&self) -> Result<(Vec<RequestId>, Option<i64>)> {
+        let all = path(layout::REQUEST_LOCKS)?;
+        let Listing { names, stat } = match self.registry.tree.children(&all).await {
+            Err(error) if error.is_no_node() => return Ok((Vec::new(), None)),
             result => result?,
         };
-        let with_id =
-            |(name, record): &(String, crate::Record)| Some((name.parse().ok()?, record.stat));
-        Ok(children.iter().filter_map(with_id).collect())
+        let ids = names.iter().filter_map(|name| name.parse().ok());
+        Ok((ids.collect(), Some(stat.pzxid)))
+    }
+
+    /// None if there is no such directory. Nobody writes to it, so its times are those of its creation.
+    pub async fn lock_dir(&self, id: RequestId) -> Result<Option<Stat>> {
+        self.registry
+            .tree
+            .stat(&path(layout::request_lock(id))?)
+            .await
     }
 
     pub async fn delete_lock_dir(&self, id: RequestId) -> Result<()> {

@@ -15,6 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use crate::embedded::{Listener, Outcome, SessionTree, Snapshot};
 use crate::error::Result as StoreResult;
 use crate::path::TreePath;
+use crate::tree::Tree as _;
 use crate::zookeeper::wire::{
     AddWatchMode, ConnectRequest, ConnectResponse, ErrorCode, MAX_REQUEST, Reply, Request,
     Response, WireError, take_frame,
@@ -222,6 +223,12 @@ impl Connection {
                     }
                 }
             }
+            Request::Sync { path } => {
+                // The connection that had the session before may have left writes under way.
+                let synced = self.tree.sync().await.map_err(|error| code(&error));
+                self.reply(xid, synced.map(|()| Response::Sync { path }))
+                    .await;
+            }
             request => {
                 self.look(xid, |snapshot| self.read(request, snapshot))
                     .await;
@@ -312,7 +319,6 @@ impl Connection {
                     stat: record.stat,
                 })
             }
-            Request::Sync { path } => Ok(Response::Sync { path }),
             Request::AddWatch { path: at, mode } => {
                 let kind = match mode {
                     AddWatchMode::Persistent => Kind::Persistent,

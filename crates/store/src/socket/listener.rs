@@ -19,41 +19,6 @@ use super::sessions::Sessions;
 /// How long to wait after a connection could not be taken, which happens when there are too many files.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Serves the store on a socket until `shutdown` resolves; the sessions of all clients end then. Only the
-/// user who owns the process can connect. A socket that a dead process left is replaced.
-pub async fn serve(
-    engine: Arc<Embedded>,
-    path: &Path,
-    shutdown: impl Future<Output = ()> + Send,
-) -> Result<()> {
-    let socket = Socket::bind(path).await.map_err(|error| Error::Backend {
-        context: format!("cannot serve the store on {}", path.display()),
-        source: Box::new(error),
-    })?;
-    let sessions = Arc::new(Sessions::new(engine));
-    let mut connections = JoinSet::new();
-    let expiring = sessions.expire();
-    tokio::pin!(shutdown, expiring);
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            () = &mut expiring => {}
-            Some(_) = connections.join_next() => {}
-            accepted = socket.listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(attend(stream, sessions.clone()));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot take a connection to the store");
-                    tokio::time::sleep(BREATH).await;
-                }
-            },
-        }
-    }
-    connections.shutdown().await;
-    Ok(())
-}
-
 async fn attend(stream: UnixStream, sessions: Arc<Sessions>) {
     match connection::serve(stream, sessions).await {
         Ok(()) => {}
@@ -78,15 +43,50 @@ enum BindError {
 }
 
 /// A socket that takes its name with it when it goes.
-struct Socket {
+#[derive(Debug)]
+pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl Socket {
+    /// Makes the socket. Only the user who owns the process can connect; who does so before it is served waits. A
+    /// socket that a dead process left is replaced.
+    pub async fn bind(path: &Path) -> Result<Self> {
+        Self::bound(path).await.map_err(|error| Error::Backend {
+            context: format!("cannot serve the store on {}", path.display()),
+            source: Box::new(error),
+        })
+    }
+
+    /// Serves the store until `shutdown` resolves; the sessions of all clients end then.
+    pub async fn serve(self, engine: Arc<Embedded>, shutdown: impl Future<Output = ()> + Send) {
+        let sessions = Arc::new(Sessions::new(engine));
+        let mut connections = JoinSet::new();
+        let expiring = sessions.expire();
+        tokio::pin!(shutdown, expiring);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                () = &mut expiring => {}
+                Some(_) = connections.join_next() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(attend(stream, sessions.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take a connection to the store");
+                        tokio::time::sleep(BREATH).await;
+                    }
+                },
+            }
+        }
+        connections.shutdown().await;
+    }
+
     /// The socket is made under another name and gets its own when its rights are set, so nobody else
     /// can connect in between; taking the name replaces a dead socket.
-    async fn bind(path: &Path) -> Result<Self, BindError> {
+    async fn bound(path: &Path) -> Result<Self, BindError> {
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket),
             Ok(_) if UnixStream::connect(path).await.is_ok() => return Err(BindError::Alive),

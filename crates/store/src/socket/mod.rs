@@ -27,7 +27,7 @@ mod translate;
 mod watches;
 
 pub use client::{ConnectOptions, connect};
-pub use listener::serve;
+pub use listener::Socket;
 
 /// The name of the socket in the directory of the store.
 pub const FILE_NAME: &str = "store.sock";

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -16,8 +17,12 @@ use super::{Kind, Shape, Shared};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
-use crate::tree::Record;
+use crate::tree::{Record, Session};
 use crate::watch::{WatchEvent, Watcher};
+
+/// Before everything is listed again because something could not be read.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 type Barriers = mpsc::UnboundedReceiver<oneshot::Sender<()>>;
 
@@ -102,9 +107,10 @@ impl<S: Shape> Feed<S> {
         }
     }
 
-    /// Fails only when the store has been closed.
+    /// Fails only when the store has been closed. As long as something cannot be read, the view is not current.
     async fn list_all(&mut self) -> Result<()> {
         let tree = Arc::clone(&self.shared.tree);
+        let mut pause = SHORTEST_PAUSE;
         let seen = loop {
             ext::connected(&*tree).await?;
             // What is outstanding now is seen by the listing.
@@ -114,9 +120,23 @@ impl<S: Shape> Feed<S> {
             self.shared.write().listing_begins();
             match walk::walk(&self.shared).await {
                 Ok(seen) => break seen,
-                Err(error) if error.is_connection() => ext::reconnected(&*tree).await?,
-                Err(error) => return Err(error),
-            };
+                Err(error) if error.is_connection() => {
+                    ext::reconnected(&*tree).await?;
+                }
+                Err(Error::Closed) => return Err(Error::Closed),
+                Err(error) => {
+                    tracing::warn!(
+                        root = %self.shared.root,
+                        error = &error as &dyn std::error::Error,
+                        "cannot read everything; what was known before stands until that works"
+                    );
+                    let mut sessions = tree.session();
+                    let closed = sessions.wait_for(|session| *session == Session::Closed);
+                    // Either way, it is tried again.
+                    let _ = tokio::time::timeout(pause, closed).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
         };
         self.shared.write().listing_ended(&seen);
         self.stale = false;
@@ -185,9 +205,10 @@ impl<S: Shape> Feed<S> {
         match result {
             Ok(Some(record)) => walk::store(&self.shared, &id, &path, &record),
             Ok(None) => self.shared.write().remove(&id),
-            Err(error) if error.is_connection() => self.stale = true,
-            Err(error) => walk::unreadable(&path, &error),
+            // The listing says what is wrong, if it still is.
+            Err(_) => self.stale = true,
         }
+        self.shared.write().read_ended(&id);
         let again = self.reads.remove(&id) == Some(Need::RunningAndAgain);
         // Whoever waits for this read sees it done.
         let backlog = &self.shared.backlog;

@@ -18,6 +18,8 @@ pub(super) struct State<S: Shape> {
     contenders: HashMap<S::Id, Vec<Box<str>>>,
     /// Deleted, but reads that began earlier may still bring it back.
     forgotten: HashSet<S::Id>,
+    /// Being read, apart from a full listing.
+    reading: HashSet<S::Id>,
     /// Written by us while a full listing is under way, which may have passed by already.
     written: HashSet<S::Id>,
     subscribers: Subscribers<S::Id>,
@@ -73,6 +75,7 @@ impl<S: Shape> Default for State<S> {
             slots: BTreeMap::new(),
             contenders: HashMap::new(),
             forgotten: HashSet::new(),
+            reading: HashSet::new(),
             written: HashSet::new(),
             subscribers: Subscribers::default(),
             current: false,
@@ -185,9 +188,12 @@ impl<S: Shape> State<S> {
         self.take_out(id);
     }
 
-    /// The record is gone, whatever reads that are under way say.
+    /// The record is gone, whatever reads that are under way say. If none is, and the record is not here, then the
+    /// event of its deletion has been seen already, and there is nothing to remember until it comes.
     pub(super) fn forget(&mut self, id: &S::Id) {
-        self.forgotten.insert(id.clone());
+        if !self.current || self.slots.contains_key(id) || self.reading.contains(id) {
+            self.forgotten.insert(id.clone());
+        }
         self.written.remove(id);
         self.take_out(id);
     }
@@ -195,6 +201,11 @@ impl<S: Shape> State<S> {
     /// This read sees what came before it, deletes included.
     pub(super) fn read_begins(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
+        self.reading.insert(id.clone());
+    }
+
+    pub(super) fn read_ended(&mut self, id: &S::Id) {
+        self.reading.remove(id);
     }
 
     fn take_out(&mut self, id: &S::Id) {
@@ -249,6 +260,7 @@ impl<S: Shape> State<S> {
     pub(super) fn listing_begins(&mut self) {
         self.current = false;
         self.forgotten.clear();
+        self.reading.clear();
         self.written.clear();
     }
 
@@ -282,4 +294,63 @@ fn to_flaw<I: Clone, T>(id: &I, slot: &Slot<T>) -> Option<Flaw<I>> {
         stat: slot.stat,
         data: data.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+
+    struct Texts;
+
+    impl Shape for Texts {
+        type Id = u32;
+        type Value = String;
+
+        fn kind(&self, _: &TreePath) -> Kind<u32> {
+            Kind::Nothing
+        }
+
+        fn parse(
+            &self,
+            _: &u32,
+            data: &[u8],
+        ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(String::from_utf8(data.to_vec())?)
+        }
+    }
+
+    fn put(state: &mut State<Texts>, id: u32) {
+        let content = Content::Value(Arc::new(String::new()));
+        state.put(&id, content, Stat::default());
+    }
+
+    fn listed() -> State<Texts> {
+        let mut state = State::<Texts>::default();
+        state.listing_begins();
+        state.listing_ended(&HashSet::new());
+        state
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_a_deletion_whose_event_came_first() {
+        let mut state = listed();
+        put(&mut state, 1);
+        state.remove(&1);
+        state.forget(&1);
+        assert!(state.forgotten.is_empty());
+    }
+
+    #[test]
+    fn a_deletion_is_remembered_until_its_event_comes() {
+        let mut state = listed();
+        // The first read of a record that has come and gone.
+        state.read_begins(&1);
+        state.forget(&1);
+        put(&mut state, 1);
+        state.read_ended(&1);
+        assert_eq!(state.len(), 0);
+        state.remove(&1);
+        assert!(state.forgotten.is_empty() && state.reading.is_empty());
+    }
 }

@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::state::Content;
 use super::{Kind, Shape, Shared};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ext;
 use crate::path::TreePath;
 use crate::tree::{Record, Tree};
@@ -38,7 +38,8 @@ enum Answer {
     Record(Option<Record>),
 }
 
-/// Brings the view up to date with the store and returns what is there.
+/// Brings the view up to date with the store and returns what is there. One answer that does not come makes the whole
+/// of it worthless: what is missing would be taken for deleted.
 pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<S::Id>> {
     let mut seen = HashSet::new();
     let mut tasks = VecDeque::from([Task::Children(shared.root.clone())]);
@@ -52,25 +53,11 @@ pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<S::Id>>
         let Some((task, answer)) = running.next().await else {
             return Ok(seen);
         };
-        match (task, answer) {
-            (task, Err(error)) => {
-                if error.is_connection() || matches!(error, Error::Closed) {
-                    return Err(error);
-                }
-                let path = match task {
-                    Task::Children(path) | Task::Contenders { path, .. } => path,
-                    Task::Record { path, id, .. } => {
-                        // What we knew of it stays.
-                        seen.insert(id);
-                        path
-                    }
-                };
-                unreadable(&path, &error);
-            }
-            (Task::Children(parent), Ok(Answer::Names(names))) => {
+        match (task, answer?) {
+            (Task::Children(parent), Answer::Names(names)) => {
                 tasks.extend(names.iter().filter_map(|name| child(shared, &parent, name)));
             }
-            (Task::Contenders { id, .. }, Ok(Answer::Names(names))) => {
+            (Task::Contenders { id, .. }, Answer::Names(names)) => {
                 let names = names.into_iter().map(String::into_boxed_str).collect();
                 shared.write().set_contenders(&id, names);
             }
@@ -81,7 +68,7 @@ pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<S::Id>>
                     branch,
                     lock,
                 },
-                Ok(Answer::Record(Some(record))),
+                Answer::Record(Some(record)),
             ) => {
                 store(shared, &id, &path, &record);
                 seen.insert(id.clone());
@@ -107,10 +94,6 @@ pub(super) fn store<S: Shape>(shared: &Shared<S>, id: &S::Id, path: &TreePath, r
         let content = Content::parse(&shared.shape, id, path, record);
         shared.write().put(id, content, record.stat);
     }
-}
-
-pub(super) fn unreadable(path: &TreePath, error: &Error) {
-    tracing::warn!(%path, error = error as &dyn std::error::Error, "cannot read a record");
 }
 
 fn child<S: Shape>(shared: &Shared<S>, parent: &TreePath, name: &str) -> Option<Task<S::Id>> {

@@ -15,12 +15,13 @@ use super::dial::DialError;
 use super::options::{Host, Options};
 use super::session::SessionTask;
 use super::translate::{
-    absolute, absolute_to_create, backend, check_multi, check_size, error, multi_op,
-    multi_outcomes, number, relative, unexpected,
+    absolute, absolute_to_create, backend, error, multi_op, multi_outcomes, number, relative,
+    unexpected,
 };
 use super::watches::Member;
 use super::wire::{Create, ErrorCode, Request, Response};
 use crate::error::{Error, Result};
+use crate::limits::{check_multi, check_size};
 use crate::path::TreePath;
 use crate::tree::{
     CreateMode, Created, Listing, Op, OpOutcome, Record, Session, SessionId, Stat, Tree, Version,

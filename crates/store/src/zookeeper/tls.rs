@@ -17,7 +17,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 /// Files in PEM format. They are read anew for every connection, so that certificates can be replaced
 /// while the program runs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// The authorities that may have signed the server's certificate.
     pub ca: PathBuf,

@@ -1,18 +1,15 @@
 //! From the store's terms to the protocol's and back.
 
 use super::call::Failure;
-use super::wire::{Create, ErrorCode, MAX_REPLY, MAX_REQUEST, MultiOp, MultiResult, WireError};
+use super::wire::{Create, ErrorCode, MAX_REPLY, MultiOp, MultiResult, WireError};
 use crate::error::{Error, Result};
 use crate::path::{InvalidPath, TreePath};
-use crate::tree::{CreateMode, MAX_DATA, Op, OpOutcome, Version};
+use crate::tree::{CreateMode, Op, OpOutcome, Version};
 
 /// A refusal that this client has no name for.
 #[derive(Debug, thiserror::Error)]
 #[error("error number {} of ZooKeeper's protocol", .0.number())]
 pub struct ServerError(ErrorCode);
-
-/// What surrounds path and data in a packet, generously.
-const ENVELOPE: usize = 64;
 
 /// Which part of the server's tree a handle sees: a prefix without a trailing slash.
 pub(super) fn absolute(chroot: &str, path: &TreePath) -> String {
@@ -105,50 +102,6 @@ pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
         Failure::SessionExpired => Error::SessionExpired,
         Failure::Closed => Error::Closed,
     }
-}
-
-/// A server closes the connection on a packet that is too large, so it must not be sent.
-pub(super) fn check_size(chroot: &str, path: &TreePath, data: usize) -> Result<()> {
-    let around = chroot.len() + path.as_str().len() + 2 * ENVELOPE;
-    let limit = MAX_DATA.min(MAX_REQUEST.saturating_sub(around));
-    if data > limit {
-        return Err(Error::TooLarge {
-            path: path.clone(),
-            size: data,
-            limit,
-        });
-    }
-    Ok(())
-}
-
-fn data_length(op: &Op) -> usize {
-    match op {
-        Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
-        Op::Delete { .. } | Op::Check { .. } => 0,
-    }
-}
-
-/// The single operations must fit, and all of them together into one packet.
-pub(super) fn check_multi(chroot: &str, ops: &[Op]) -> Result<()> {
-    let mut total = ENVELOPE;
-    for (index, op) in ops.iter().enumerate() {
-        check_size(chroot, op.path(), data_length(op)).map_err(|source| Error::Multi {
-            index,
-            source: Box::new(source),
-        })?;
-        total += chroot.len() + op.path().as_str().len() + data_length(op) + ENVELOPE;
-        if total > MAX_REQUEST {
-            return Err(Error::Multi {
-                index,
-                source: Box::new(Error::TooLarge {
-                    path: op.path().clone(),
-                    size: total,
-                    limit: MAX_REQUEST,
-                }),
-            });
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn multi_op(chroot: &str, op: &Op) -> MultiOp {

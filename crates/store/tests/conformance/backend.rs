@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::socket;
+use nodeyard_store::socket::{self, Socket};
 use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
 use nodeyard_store::{CreateMode, SessionId, Tree, TreePath};
 use nodeyard_testbeds::{Proxy, ZooKeeperServer};
@@ -111,13 +111,9 @@ pub(crate) async fn socket() -> SocketBackend {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path()).unwrap();
     let path = directory.path().join(socket::FILE_NAME);
-    let server = tokio::spawn(async move {
-        let end = std::future::pending();
-        socket::serve(store, &path, end).await.unwrap();
-    });
-    let backend = SocketBackend { directory, server };
-    eventually(|| async { UnixStream::connect(backend.path()).await.is_ok() }).await;
-    backend
+    let socket = Socket::bind(&path).await.unwrap();
+    let server = tokio::spawn(socket.serve(store, std::future::pending()));
+    SocketBackend { directory, server }
 }
 
 impl SocketBackend {

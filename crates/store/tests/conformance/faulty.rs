@@ -35,6 +35,8 @@ pub(crate) struct Faulty {
     reads: Arc<Reads>,
     /// Held back until parents have appeared.
     parents: watch::Sender<bool>,
+    /// What may not be read, and how often somebody tried.
+    forbidden: watch::Sender<(Option<TreePath>, usize)>,
 }
 
 /// Keeps the answers of reads back.
@@ -55,7 +57,32 @@ impl Faulty {
                 permits: Semaphore::new(0),
             }),
             parents: watch::Sender::new(false),
+            forbidden: watch::Sender::new((None, 0)),
         })
+    }
+
+    /// From now on this record can neither be read nor listed; none can be again.
+    pub(crate) fn forbid(&self, path: Option<TreePath>) {
+        self.forbidden.send_replace((path, 0));
+    }
+
+    /// Waits until so many reads of it were refused.
+    pub(crate) async fn refused(&self, count: usize) {
+        let mut forbidden = self.forbidden.subscribe();
+        let reached = forbidden.wait_for(|(_, refused)| *refused >= count);
+        reached.await.unwrap();
+    }
+
+    fn permitted(&self, path: &TreePath) -> Result<()> {
+        let refuse = |(forbidden, refused): &mut (Option<TreePath>, usize)| {
+            let hit = forbidden.as_ref() == Some(path);
+            *refused += usize::from(hit);
+            hit
+        };
+        if self.forbidden.send_if_modified(refuse) {
+            return Err(Error::NoAuth { path: path.clone() });
+        }
+        Ok(())
     }
 
     /// From now on, no answer of a read arrives unless it is let through.
@@ -119,6 +146,7 @@ impl Tree for Faulty {
     }
 
     async fn get(&self, path: &TreePath) -> Result<Record> {
+        self.permitted(path)?;
         let record = self.tree.get(path).await;
         let kept = self
             .reads
@@ -146,6 +174,7 @@ impl Tree for Faulty {
     }
 
     async fn children(&self, path: &TreePath) -> Result<Listing> {
+        self.permitted(path)?;
         self.parents_appeared().await;
         self.tree.children(path).await
     }
@@ -180,6 +209,7 @@ impl Tree for Faulty {
             fault: Arc::clone(&self.fault),
             reads: Arc::clone(&self.reads),
             parents: self.parents.clone(),
+            forbidden: self.forbidden.clone(),
         })
     }
 

@@ -61,6 +61,30 @@ pub(crate) async fn one_byte_more_does_not(backend: &impl Backend) {
     assert_eq!(tree.get(&p("/a")).await.unwrap().data, "small");
 }
 
+pub(crate) async fn a_multi_fits_as_a_whole(backend: &impl Backend) {
+    let tree = backend.session().await;
+    let creates = |paths: [&str; 2], size: usize| {
+        let create = |path: &str| Op::Create {
+            path: p(path),
+            data: Bytes::from(vec![b'x'; size]),
+            mode: Persistent,
+        };
+        paths.map(create).to_vec()
+    };
+    // Each alone would be taken.
+    let error = tree.multi(creates(["/a", "/b"], MAX_DATA / 2 + 4096)).await;
+    let error = error.unwrap_err();
+    assert!(
+        matches!(&error, Error::Multi { index: 1, source } if matches!(**source, Error::TooLarge { .. })),
+        "{error:?}"
+    );
+    assert_eq!(tree.stat(&p("/a")).await.unwrap(), None);
+    tree.multi(creates(["/a", "/b"], MAX_DATA / 2))
+        .await
+        .unwrap();
+    assert_eq!(tree.get(&p("/b")).await.unwrap().data.len(), MAX_DATA / 2);
+}
+
 pub(crate) async fn names_may_be_strange(backend: &impl Backend) {
     let tree = backend.session().await;
     let long = "n".repeat(1000);

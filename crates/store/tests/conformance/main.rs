@@ -6,7 +6,7 @@
 //! * `records`: create in every mode, and what each refuses; data, versions, conditional set and delete;
 //!   children and their order; lists; the numbers of a stat and when each changes
 //! * `sequences`: numbers count all children a record ever had; gaps; prefixes; several sessions
-//! * `limits`: the largest record, one byte more, empty data, long and strange names, bad paths
+//! * `limits`: the largest record, one byte more, the largest multi, empty data, long and strange names, bad paths
 //! * `multi`: all or nothing, the index of the failure, checks, operations that build on each other
 //! * `order`: pipelined operations take effect in the order they were begun; reads see earlier writes;
 //!   `sync` sees those of others
@@ -89,6 +89,7 @@ macro_rules! every_behaviour {
             limits:
                 the_largest_record_fits
                 one_byte_more_does_not
+                a_multi_fits_as_a_whole
                 names_may_be_strange
                 deep_paths_work
                 many_children_are_listed;
@@ -163,6 +164,8 @@ macro_rules! every_behaviour {
                 a_late_read_does_not_undo_an_own_write
                 a_late_read_does_not_undo_an_own_delete
                 a_change_during_a_read_is_read_again
+                what_cannot_be_listed_is_not_taken_for_empty
+                what_cannot_be_read_is_read_again
                 changes_name_what_changed
                 a_nested_shape_is_followed
                 exact_after_many_changes_of_few_records

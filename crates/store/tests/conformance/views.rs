@@ -296,13 +296,52 @@ pub(crate) async fn a_change_during_a_read_is_read_again(backend: &impl Backend)
     for value in ["3", "4"] {
         set(&tree, "a", value).await;
     }
-    let synced = tokio::spawn({
-        let view = view.clone();
-        async move { view.synced().await }
-    });
+    let synced = waiting(&view);
     faulty.let_reads_through(100);
     within(synced).await.unwrap().unwrap();
     assert_eq!(shown(&view), map([("a", 4)]));
+}
+
+/// Somebody who waits until a view shows everything.
+fn waiting(view: &View<Things>) -> tokio::task::JoinHandle<nodeyard_store::Result<()>> {
+    let view = view.clone();
+    tokio::spawn(async move { view.synced().await })
+}
+
+pub(crate) async fn what_cannot_be_listed_is_not_taken_for_empty(backend: &impl Backend) {
+    let faulty = Faulty::new(backend.session().await);
+    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
+    directory(&tree).await;
+    put(&tree, "a", "1").await;
+    faulty.forbid(Some(p("/things")));
+    let view = things(&tree);
+    let synced = waiting(&view);
+    within(faulty.refused(2)).await;
+    assert!(!view.is_current() && !synced.is_finished());
+    faulty.forbid(None);
+    within(synced).await.unwrap().unwrap();
+    assert!(view.is_current());
+    assert_eq!(shown(&view), map([("a", 1)]));
+}
+
+pub(crate) async fn what_cannot_be_read_is_read_again(backend: &impl Backend) {
+    let faulty = Faulty::new(backend.session().await);
+    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
+    directory(&tree).await;
+    put(&tree, "a", "1").await;
+    let view = things(&tree);
+    within(view.synced()).await.unwrap();
+    faulty.forbid(Some(p("/things/a")));
+    set(&tree, "a", "2").await;
+    within(faulty.refused(2)).await;
+    let synced = waiting(&view);
+    within(faulty.refused(3)).await;
+    assert!(!view.is_current() && !synced.is_finished());
+    assert_eq!(shown(&view), map([("a", 1)]), "what was known stands");
+    faulty.forbid(None);
+    within(synced).await.unwrap().unwrap();
+    assert!(view.is_current());
+    assert_eq!(shown(&view), map([("a", 2)]));
 }
 
 pub(crate) async fn changes_name_what_changed(backend: &impl Backend) {

@@ -1,0 +1,82 @@
+//! Where an export goes: to standard output, or into a file for its owner alone.
+//!
+//! Records hold credentials of machines, so nobody else may read the file, whoever could read the one that it
+//! replaces. It takes its name when it is complete and on the disk: an export that fails leaves the one before it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use tempfile::NamedTempFile;
+
+pub(crate) enum ExportFile {
+    Draft {
+        file: NamedTempFile,
+        path: PathBuf,
+    },
+    /// A pipe, say, which has no other name and is no file to replace.
+    Stream(Box<dyn Write>),
+}
+
+impl ExportFile {
+    /// `-` is standard output.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stream(Box::new(io::stdout().lock())));
+        }
+        Self::create(path).with_context(|| cannot_write(path))
+    }
+
+    fn create(path: &Path) -> io::Result<Self> {
+        // The file behind a link is replaced, not the link.
+        let path = match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path)?,
+            path => path?,
+        };
+        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            let stream = OpenOptions::new().write(true).open(&path)?;
+            return Ok(Self::Stream(Box::new(stream)));
+        }
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        // Made with the rights 0600.
+        let file = NamedTempFile::new_in(directory)?;
+        Ok(Self::Draft { file, path })
+    }
+
+    /// The export is complete.
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        self.flush()?;
+        let Self::Draft { file, path } = self else {
+            return Ok(());
+        };
+        let keep = || {
+            file.as_file().sync_all()?;
+            file.persist(&path)?;
+            // The name, too, is to be there after a crash.
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            File::open(directory)?.sync_all()
+        };
+        keep().with_context(|| cannot_write(&path))
+    }
+}
+
+impl Write for ExportFile {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Draft { file, .. } => file.write(data),
+            Self::Stream(stream) => stream.write(data),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Draft { file, .. } => file.flush(),
+            Self::Stream(stream) => stream.flush(),
+        }
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
