@@ -37,8 +37,9 @@ use crate::context::Context;
 use crate::drain::{DrainShape, Scope};
 use crate::error::Error;
 use crate::handle::Query;
+use crate::old_locks::OldLocks;
 use crate::options::Options;
-use crate::provider::DriverFactory;
+use crate::provider::{DriverFactory, Provider};
 use crate::report::Report;
 use crate::serve::Order;
 use providers::Running;
@@ -66,11 +67,12 @@ pub(crate) struct Dispatcher {
     /// Requests that are being recovered, or not to be tried again yet.
     recovering: HashSet<RequestId>,
     ready_nodes: ReadyNodes,
+    old_locks: OldLocks,
     sightings: Sightings,
     drains: View<DrainShape>,
     /// The names under which pools are in the picture.
     pool_entries: BTreeSet<String>,
-    /// Pools that would have had a pass if they were not drained.
+    /// Pools that are due for a pass because time has passed.
     deferred: BTreeSet<PoolKey>,
     /// A look at the requests that wait is to come.
     looking: bool,
@@ -84,6 +86,8 @@ pub(crate) struct Dispatcher {
 /// Work on a request that is under way. Several of our pools may have a say in a request; one at a time works on it.
 struct Task {
     pool: PoolKey,
+    /// As it was when the work began.
+    provider: Arc<Provider>,
     orders: mpsc::UnboundedSender<Order>,
     gone: CancellationToken,
     /// What is to be done when this has ended.
@@ -131,6 +135,7 @@ impl Dispatcher {
             settling: HashSet::new(),
             recovering: HashSet::new(),
             ready_nodes: ReadyNodes::default(),
+            old_locks: OldLocks::default(),
             sightings: Sightings::default(),
             drains,
             pool_entries: BTreeSet::new(),
@@ -252,8 +257,7 @@ impl Dispatcher {
         if session.id().is_some() && session.id() != self.session {
             self.session = session.id();
             // Everybody's locks of the old session are gone, ours included.
-            self.recovering.clear();
-            self.ready_nodes.forget_all();
+            self.recover_again();
         }
         Ok(())
     }

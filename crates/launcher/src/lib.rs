@@ -29,6 +29,7 @@ mod error;
 mod events;
 mod handle;
 mod launch;
+mod old_locks;
 mod options;
 mod provider;
 mod recover;

@@ -144,11 +144,15 @@ impl Provider {
         self.settings.pools.get(pool)?.labels.get(label)
     }
 
-    /// What the plan has to know of the provider.
-    pub(crate) fn setup(&self) -> ProviderSetup {
+    /// What the plan has to know of the provider, which takes the place of `before`.
+    ///
+    /// What others use is known when the whole cloud was looked at. That takes a while, in which ready nodes can be handed
+    /// out and a cloud that is full says so itself; so nobody waits for it.
+    pub(crate) fn setup(&self, before: Option<&ProviderSetup>) -> ProviderSetup {
         ProviderSetup {
             limits: self.counted(self.limits.clone()),
-            foreign: Resources::default(),
+            foreign: before.map_or_else(Resources::default, |before| before.foreign.clone()),
+            leaked: before.map_or_else(Resources::default, |before| before.leaked.clone()),
             max_launches: self.settings.max_launches,
             keeps_to_cluster: settings::keeps_to_cluster(&self.config.driver),
         }

@@ -10,6 +10,7 @@ use nodeyard_plan::{Readiness, Zone};
 use tokio::sync::oneshot;
 
 use crate::error::StartError;
+use crate::old_locks::OldLocks;
 use crate::provider::Provider;
 
 #[derive(Debug)]
@@ -24,9 +25,10 @@ pub(crate) enum Report {
         /// The cloud says that its quota is used up, whatever we have counted.
         quota: bool,
     },
-    /// Whether a node that was recorded just now exceeds a limit.
+    /// Whether a node that was recorded just now exceeds a limit, or one that was allocated that of its tenant.
     IsTooMuch {
         node: NodeId,
+        launched: bool,
         answer: oneshot::Sender<Option<Sum>>,
     },
     /// Whether all our pools are seen by everybody, so that a request may be declined.
@@ -54,10 +56,15 @@ pub(crate) enum Report {
         departed: BTreeSet<RequestId>,
         answer: oneshot::Sender<Vec<Label>>,
     },
-    /// Our own requests for ready nodes.
-    Asked(nodeyard_store::Result<Vec<RequestId>>),
-    /// A round of clean-up has ended.
-    CleanedUp,
+    /// Ready nodes were asked for.
+    Asked(nodeyard_store::Result<()>),
+    /// A request of our own for ready nodes was ended.
+    Ended {
+        request: RequestId,
+        ended: nodeyard_store::Result<()>,
+    },
+    /// A round of clean-up has ended; what it has seen saves the next one a look.
+    CleanedUp(OldLocks),
 }
 
 /// What a cloud says of itself; what it did not say is absent.
@@ -78,6 +85,8 @@ pub(crate) enum Served {
     Declined,
     /// Declined, because the cloud did not make a machine.
     LaunchFailed,
+    /// It waits again, for any pool.
+    PutBack,
     /// The requestor has deleted it.
     Gone,
     /// Somebody else has it, or it cannot be served as planned.

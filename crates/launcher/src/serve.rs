@@ -44,6 +44,8 @@ pub(crate) enum Order {
     Decline(String),
     /// Free the nodes it has, and wait for room.
     GiveBack,
+    /// Free the nodes it has, and let it wait for any pool; with the reason, for the log.
+    PutBack(&'static str),
 }
 
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl Serving {
     async fn serve(&mut self, first: Order) -> Result<Served> {
         if let Order::Accept(acceptance) = &first
             && acceptance.launched().next().is_none()
+            && !self.may_exceed_tenant(acceptance)
         {
             return self.hand_over(acceptance).await;
         }
@@ -178,6 +181,7 @@ impl Serving {
                 Order::Reserve => debug!("request waits for room"),
                 Order::GiveBack => self.give_back(&mut taken).await?,
                 Order::Decline(reason) => return self.decline(taken, &reason).await,
+                Order::PutBack(reason) => return self.put_back(taken, reason).await,
             }
             order = tokio::select! {
                 order = self.orders.recv() => match order {
@@ -411,6 +415,25 @@ impl Serving {
         }
     }
 
+    /// Gives back everything, the request as well: it waits for whoever can serve it.
+    async fn put_back(&self, taken: Taken, reason: &str) -> Result<Served> {
+        let now = self.ctx.clock.now();
+        let Ok(waiting) = protocol::request::put_back(Some(&taken.held.value), now) else {
+            return self.abandon(taken).await;
+        };
+        let mut batch = Batch::default();
+        for got in &taken.got {
+            self.free(got, &mut batch)?;
+        }
+        match self.write(taken, waiting, batch).await? {
+            Written::Done(_) => {
+                info!(reason, pool = %self.pool, "request put back");
+                Ok(Served::PutBack)
+            }
+            Written::Refused(taken) => self.abandon(*taken).await,
+        }
+    }
+
     /// Writes the request and unlocks it, after the rest of `batch` and in one go with it.
     async fn write(&self, taken: Taken, record: NodeRequest, mut batch: Batch) -> Result<Written> {
         let place = batch.ops.len();
@@ -456,13 +479,18 @@ impl Serving {
 
     async fn give_back(&self, taken: &mut Taken) -> Result<()> {
         for got in taken.got.drain(..) {
-            let mut batch = Batch::default();
-            self.free(&got, &mut batch)?;
-            match commit(&got.held.guard, batch.ops).await {
-                Ok(_) => got.held.guard.forget(),
-                Err(Error::Multi { .. }) => got.held.guard.release().await?,
-                Err(error) => return Err(error),
-            }
+            self.let_go(got).await?;
+        }
+        Ok(())
+    }
+
+    async fn let_go(&self, got: Got) -> Result<()> {
+        let mut batch = Batch::default();
+        self.free(&got, &mut batch)?;
+        match commit(&got.held.guard, batch.ops).await {
+            Ok(_) => got.held.guard.forget(),
+            Err(Error::Multi { .. }) => got.held.guard.release().await?,
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -186,27 +186,25 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
 }
 
 /// Ends a request of our own for ready nodes: its nodes become free, then it goes. In this order, so that a node is
-/// counted at every moment, and nobody asks for another one.
-pub(crate) async fn collect(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
-    let work = async {
-        for id in nodes {
-            if let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() {
-                if held.value.request() == Some(request) {
-                    free(id, held).await?;
-                } else {
-                    held.guard.release().await?;
-                }
-            }
+/// counted at every moment, and nobody asks for another one. May be done again after it was interrupted.
+pub(crate) async fn collect(ctx: &Context, request: RequestId, nodes: &[NodeId]) -> Result<()> {
+    for id in nodes.iter().copied() {
+        let attempt = match ctx.registry.nodes().lock(id, Patience::None).await {
+            // Nobody can tell whose it is, so it is not there for anybody.
+            Err(Error::Malformed { .. }) => continue,
+            attempt => attempt?,
+        };
+        // Whoever has the lock finds it without a request later.
+        let Some(held) = attempt.held() else { continue };
+        if held.value.request() == Some(request) {
+            free(id, held).await?;
+        } else {
+            held.guard.release().await?;
         }
-        // What shows the nodes must do so before the request is seen to go.
-        ctx.nodes.synced().await?;
-        ctx.registry.requests().delete(request).await
-    };
-    let Some(ended) = ctx.unless_stopped(work).await else {
-        return;
-    };
-    match ended {
-        Ok(_) => ctx.requests.deleted(&request),
-        Err(error) => debug!(%request, %error, "a request for ready nodes goes with its session"),
     }
+    // What shows the nodes must do so before the request is seen to go.
+    ctx.nodes.synced().await?;
+    ctx.registry.requests().delete(request).await?;
+    ctx.requests.deleted(&request);
+    Ok(())
 }

@@ -1,8 +1,11 @@
 //! What one event costs the plan, with more and more nodes and waiting requests.
 //!
 //! `cargo run --release -p nodeyard-plan --example simulate` keeps a fleet busy: a request ends, its nodes
-//! go, the pool looks for the next request, its nodes are recorded and become ready, a new request arrives.
-//! The cost per event should stay the same from top to bottom.
+//! go, the pool looks for the next request, its nodes are recorded and become ready, a new request arrives. Other
+//! launchers work on as many requests as wait. The cost per event should stay the same from top to bottom.
+//!
+//! Every now and then a launcher looks at everything again. What that costs for each node, when nothing has changed, is
+//! the last column.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +24,9 @@ use nodeyard_model::{
 use nodeyard_plan::assign::Moment;
 use nodeyard_plan::protocol::{node, request};
 use nodeyard_plan::verdict::{Acceptance, Step};
-use nodeyard_plan::{LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World};
+use nodeyard_plan::{
+    LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World, orphans,
+};
 
 const LABELS: usize = 20;
 const PROVIDERS: usize = 5;
@@ -121,6 +126,11 @@ impl Simulation {
         self.events += 1;
     }
 
+    fn set_locked(&mut self, id: NodeId, locked: bool) {
+        self.world.set_node_locked(id, locked);
+        self.events += 1;
+    }
+
     /// The oldest job ends: its nodes are used, deleted, gone.
     fn end_one(&mut self) {
         let Some(nodes) = self.running.pop_front() else {
@@ -130,13 +140,18 @@ impl Simulation {
             for state in [NodeState::Used, NodeState::Deleting] {
                 record.set_state(state, self.now());
                 self.put_node(id, &record);
+                self.set_locked(id, state == NodeState::Deleting);
             }
             self.world.remove_node(id);
             self.events += 1;
         }
     }
 
+    /// As a launcher does after every event.
     fn decide(&mut self) {
+        let left = orphans::find(&self.world);
+        assert!(left.nodes.is_empty(), "everything is in somebody's hands");
+        self.world.take_abandoned();
         for key in self.world.take_stale() {
             let at = Moment {
                 now: self.now(),
@@ -190,6 +205,7 @@ impl Simulation {
         self.waiting.remove(&id);
         self.events += 1;
         for (node_id, node) in &mut nodes {
+            self.set_locked(*node_id, true);
             node.set_state(NodeState::InUse, now);
             self.put_node(*node_id, node);
         }
@@ -207,16 +223,41 @@ impl Simulation {
         while self.world.request_count() < waiting {
             self.submit();
         }
+        for number in 0..waiting {
+            let mut pending = NodeRequest::new(RequestState::Pending, self.now());
+            pending.labels = vec![self.labels[0].clone()];
+            let id = format!("100-{number:010}").parse().unwrap();
+            self.world.put_request(id, &pending, self.now());
+        }
         // The time of patience is over for everybody.
         self.now += 1000.0;
         self.decide();
+    }
+
+    /// Sees every node that is in use once more; what that takes for each.
+    fn look_at_everything(&mut self) -> Duration {
+        let nodes: Vec<_> = self.running.iter().flatten().collect();
+        let start = Instant::now();
+        for (id, record) in &nodes {
+            self.world.put_node(*id, record);
+            self.world.set_node_locked(*id, true);
+        }
+        start.elapsed() / nodes.len() as u32
     }
 }
 
 fn main() {
     println!(
-        "{:>8} {:>8} {:>6} {:>9} {:>12} {:>12} {:>10} {:>12}",
-        "nodes", "waiting", "lines", "events", "events/s", "per event", "served", "per round"
+        "{:>8} {:>8} {:>6} {:>9} {:>12} {:>12} {:>10} {:>12} {:>12}",
+        "nodes",
+        "waiting",
+        "lines",
+        "events",
+        "events/s",
+        "per event",
+        "served",
+        "per round",
+        "unchanged"
     );
     for (servers, waiting) in [
         (1_000, 100),
@@ -251,11 +292,12 @@ fn main() {
                 .unwrap_or(Duration::ZERO)
         };
         println!(
-            "{nodes:>8} {requests:>8} {lines:>6} {events:>9} {:>12.0} {:>12?} {:>10} {:>12?}",
+            "{nodes:>8} {waiting:>8} {lines:>6} {events:>9} {:>12.0} {:>12?} {:>10} {:>12?} {:>12?}",
             events as f64 / spent.as_secs_f64(),
             per(events),
             simulation.requests - served,
             per(ROUNDS as u64),
+            simulation.look_at_everything(),
         );
     }
 }

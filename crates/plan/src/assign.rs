@@ -8,9 +8,10 @@
 //! # The checks, in order
 //!
 //! 1. The pool is registered and its provider takes requests (`max-concurrency` is not 0).
-//! 2. The request waits, and this pool has not declined it.
+//! 2. The request waits, and this pool has not declined it. While the pool is drained, it goes no further: what check 6
+//!    says is declined all the same, unless it may be otherwise after the drain.
 //! 3. It names a provider where a capable pool is left, or else one in the same cluster: leave it to that one.
-//! 4. A capable pool with a lower priority number is not paused: leave it to that one.
+//! 4. A capable pool with a lower priority number is neither paused nor drained: leave it to that one.
 //! 5. This pool lacks a label and another capable pool is left: leave it to that one.
 //! 6. It can never be served here (it names another cluster's provider and this one keeps to its own; no servers, label unknown or broken, image missing, larger than the empty
 //!    cloud): decline. This comes before everything that passes with time, so that a momentary limit does
@@ -58,7 +59,7 @@ use std::collections::BTreeSet;
 use nodeyard_model::{Label, RequestId, Timestamp};
 
 use crate::setup::{PoolKey, Supply, Zone};
-use crate::verdict::{Acceptance, Defer, Verdict};
+use crate::verdict::{Acceptance, Defer, Skip, Verdict};
 use crate::world::World;
 use crate::world::queue::{Line, LineId, Stage};
 use accrual::{Accrual, Booking};
@@ -98,6 +99,9 @@ pub enum Retry {
     Accept(Acceptance),
     /// Give back the nodes it has: it waits empty-handed, held by the pool.
     GiveBack(Verdict),
+    /// Its pool is drained or gone: give back the nodes, and the request as well, so that any pool may take it. No pool
+    /// looks at it until [`World::release`] says that this is done.
+    PutBack,
 }
 
 /// A pass under way.
@@ -121,6 +125,10 @@ impl World {
     pub fn assign(&mut self, key: &PoolKey, at: Moment) -> Pass {
         self.unmark_stale(key);
         let mut look = Look::default();
+        if self.drains.pools.contains_key(key) {
+            self.only_decline(key, &mut look, at);
+            return self.end_pass(key, look);
+        }
         let mut elsewhere = self.bookings_elsewhere(key).into_iter().peekable();
         let mut last = None;
         while let Some(head) = self.queue.next_head(key, last) {
@@ -134,7 +142,11 @@ impl World {
                 break;
             }
         }
+        self.end_pass(key, look)
+    }
 
+    /// Takes note of what the pool keeps, and of whether it has room.
+    fn end_pass(&mut self, key: &PoolKey, look: Look) -> Pass {
         let Look {
             mut pass, bookings, ..
         } = look;
@@ -215,7 +227,7 @@ impl World {
             })
     }
 
-    /// A full pool still has to say what it can never serve.
+    /// A full pool still has to say what it can never serve, and so has a drained one.
     fn only_decline(&mut self, key: &PoolKey, look: &mut Look, at: Moment) {
         for line in self.queue.unvetted(key) {
             while let Some(request) = self.queue.line(line).and_then(Line::head) {
@@ -228,6 +240,10 @@ impl World {
                     Verdict::Decline(_) => {
                         self.carry_out(key, request, &verdict, held);
                         look.pass.decisions.push(Decision { request, verdict });
+                    }
+                    Verdict::Skip(Skip::Drained { .. }) => {
+                        self.queue.vet(key, line);
+                        break;
                     }
                     Verdict::Skip(_) | Verdict::Yield(_) => break,
                     _ => {
@@ -297,17 +313,23 @@ impl World {
         missing: &[Label],
         zone: Option<&Zone>,
         at: Moment,
-    ) -> Option<Retry> {
-        let waiting = self.queue.get(request)?;
-        let Stage::Taken(key) = waiting.stage.clone() else {
-            return None;
+    ) -> Retry {
+        let (Some(waiting), Some(mut case)) = (self.queue.get(request), Case::of(self, request))
+        else {
+            return Retry::PutBack;
         };
+        let Stage::Taken(key) = waiting.stage.clone() else {
+            return Retry::PutBack;
+        };
+        let is_drained = self.drains.on(&key, &waiting.ask.labels).is_some();
+        if is_drained || !self.own.contains_key(&key) {
+            return Retry::PutBack;
+        }
         let accrual = self.kept_before(&key, waiting.order);
-        let mut case = Case::of(self, request)?;
         case.held_by = Some(&key);
         case.labels = missing;
         case.zone = zone;
-        Some(match self.judge(&key, &case, &accrual, at).verdict {
+        match self.judge(&key, &case, &accrual, at).verdict {
             Verdict::Accept(acceptance) => {
                 self.grant(request, &acceptance);
                 Retry::Accept(acceptance)
@@ -319,7 +341,7 @@ impl World {
                 self.wake_all();
                 Retry::GiveBack(verdict)
             }
-        })
+        }
     }
 }
 

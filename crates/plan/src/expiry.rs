@@ -7,7 +7,7 @@ use std::time::Duration;
 use nodeyard_model::{Label, NodeId, NodeState, ProviderName, Timestamp};
 
 use crate::protocol::node::Seen;
-use crate::setup::LabelPolicy;
+use crate::setup::{LabelPolicy, PoolSetup};
 use crate::world::World;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,7 +51,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Looks at the nodes of our providers. `max_hold_age` is the limit for all held nodes, none is without end.
+/// Looks at the nodes of our providers; costs what expires and what is held. `max_hold_age` is the limit for all held nodes, none is without end.
 pub fn plan(
     world: &World,
     labels: &BTreeMap<Label, LabelPolicy>,
@@ -60,34 +60,34 @@ pub fn plan(
 ) -> Expiry {
     let mut plan = Expiry::default();
     let is_ours = |name: &ProviderName| world.providers.contains_key(name);
-    let limits = labels.values().filter_map(|policy| policy.max_ready_age);
-    if let Some(shortest) = limits.min() {
-        for (_, pool) in world
-            .fleet
-            .pools()
-            .filter(|(key, _)| is_ours(&key.provider))
-        {
-            for (since, id) in &pool.idle {
-                let age = now.since(*since);
-                if age < shortest {
-                    plan.look_again(*since, shortest);
-                    break;
+    let is_first = |id: NodeId, label: &Label| {
+        let node = world.fleet.node(id);
+        node.is_some_and(|node| node.labels.first() == Some(label))
+    };
+    let limits = labels.iter();
+    let limits = limits.filter_map(|(label, policy)| Some((label, policy.max_ready_age?)));
+    let pools = world.fleet.pools().map(|(key, _)| key);
+    for key in pools.filter(|key| is_ours(&key.provider)) {
+        for (label, limit) in limits.clone() {
+            for nodes in world.fleet.free_by_age(key, label) {
+                for (since, id) in nodes {
+                    let age = now.since(*since);
+                    if age < limit {
+                        plan.look_again(*since, limit);
+                        break;
+                    }
+                    if is_first(*id, label) {
+                        plan.expire(*id, Seen::ready(*since), age, limit);
+                    }
                 }
-                let label = world.fleet.node(*id).and_then(|node| node.labels.first());
-                let policy = label.and_then(|label| labels.get(label));
-                let Some(limit) = policy.and_then(|policy| policy.max_ready_age) else {
-                    continue;
-                };
-                plan.check(*id, Seen::ready(*since), age, limit);
             }
         }
     }
-    for own in world.own.values() {
-        let idle = world.fleet.pool(&own.setup.key).map(|pool| &pool.idle);
-        for (since, node) in idle.into_iter().flatten() {
-            let label = world.fleet.node(*node).and_then(|node| node.labels.first());
-            let setup = label.and_then(|label| own.setup.labels.get(label));
-            if setup.is_some_and(|setup| setup.bound) {
+    for PoolSetup { key, labels, .. } in world.own.values().map(|own| &own.setup) {
+        let bound = labels.iter().filter(|(_, setup)| setup.bound);
+        for (label, _) in bound {
+            let nodes = world.fleet.free_by_age(key, label).flatten();
+            for (since, node) in nodes.filter(|(_, node)| is_first(*node, label)) {
                 plan.expired.push(Expired {
                     node: *node,
                     seen: Seen::ready(*since),
@@ -106,7 +106,11 @@ pub fn plan(
         };
         if !node.locked && node.provider.as_ref().is_some_and(is_ours) {
             let age = now.since(node.state_time);
-            plan.check(id, Seen::held(node.state_time), age, limit);
+            if age < limit {
+                plan.look_again(node.state_time, limit);
+            } else {
+                plan.expire(id, Seen::held(node.state_time), age, limit);
+            }
         }
     }
     plan.expired.sort_by_key(|expired| expired.node);
@@ -115,11 +119,7 @@ pub fn plan(
 }
 
 impl Expiry {
-    fn check(&mut self, node: NodeId, seen: Seen, age: Duration, limit: Duration) {
-        if age < limit {
-            self.look_again(seen.since, limit);
-            return;
-        }
+    fn expire(&mut self, node: NodeId, seen: Seen, age: Duration, limit: Duration) {
         let reason = match seen.state {
             NodeState::Hold => Reason::Hold { age, limit },
             _ => Reason::Ready { age, limit },

@@ -41,11 +41,6 @@ pub struct Opinion {
 #[serde(rename_all = "kebab-case")]
 pub enum Says {
     Ours(Verdict),
-    /// A pool of ours that is to accept nothing.
-    Drained {
-        /// What is drained, such as `provider cloud`.
-        scope: String,
-    },
     /// A pool of another launcher, which decides for itself.
     Theirs {
         declined: bool,
@@ -84,16 +79,6 @@ pub enum Next {
 impl World {
     /// None if there is no such request.
     pub fn explain(&self, request: RequestId, at: Moment) -> Option<Explanation> {
-        self.explain_drained(request, at, |_| None)
-    }
-
-    /// As [`World::explain`], where some of our pools are to accept nothing; `drained` names what is drained.
-    pub fn explain_drained(
-        &self,
-        request: RequestId,
-        at: Moment,
-        drained: impl Fn(&PoolKey) -> Option<String>,
-    ) -> Option<Explanation> {
         let case = Case::of(self, request)?;
         let waiting = case.waiting;
         let pools: Vec<Opinion> = self
@@ -104,13 +89,7 @@ impl World {
                 let says = match ours {
                     Some(_) => {
                         let kept = self.kept_before(&pool.key, waiting.order);
-                        let verdict = self.judge(&pool.key, &case, &kept, at).verdict;
-                        match drained(&pool.key) {
-                            Some(scope) if !matches!(verdict, Verdict::Skip(_)) => {
-                                Says::Drained { scope }
-                            }
-                            _ => Says::Ours(verdict),
-                        }
+                        Says::Ours(self.judge(&pool.key, &case, &kept, at).verdict)
                     }
                     None => Says::Theirs {
                         declined: waiting.ask.declined_by.contains(id),
@@ -168,7 +147,7 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
         return Next::Room { at, what };
     }
     let scope = pools.iter().find_map(|opinion| match &opinion.says {
-        Says::Drained { scope } => Some(scope.clone()),
+        Says::Ours(Verdict::Skip(Skip::Drained { scope })) => Some(scope.to_string()),
         _ => None,
     });
     if let Some(scope) = scope {
@@ -192,7 +171,6 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
         still_to_decline: ids(|says| match says {
             Says::Theirs { declined, .. } => !declined,
             Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined { .. })),
-            Says::Drained { .. } => false,
         }),
     }
 }
@@ -251,7 +229,6 @@ impl fmt::Display for Says {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours(verdict) => verdict.fmt(f),
-            Self::Drained { scope } => write!(f, "accepts nothing, {scope} is drained"),
             Self::Theirs { declined: true, .. } => {
                 f.write_str("another launcher's, has declined it")
             }

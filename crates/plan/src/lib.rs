@@ -14,7 +14,8 @@
 //! # How a launcher uses it
 //!
 //! 1. Describe the providers and pools ([`World::set_provider`], [`World::set_own_pool`],
-//!    [`World::set_tenant_limits`]), then put in every record of the store, with the hints of who is locked.
+//!    [`World::set_tenant_limits`], [`World::set_drains`]), then put in every record of the store, with the hints of
+//!    who is locked.
 //! 2. Put in every change as it is seen. Own writes may be put in at once, or when they come back as a change; twice
 //!    does no harm.
 //! 3. After changes, and when a pass asked for it ([`Pass::again_at`](assign::Pass::again_at)), run
@@ -23,7 +24,7 @@
 //! 4. Carry the decisions out. *Accept*: write `pending` (unless the request is held already), get a node for each
 //!    step, fulfil. *Reserve*: write `pending` and keep the lock; the request comes again as *accept*,
 //!    *decline*, or goes. *Decline*: write it. Write [`Pass::paused`](assign::Pass::paused) to the pool's component
-//!    when it changes.
+//!    when it changes. After drains and pools have changed, put back what [`World::let_go`] names.
 //! 5. Between recording a node and launching it, when the own record has come back, ask [`World::excess`].
 //! 6. Say what did not work: [`World::release`] when a request's lock cannot be had, a launch failed for good or the
 //!    pool stops; [`World::refuse`] when a launch met a quota, and [`World::retry`] after a while;
@@ -45,7 +46,8 @@ pub mod verdict;
 mod world;
 
 pub use setup::{
-    LabelPolicy, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone,
+    Drains, LabelPolicy, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply,
+    Zone,
 };
 pub use verdict::Verdict;
 pub use world::World;

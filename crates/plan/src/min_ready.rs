@@ -112,7 +112,8 @@ impl Room {
                     .get(id)
                     .is_none_or(|p| p.max_launches != Some(0))
             };
-            if world.registry.get(&pool.setup.id).is_none() || !takes(&key.provider) {
+            let drained = world.drains.pools.contains_key(key);
+            if drained || world.registry.get(&pool.setup.id).is_none() || !takes(&key.provider) {
                 continue;
             }
             while found < missing && self.fits(world, key, &setup.cost) {

@@ -1,17 +1,15 @@
-//! What was left behind: by a crash, a cancelled job, an executor that died.
+//! Nodes that were left behind: by a crash, a cancelled job, an executor that died. Of requests that were,
+//! [`World::take_abandoned`] tells.
 //!
 //! Everything named here is only suspected from afar. Take the lock without waiting, read the record again and let
 //! [`protocol`](crate::protocol) decide; whoever still works on it holds the lock.
 
-use nodeyard_model::{Allocation, NodeId, NodeState, RequestId};
+use nodeyard_model::{Allocation, NodeId, NodeState};
 
 use crate::world::World;
-use crate::world::queue::Stage;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orphans {
-    /// Pending, and not served by this launcher: if nobody holds the lock, reset the nodes and put the request back.
-    pub requests: Vec<RequestId>,
     /// Unlocked in a state that nobody leaves a node in, or that says it is to go: delete them.
     pub nodes: Vec<(NodeId, NodeState)>,
     /// Allocated to a request that is gone: ready nodes become free, others are deleted.
@@ -20,14 +18,8 @@ pub struct Orphans {
     pub empty: Vec<NodeId>,
 }
 
-/// Requests of anybody, nodes of our providers. Costs what there is to clean up.
+/// Nodes of our providers. Costs what there is to clean up.
 pub fn find(world: &World) -> Orphans {
-    let requests = world
-        .queue
-        .pending()
-        .filter(|(_, request)| request.stage == Stage::Open)
-        .map(|(id, _)| id)
-        .collect();
     let nodes = world
         .fleet
         .loose()
@@ -48,7 +40,6 @@ pub fn find(world: &World) -> Orphans {
         .filter_map(|(id, node)| Some((id, node.allocated_to.clone()?)))
         .collect();
     Orphans {
-        requests,
         nodes,
         stranded,
         empty: world.fleet.empty().collect(),

@@ -50,8 +50,11 @@ impl Default for Policy {
 pub struct ProviderSetup {
     /// What the cloud grants; unlimited where `ignore-provider-quota` is set.
     pub limits: Limits,
-    /// What others use of it: instances that have no node record of ours.
+    /// What others use of it: instances that are no node of ours.
     pub foreign: Resources,
+    /// What nodes of ours use of it that have no record any more. It takes room until it is cleaned up, so that nothing
+    /// is impossible for it.
+    pub leaked: Resources,
     /// `max-concurrency`. None is without limit; with zero the provider neither accepts nor declines.
     pub max_launches: Option<usize>,
     /// `affinity: require`: a request that names a provider of another cluster is never taken in its place.
@@ -69,6 +72,28 @@ pub struct PoolSetup {
     pub labels: BTreeMap<Label, LabelSetup>,
     /// Where to launch; empty leaves it to the cloud.
     pub zones: Vec<Zone>,
+}
+
+/// What is to accept nothing new. Each with the name of what is drained, such as `provider cloud`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Drains {
+    /// Our pools that take no request. What they can never serve they still decline.
+    pub pools: BTreeMap<PoolKey, Box<str>>,
+    /// Requests with one of these labels are looked at by no pool of ours.
+    pub labels: BTreeMap<Label, Box<str>>,
+}
+
+impl Drains {
+    /// What keeps a pool of ours from serving these labels.
+    pub(crate) fn on(&self, key: &PoolKey, labels: &[Label]) -> Option<&str> {
+        let pool = self.pools.get(key).map(|scope| &**scope);
+        pool.or_else(|| self.of_labels(labels))
+    }
+
+    pub(crate) fn of_labels(&self, labels: &[Label]) -> Option<&str> {
+        let mut scopes = labels.iter().filter_map(|label| self.labels.get(label));
+        scopes.next().map(|scope| &**scope)
+    }
 }
 
 /// What it takes to serve a label in a pool.

@@ -42,6 +42,11 @@ pub enum Skip {
     NotRegistered,
     /// `max-concurrency: 0`: the provider neither accepts nor declines.
     Ignoring,
+    /// The pool or one of the labels is drained.
+    Drained {
+        /// What is drained, such as `provider cloud`.
+        scope: Box<str>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +131,7 @@ pub struct Sum {
     #[serde(with = "resource_name")]
     pub resource: ResourceName,
     pub limit: Quantity,
-    /// Used by instances that are not Nodepool's.
+    /// Used by instances that have no record.
     pub foreign: Quantity,
     /// Used by nodes that have a record.
     pub used: Quantity,
@@ -177,6 +182,17 @@ pub enum Decline {
     NoRoomForMinReady {
         shortage: Shortage,
     },
+    /// The same while the pool is drained.
+    DrainedForMinReady {
+        scope: Box<str>,
+    },
+}
+
+impl Decline {
+    /// Whether it will be so after a drain, too. Images and what labels are made of may well be what the drain is for.
+    pub(crate) fn outlasts_drain(&self) -> bool {
+        !matches!(self, Self::ImageMissing { .. } | Self::BrokenLabel { .. })
+    }
 }
 
 /// How a request is served: one step for each of its labels, in their order.
@@ -240,6 +256,7 @@ impl fmt::Display for Skip {
             } => write!(f, "has declined it: {reason}"),
             Self::NotRegistered => f.write_str("is not registered yet"),
             Self::Ignoring => f.write_str("takes no requests because max-concurrency is 0"),
+            Self::Drained { scope } => write!(f, "does not take it, {scope} is drained"),
         }
     }
 }
@@ -386,6 +403,9 @@ impl fmt::Display for Decline {
             ),
             Self::NoRoomForMinReady { shortage } => {
                 write!(f, "no room for a node that nobody waits for: {shortage}")
+            }
+            Self::DrainedForMinReady { scope } => {
+                write!(f, "no node that nobody waits for while {scope} is drained")
             }
         }
     }

@@ -21,10 +21,10 @@ use nodeyard_model::{
 };
 
 use crate::assign::accrual::Booking;
-use crate::setup::{Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Zone};
+use crate::setup::{Drains, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Zone};
 use crate::verdict::Sum;
 use fleet::{Fleet, Freed};
-use queue::{Ask, Queue, Route, Stage};
+use queue::{Ask, Queue, Route, Stage, Waiting};
 use registry::{Change, Registry};
 
 #[derive(Debug, Default)]
@@ -35,6 +35,7 @@ pub struct World {
     pub(crate) registry: Registry,
     pub(crate) own: BTreeMap<PoolKey, OwnPool>,
     pub(crate) providers: BTreeMap<ProviderName, ProviderSetup>,
+    pub(crate) drains: Drains,
     /// Nodes on their way to a request, or ready for it, whose request is gone.
     pub(crate) stranded: BTreeSet<NodeId>,
     stale: BTreeSet<PoolKey>,
@@ -100,7 +101,7 @@ impl World {
         if record.state.is_final() {
             self.fleet_release(id);
         }
-        let route = route(&self.registry, &self.own);
+        let route = route(&self.registry, &self.own, &self.drains);
         self.queue.put(id, record, now, route);
         self.judge_nodes_of(id);
         self.wake_concerned(id);
@@ -145,6 +146,7 @@ impl World {
         let account = &mut self.fleet.provider_mut(name).account;
         account.limits = setup.limits.clone();
         account.foreign = setup.foreign.clone();
+        account.leaked = setup.leaked.clone();
         self.providers.insert(name.clone(), setup);
         for key in self.own.keys().filter(|key| key.provider == *name) {
             self.queue.unvet(key);
@@ -152,16 +154,27 @@ impl World {
         self.wake_provider(name);
     }
 
-    /// The provider's quota was looked up again.
-    pub fn set_provider_quota(&mut self, name: &ProviderName, limits: Limits, foreign: Resources) {
+    /// The provider's quota was looked up again, and what uses it without a record.
+    pub fn set_provider_quota(
+        &mut self,
+        name: &ProviderName,
+        limits: Limits,
+        foreign: Resources,
+        leaked: Resources,
+    ) {
         if let Some(setup) = self.providers.get(name) {
             let setup = ProviderSetup {
                 limits,
                 foreign,
+                leaked,
                 ..setup.clone()
             };
             self.set_provider(name, setup);
         }
+    }
+
+    pub fn provider(&self, name: &ProviderName) -> Option<&ProviderSetup> {
+        self.providers.get(name)
     }
 
     /// The provider is no longer ours; its pools go with it.
@@ -170,6 +183,7 @@ impl World {
         let account = &mut self.fleet.provider_mut(name).account;
         account.limits = Limits::unlimited();
         account.foreign = Resources::default();
+        account.leaked = Resources::default();
         let keys = self.own.keys().filter(|key| key.provider == *name);
         for key in keys.cloned().collect::<Vec<_>>() {
             self.remove_own_pool(&key);
@@ -227,6 +241,28 @@ impl World {
         self.wake_all();
     }
 
+    /// Replaces the drains in force.
+    pub fn set_drains(&mut self, drains: Drains) {
+        if self.drains != drains {
+            self.drains = drains;
+            self.registry_changed(Change::Candidates);
+        }
+    }
+
+    /// Requests that a pool of ours has taken without room and is not to keep: it is gone, or a drain keeps it from
+    /// serving them. Put them back. No pool looks at them until [`World::release`] says that this is done.
+    pub fn let_go(&mut self) -> Vec<(PoolKey, RequestId)> {
+        let unkept = |(_, key, request): &(RequestId, &PoolKey, &Waiting)| {
+            !self.own.contains_key(key) || self.drains.on(key, &request.ask.labels).is_some()
+        };
+        let unkept = self.queue.held().filter(unkept);
+        let unkept: Vec<_> = unkept.map(|(id, key, _)| (key.clone(), id)).collect();
+        for (key, id) in &unkept {
+            self.set_stage(*id, Stage::Taken(key.clone()));
+        }
+        unkept
+    }
+
     /// Takes back what `pool` decided on a request and the records do not show: the lock was taken by somebody
     /// else, a launch failed, the pool stops. What another pool of ours decided meanwhile stays.
     pub fn release(&mut self, pool: &PoolKey, id: RequestId) {
@@ -280,9 +316,21 @@ impl World {
         self.fleet.excess_at(node)
     }
 
+    /// Whether a tenant exceeds its limits with a ready node that was allocated to it, when several launchers allocate
+    /// at once. As for [`World::excess`], the record is written first, and whoever gets a sum here takes it back.
+    pub fn tenant_excess(&self, node: NodeId) -> Option<Sum> {
+        self.fleet.tenant_excess_at(node)
+    }
+
     /// Our pools for which a pass may decide something new, since the last call.
     pub fn take_stale(&mut self) -> BTreeSet<PoolKey> {
         std::mem::take(&mut self.stale)
+    }
+
+    /// Pending requests that this launcher does not serve: some other does, or has left it behind. Each is told once; and
+    /// once more when its record has been put again, or our own hands have come off it.
+    pub fn take_abandoned(&mut self) -> BTreeSet<RequestId> {
+        self.queue.take_abandoned()
     }
 
     /// The ids of all registered pools: who has to decline before a request fails.
@@ -328,7 +376,7 @@ impl World {
     }
 
     pub(crate) fn set_stage(&mut self, id: RequestId, stage: Stage) {
-        let route = route(&self.registry, &self.own);
+        let route = route(&self.registry, &self.own, &self.drains);
         self.queue.set_stage(id, stage, route);
     }
 
@@ -438,7 +486,8 @@ impl World {
 
     fn registry_changed(&mut self, change: Change) {
         if change == Change::Candidates {
-            self.queue.reroute(route(&self.registry, &self.own));
+            self.queue
+                .reroute(route(&self.registry, &self.own, &self.drains));
         }
         if change != Change::Nothing {
             self.wake_all();
@@ -446,13 +495,21 @@ impl World {
     }
 }
 
-/// A pool of ours looks at an ask if it can serve it, or if nobody can and it has to say so.
+/// A pool of ours looks at an ask if it can serve it, or if nobody can and it has to say so; at one with a drained label
+/// nobody does.
 fn route<'a>(
     registry: &'a Registry,
     own: &'a BTreeMap<PoolKey, OwnPool>,
+    drains: &'a Drains,
 ) -> impl Fn(&Ask) -> Route + 'a {
     |ask| {
         let candidates = registry.candidates(&ask.labels, &ask.declined_by);
+        if drains.of_labels(&ask.labels).is_some() {
+            return Route {
+                candidates,
+                concerned: Vec::new(),
+            };
+        }
         let concerns = |pool: &OwnPool| match &ask.held_by {
             Some(holder) => *holder == pool.setup.key,
             None => {

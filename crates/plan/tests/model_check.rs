@@ -340,6 +340,10 @@ impl State {
                     }
                 }
                 step(Task::Declining { r }, &|_| {});
+                // Its pool is drained.
+                if let Ok(back) = request::put_back(self.read_request(r).as_ref(), *NOW) {
+                    step(Task::Done { r }, &|s| s.write_request(r, &back));
+                }
             }
             Task::Created { r, unlocked: n } => {
                 if self.nodes[n].is_some() && self.node_locks[n].is_none() {

@@ -36,10 +36,14 @@ enum Event {
     Return(Index),
     Clean,
     Wait(u8),
+    /// Begins or ends it.
+    DrainPool(Index),
+    DrainLabel(&'static str),
+    Reload(&'static str),
 }
 
 fn labels() -> impl Strategy<Value = Vec<&'static str>> {
-    vec(select(vec!["small", "small", "large", "gpu"]), 1..5)
+    vec(select(vec!["small", "small", "large", "gpu", "disk"]), 1..5)
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -72,6 +76,9 @@ fn event() -> impl Strategy<Value = Event> {
         5 => pick().prop_map(Event::Return),
         4 => Just(Event::Clean),
         2 => any::<u8>().prop_map(Event::Wait),
+        1 => pick().prop_map(Event::DrainPool),
+        1 => select(vec!["small", "gpu"]).prop_map(Event::DrainLabel),
+        1 => select(vec!["one", "two"]).prop_map(Event::Reload),
     ]
 }
 
@@ -81,6 +88,7 @@ struct Shape {
     provider_cores: [i64; 2],
     tenant_servers: i64,
     gpus: i64,
+    volumes: i64,
     max_launches: Option<usize>,
     priorities: [i64; 3],
     patience: u64,
@@ -92,6 +100,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         [8..24_i64, 8..24],
         4..12_i64,
         1..4_i64,
+        1..4_i64,
         select(vec![None, None, Some(1), Some(3)]),
         [1..4_i64, 1..4, 1..4],
         select(vec![0, 60]),
@@ -102,6 +111,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                 provider_cores,
                 tenant_servers,
                 gpus,
+                volumes,
                 max_launches,
                 priorities,
                 patience,
@@ -110,6 +120,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                 provider_cores,
                 tenant_servers,
                 gpus,
+                volumes,
                 max_launches,
                 priorities,
                 patience,
@@ -129,16 +140,23 @@ fn launcher(shape: &Shape) -> Launcher {
     );
     launcher.provider("two", limits(&[("cores", cores_two)]), shape.max_launches);
     let pools = [
-        ("one", "a", &["small", "large", "gpu"][..]),
+        ("one", "a", &["small", "large", "gpu", "disk"][..]),
         ("one", "b", &["small", "gpu"]),
-        ("two", "c", &["small", "large"]),
+        ("two", "c", &["small", "large", "disk"]),
     ];
     for (index, (provider, pool, labels)) in pools.into_iter().enumerate() {
-        let servers = limits(&[("instances", shape.pool_servers[index])]);
-        let setup = setup(provider, pool, labels, servers);
+        let most = limits(&[
+            ("instances", shape.pool_servers[index]),
+            ("volume-gb", 40 * shape.volumes),
+        ]);
+        let setup = setup(provider, pool, labels, most);
         launcher.pool(setup, shape.priorities[index]);
     }
-    launcher.tenants(&[("t", limits(&[("instances", shape.tenant_servers)]))]);
+    let most = limits(&[
+        ("instances", shape.tenant_servers),
+        ("volumes", shape.volumes),
+    ]);
+    launcher.tenants(&[("t", most)]);
     launcher
 }
 
@@ -194,6 +212,20 @@ fn play(launcher: &mut Launcher, event: &Event) {
         }
         Event::Clean => launcher.clean(),
         Event::Wait(seconds) => launcher.advance(f64::from(*seconds)),
+        Event::DrainPool(index) => {
+            let pools: Vec<_> = launcher.pools.keys().cloned().collect();
+            let pool = &pools[index.index(pools.len())];
+            let drained = launcher.drains.pools.contains_key(pool);
+            launcher.drain_pool(pool, !drained);
+        }
+        Event::DrainLabel(label) => {
+            let drained = launcher.drains.labels.contains_key(*label);
+            launcher.drain_label(label, !drained);
+        }
+        Event::Reload(provider) => {
+            launcher.carry_out_all();
+            launcher.reload(provider);
+        }
     }
     launcher.decide();
     launcher.check();
@@ -201,6 +233,7 @@ fn play(launcher: &mut Launcher, event: &Event) {
 
 /// Everything that was begun is finished, nothing new arrives.
 fn drain(launcher: &mut Launcher) {
+    launcher.undrain_all();
     for _ in 0..500 {
         if launcher.waiting().is_empty() {
             return;

@@ -16,6 +16,7 @@ use common::{Launcher, ask, cost, limits, node_id, request_id, setup, time};
 use nodeyard_model::{
     Allocation, BuildId, Label, LauncherId, Node, NodeState, ProviderName, RequestState, UploadId,
 };
+use nodeyard_plan::assign::Moment;
 use nodeyard_plan::expiry::{self, Reason};
 use nodeyard_plan::leaks::{self, Leaks, Look, Owner, Resource, Sightings};
 use nodeyard_plan::protocol::{Refused, node::Seen};
@@ -161,7 +162,6 @@ fn orphans_are_what_nobody_holds() {
     world.put_request(request_id(200, 1), &pending, time(1.0));
 
     let found = orphans::find(world);
-    assert_eq!(found.requests, [request_id(200, 1)]);
     let building = (node_id(1), NodeState::Building);
     assert_eq!(found.nodes, [building, (node_id(2), NodeState::Used)]);
     let gone = request_id(200, 2).into();
@@ -177,13 +177,44 @@ fn orphans_are_what_nobody_holds() {
     world.set_node_locked(node_id(1), true);
     world.remove_node(node_id(9));
     let found = orphans::find(world);
-    assert_eq!(
-        (found.requests.len(), found.nodes.len(), found.empty.len()),
-        (1, 1, 0)
-    );
+    assert_eq!((found.nodes.len(), found.empty.len()), (1, 0));
     world.remove_request(request_id(200, 1));
     let stranded = orphans::find(world).stranded;
     assert_eq!(stranded.len(), 3, "its request is gone, too");
+}
+
+#[test]
+fn a_request_is_abandoned_when_it_is_pending_and_not_in_our_hands() {
+    let mut launcher = launcher();
+    let ours = launcher.submit(200, ask(&["small"], time(1.0)));
+    let key = launcher.world.take_stale().pop_first().unwrap();
+    let moment = Moment {
+        now: launcher.now,
+        seed: 1,
+    };
+    let pass = launcher.world.assign(&key, moment);
+    assert_eq!(pass.decisions.len(), 1);
+    let world = &mut launcher.world;
+    let mut pending = ask(&["small"], time(1.0));
+    pending.state = RequestState::Pending;
+    let others = request_id(200, 77);
+    for id in [ours, others] {
+        world.put_request(id, &pending, time(1.0));
+    }
+    assert_eq!(world.take_abandoned(), BTreeSet::from([others]));
+    assert_eq!(world.take_abandoned(), BTreeSet::new(), "told once");
+    world.put_request(others, &pending, time(2.0));
+    world.release(&key, ours);
+    assert_eq!(world.take_abandoned(), BTreeSet::from([ours, others]));
+
+    // Whoever works on it has done so, or it is gone, before it is told.
+    for id in [ours, others] {
+        world.put_request(id, &pending, time(3.0));
+    }
+    pending.state = RequestState::Requested;
+    world.put_request(others, &pending, time(3.0));
+    world.remove_request(ours);
+    assert_eq!(world.take_abandoned(), BTreeSet::new());
 }
 
 /// Judges what is listed of the provider, a leak being seen twice with a minute in between.

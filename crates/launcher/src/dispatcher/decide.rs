@@ -1,13 +1,13 @@
 //! What the picture says is to be done, and what became of it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_model::{Label, NodeId, NodeState, RequestId};
 use nodeyard_plan::assign::{Decision, Moment, Retry};
 use nodeyard_plan::protocol::node::Seen;
-use nodeyard_plan::verdict::Decline;
+use nodeyard_plan::verdict::{Decline, Ledger};
 use nodeyard_plan::{PoolKey, Verdict, Zone, orphans};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -41,11 +41,9 @@ impl Dispatcher {
 
     /// Starts whatever is to be done now. True if there is more to decide at once.
     pub(super) fn decide(&mut self) -> bool {
+        self.put_back();
         let mut stale = self.world.take_stale();
         stale.append(&mut self.deferred);
-        let (drained, stale): (BTreeSet<_>, BTreeSet<_>) =
-            stale.into_iter().partition(|key| self.is_drained(key));
-        self.deferred = drained;
         let more = !stale.is_empty();
         for key in stale {
             self.pass(&key);
@@ -78,6 +76,11 @@ impl Dispatcher {
         let order = match decision.verdict {
             Verdict::Accept(acceptance) => Order::Accept(acceptance),
             Verdict::Reserve(_) => Order::Reserve,
+            Verdict::Decline(ref reason)
+                if self.may_pass(key, reason) && self.let_go(key, decision.request) =>
+            {
+                return;
+            }
             Verdict::Decline(_) if !self.is_complete() => {
                 let timer = Timer::Release(key.clone(), decision.request);
                 self.timers.after(INCOMPLETE_PAUSE, timer);
@@ -95,10 +98,24 @@ impl Dispatcher {
         self.give(key, decision.request, order);
     }
 
+    fn may_pass(&self, key: &PoolKey, reason: &Decline) -> bool {
+        !self.is_complete() || self.is_lack_of_cloud(key, reason)
+    }
+
+    /// Puts a request back that a pool holds. Whether it is to be declined shows when it waits like any other: what is
+    /// held while that is found out would be in nobody's hands afterwards.
+    fn let_go(&self, key: &PoolKey, id: RequestId) -> bool {
+        let task = self.serving.get(&id).filter(|task| task.pool == *key);
+        let order = Order::PutBack("it may have to be declined");
+        task.is_some_and(|task| task.orders.send(order).is_ok())
+    }
+
     /// Whether a request is declined for want of something that the cloud has, or not, without us.
     fn is_lack_of_cloud(&self, key: &PoolKey, reason: &Decline) -> bool {
         match reason {
             Decline::BrokenLabel { .. } => true,
+            // What others use of it, or what it grants, may have changed.
+            Decline::TooLarge { ledger, .. } => matches!(ledger, Ledger::Provider(_)),
             Decline::ImageMissing { label, .. } => {
                 let running = self.providers.get(&key.provider);
                 let settings = running.and_then(|running| running.provider.label(&key.pool, label));
@@ -133,7 +150,7 @@ impl Dispatcher {
         let gone = CancellationToken::new();
         let serving = Serving {
             ctx: self.ctx.clone(),
-            provider,
+            provider: Arc::clone(&provider),
             pool: key.pool.clone(),
             id,
             orders: inbox,
@@ -142,11 +159,33 @@ impl Dispatcher {
         self.ctx.tasks.spawn(serving.run(order));
         let task = Task {
             pool: key.clone(),
+            provider,
             orders,
             gone,
             next: VecDeque::new(),
         };
         self.serving.insert(id, task);
+    }
+
+    /// Lets go of the requests that our pools hold and are not to hold any longer.
+    pub(super) fn put_back(&mut self) {
+        for (key, id) in self.world.let_go() {
+            match self.serving.get_mut(&id) {
+                // Should it have ended, its report says what becomes of the request.
+                Some(task) if task.pool == key => {
+                    let _ = task
+                        .orders
+                        .send(Order::PutBack("its pool is drained or gone"));
+                }
+                // Another pool's work comes first, and this one's has not begun.
+                Some(task) => {
+                    task.next.retain(|(pool, _)| *pool != key);
+                    self.world.release(&key, id);
+                }
+                // The store went away, and it will be planned anew.
+                None => {}
+            }
+        }
     }
 
     fn provider(&self, key: &PoolKey) -> Option<Arc<Provider>> {
@@ -165,7 +204,8 @@ impl Dispatcher {
         for node in nodes.chain(stranded).chain(orphans.empty) {
             self.settle(node);
         }
-        for request in orphans.requests {
+        // If nobody holds its lock, its nodes are reset and it waits again. Until then it is not told of again.
+        for request in self.world.take_abandoned() {
             if self.serving.contains_key(&request) || !self.recovering.insert(request) {
                 continue;
             }
@@ -215,10 +255,19 @@ impl Dispatcher {
                     self.retry(request, &missing, zone.as_ref());
                 }
             }
-            Report::IsTooMuch { node, answer } => {
+            Report::IsTooMuch {
+                node,
+                launched,
+                answer,
+            } => {
                 self.catch_up(news);
+                let excess = if launched {
+                    self.world.excess(node)
+                } else {
+                    self.world.tenant_excess(node)
+                };
                 // Nobody waits for the answer if the request was given up.
-                let _ = answer.send(self.world.excess(node));
+                let _ = answer.send(excess);
             }
             Report::Settled { node, outcome } => match outcome {
                 Settled::Done => {
@@ -263,8 +312,10 @@ impl Dispatcher {
                 self.world.nodes_seen(&departed);
                 let _ = answer.send(self.missing());
             }
-            Report::Asked(made) => self.asked(made),
-            Report::CleanedUp => {
+            Report::Asked(asked) => self.asked(asked),
+            Report::Ended { request, ended } => self.ended(request, ended),
+            Report::CleanedUp(old_locks) => {
+                self.old_locks = old_locks;
                 self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
             }
         }
@@ -278,7 +329,7 @@ impl Dispatcher {
         match outcome {
             // The record tells the picture.
             Served::Fulfilled => {}
-            Served::Declined => self.world.release(&task.pool, id),
+            Served::Declined | Served::PutBack => self.world.release(&task.pool, id),
             Served::LaunchFailed => {
                 self.world.release(&task.pool, id);
                 self.look_at_cloud(&task.pool.provider, Look::Ask);
@@ -306,17 +357,31 @@ impl Dispatcher {
     /// A request that we hold lacks nodes again.
     pub(super) fn retry(&mut self, id: RequestId, missing: &[Label], zone: Option<&Zone>) {
         let moment = self.moment();
-        let order = match self.world.retry(id, missing, zone, moment) {
-            Some(Retry::Accept(acceptance)) => Order::Accept(acceptance),
-            Some(Retry::GiveBack(verdict)) => {
-                debug!(request = %id, %verdict, "request waits again");
-                Order::GiveBack
+        let order = if self.is_outdated(id) {
+            Order::PutBack("its provider has been replaced")
+        } else {
+            match self.world.retry(id, missing, zone, moment) {
+                Retry::Accept(acceptance) => Order::Accept(acceptance),
+                Retry::GiveBack(verdict) => {
+                    debug!(request = %id, %verdict, "request waits again");
+                    Order::GiveBack
+                }
+                Retry::PutBack => Order::PutBack("it lacks nodes, and its pool is drained or gone"),
             }
-            None => Order::Decline("its pool has gone".to_owned()),
         };
         match self.serving.get(&id) {
             Some(task) if task.orders.send(order).is_ok() => {}
             _ => warn!(request = %id, "nobody holds a request that lacks nodes"),
         }
+    }
+
+    /// Whether a request is served by a provider that runs no more. What it launches is finished; what it lacks is for
+    /// its successor, which knows another cloud, perhaps.
+    fn is_outdated(&self, id: RequestId) -> bool {
+        let Some(task) = self.serving.get(&id) else {
+            return false;
+        };
+        let now = self.providers.get(&task.pool.provider);
+        now.is_none_or(|running| !Arc::ptr_eq(&running.provider, &task.provider))
     }
 }

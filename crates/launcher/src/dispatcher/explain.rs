@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nodeyard_model::{RequestId, RequestState};
-use nodeyard_plan::PoolKey;
-use nodeyard_plan::explain::{Explanation, Next, Remark};
+use nodeyard_plan::explain::{Explanation, Remark};
 
 use super::{Dispatcher, Timer};
-use crate::drain::Scope;
 
 /// Between two looks at requests that wait.
 const LOOK: Duration = Duration::from_secs(5);
@@ -18,29 +16,7 @@ const LOOK_MOST: usize = 50;
 impl Dispatcher {
     /// None if there is no such request.
     pub(super) fn explain(&self, id: RequestId) -> Option<Explanation> {
-        let drained = |key: &PoolKey| self.drain_of(key).map(|scope| scope.to_string());
-        let explained = self.world.explain_drained(id, self.moment(), drained);
-        explained.or_else(|| self.explain_drained_label(id))
-    }
-
-    /// A request with a drained label is kept out of the picture.
-    fn explain_drained_label(&self, id: RequestId) -> Option<Explanation> {
-        let request = self.ctx.requests.get(&id)?.value;
-        let mut scopes = request.labels.iter().cloned().map(Scope::Label);
-        let scope = scopes.find(|scope| self.drains.get(scope).is_some())?;
-        let now = self.ctx.clock.now();
-        let since = request.created_time.unwrap_or(request.state_time);
-        Some(Explanation {
-            request: id,
-            state: request.state,
-            labels: request.labels.clone(),
-            waiting: now.since(since).as_secs(),
-            ahead: None,
-            pools: Vec::new(),
-            next: Next::Undrain {
-                scope: scope.to_string(),
-            },
-        })
+        self.world.explain(id, self.moment())
     }
 
     /// Some request waits now, and may still do so after a while.

@@ -7,12 +7,12 @@ use nodeyard_plan::Readiness;
 use nodeyard_store::view::Change;
 
 use super::Dispatcher;
-use crate::drain::Scope;
 use crate::provider::upload_readiness;
 use crate::settings::ImageSettings;
 
 impl Dispatcher {
     pub(super) fn feed_everything(&mut self) {
+        self.apply_drains();
         self.pools_changed(Change::Everything);
         self.requests_changed(Change::Everything);
         self.nodes_changed(Change::Everything);
@@ -22,12 +22,12 @@ impl Dispatcher {
         match change {
             Change::Ids(ids) => ids.into_iter().for_each(|id| self.feed_node(id)),
             Change::Everything => {
-                let mut ids: BTreeSet<NodeId> = self.world.node_ids().collect();
-                self.ctx.nodes.for_each(|node| {
-                    ids.insert(node.id);
-                });
+                let mut ids: Vec<NodeId> = self.world.node_ids().collect();
+                self.ctx.nodes.for_each(|node| ids.push(node.id));
                 ids.extend(self.ctx.nodes.empty().into_iter().map(|(id, _)| id));
                 ids.extend(self.ctx.nodes.flaws().into_iter().map(|flaw| flaw.id));
+                ids.sort_unstable();
+                ids.dedup();
                 ids.into_iter().for_each(|id| self.feed_node(id));
             }
         }
@@ -75,13 +75,7 @@ impl Dispatcher {
             return;
         };
         let record = &request.value;
-        let waits = record.state == RequestState::Requested;
-        let mut labels = record.labels.iter();
-        let drained = |label| self.drains.get(&Scope::Label(label)).is_some();
-        if waits && !self.drains.is_empty() && labels.any(|label| drained(label.clone())) {
-            self.world.remove_request(id);
-            return;
-        }
+        self.ready_nodes.saw(id, record, &request.stat);
         if record.state.is_final() {
             self.setbacks.remove(&id);
         }
@@ -114,9 +108,16 @@ impl Dispatcher {
                     self.world.remove_pool(&entry);
                     self.pool_entries.remove(&entry);
                     // Its launcher may have died, and left requests behind.
-                    self.recovering.clear();
+                    self.recover_again();
                 }
             }
+        }
+    }
+
+    /// Pending requests of others may have lost whoever works on them.
+    pub(super) fn recover_again(&mut self) {
+        for id in std::mem::take(&mut self.recovering) {
+            self.feed_request(id);
         }
     }
 
@@ -141,9 +142,9 @@ impl Dispatcher {
         }
     }
 
-    /// Requests and pools that drains concern are judged anew.
+    /// What drains concern is judged anew.
     pub(super) fn drains_changed(&mut self) {
-        self.requests_changed(Change::Everything);
+        self.apply_drains();
         self.announce_all();
     }
 }

@@ -7,11 +7,11 @@
 //! followed the store for a while knows nothing of what others have made since, and would take it for left over. For
 //! the same reason the record is read again, from the store, before anything is deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodeyard_driver::{Resource, ResourceKind, Tags, Target};
-use nodeyard_model::{BuildId, ProviderName, RequestId, Resources, UploadId};
+use nodeyard_driver::{self as driver, Resource, ResourceKind, Tags, Target};
+use nodeyard_model::{BuildId, Limits, NodeId, ProviderName, RequestId, Resources, UploadId};
 use nodeyard_plan::leaks::{self, Leaks, Owner};
 use nodeyard_plan::{PoolKey, Readiness, Zone};
 use nodeyard_store::Error;
@@ -41,6 +41,8 @@ type Waiting = Vec<(PoolKey, RequestId)>;
 pub(super) struct Looks {
     under_way: Option<Waiting>,
     next: Option<(Look, Waiting)>,
+    /// Nodes that the cloud had at the last look, and the store had not.
+    unrecorded: BTreeSet<NodeId>,
 }
 
 impl Looks {
@@ -160,27 +162,26 @@ impl Dispatcher {
         }
         let Some(resources) = resources else { return };
         if let Some(limits) = limits {
-            let foreign = self.foreign(&provider, &resources);
-            self.world
-                .set_provider_quota(&provider.name, provider.counted(limits), foreign);
+            self.count_unrecorded(&provider, limits, &resources);
         }
         self.remove_leaks(&provider, &resources);
     }
 
-    /// What others use of the cloud, as far as no record accounts for it.
-    fn foreign(&self, provider: &Provider, resources: &[Resource]) -> Resources {
-        let counted = |resource: &&Resource| {
-            let node = resource
-                .tags
-                .node
-                .filter(|_| provider.owner.owns(&resource.tags));
-            node.is_none_or(|node| !self.world.counts_node(node))
+    /// A node may have gone after the cloud was asked and before the records were seen. So one without a record counts
+    /// when it is there once more.
+    fn count_unrecorded(&mut self, provider: &Provider, limits: Limits, resources: &[Resource]) {
+        let Some(running) = self.providers.get_mut(&provider.name) else {
+            return;
         };
-        resources
-            .iter()
-            .filter(counted)
-            .map(|resource| &resource.takes)
-            .sum()
+        let recorded = |node| self.world.counts_node(node);
+        let now = Unrecorded::among(resources, &provider.owner, recorded);
+        let before = std::mem::take(&mut running.looks.unrecorded);
+        let still = now.nodes.iter().filter(|(node, _)| before.contains(node));
+        let leaked = still.map(|(_, takes)| takes).sum();
+        running.looks.unrecorded = now.nodes.into_keys().collect();
+        let limits = provider.counted(limits);
+        self.world
+            .set_provider_quota(&provider.name, limits, now.foreign, leaked);
     }
 
     fn remove_leaks(&mut self, provider: &Arc<Provider>, resources: &[Resource]) {
@@ -294,13 +295,51 @@ async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inven
     }
 }
 
-fn told<T>(provider: &Provider, answer: Result<T, nodeyard_driver::Error>) -> Option<T> {
+fn told<T>(provider: &Provider, answer: Result<T, driver::Error>) -> Option<T> {
     answer
         .inspect_err(|error| {
             let error = error as &dyn std::error::Error;
             warn!(provider = %provider.name, error, "a cloud does not tell what it has; what was last known counts");
         })
         .ok()
+}
+
+/// What a cloud has without a record.
+#[derive(Debug, Default)]
+struct Unrecorded {
+    /// Of others.
+    foreign: Resources,
+    /// Of nodes that are ours by what they say of themselves.
+    nodes: BTreeMap<NodeId, Resources>,
+}
+
+impl Unrecorded {
+    fn among(
+        resources: &[Resource],
+        owner: &driver::Owner,
+        recorded: impl Fn(NodeId) -> bool,
+    ) -> Self {
+        let mut found = Self::default();
+        for Resource { tags, takes, .. } in resources {
+            match node_of(tags, owner) {
+                Some(node) if recorded(node) => {}
+                // Only what has our name on it is ours to remove.
+                Some(node) if tags.system.is_some() => {
+                    *found.nodes.entry(node).or_default() += takes;
+                }
+                _ => found.foreign += takes,
+            }
+        }
+        found
+    }
+}
+
+/// Python does not say which system its nodes are of; but they have records, too.
+fn node_of(tags: &Tags, owner: &driver::Owner) -> Option<NodeId> {
+    let system = tags.system.as_ref();
+    let here = tags.provider.as_ref() == Some(&owner.provider)
+        && system.is_none_or(|system| *system == owner.system);
+    tags.node.filter(|_| here)
 }
 
 /// A resource as the plan sees it; none for images that are not ours to judge.
@@ -379,6 +418,42 @@ async fn is_recorded(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_record_is_told_apart_from_what_others_have() {
+        let owner = driver::Owner {
+            system: driver::SystemId::new("us"),
+            provider: ProviderName::new("cloud").unwrap(),
+        };
+        let node = |id: &str| id.parse::<NodeId>().unwrap();
+        let resource = |system: Option<&str>, provider: &str, of: &str, cores: i64| Resource {
+            kind: ResourceKind::INSTANCES,
+            id: of.into(),
+            name: None,
+            tags: Tags {
+                system: system.map(driver::SystemId::new),
+                provider: ProviderName::new(provider).ok(),
+                node: Some(node(of)),
+                ..Tags::default()
+            },
+            takes: Resources::new(cores, 1, 0),
+        };
+        let listed = [
+            resource(Some("us"), "cloud", "0000000001", 1),
+            resource(Some("us"), "cloud", "0000000002", 2),
+            // Python's, one with a record; the other may be of any system.
+            resource(None, "cloud", "0000000001", 4),
+            resource(None, "cloud", "0000000003", 8),
+            resource(Some("them"), "cloud", "0000000001", 16),
+            resource(Some("us"), "elsewhere", "0000000001", 32),
+        ];
+        let recorded = |id| id == node("0000000001");
+        let found = Unrecorded::among(&listed, &owner, recorded);
+        assert_eq!(found.foreign, Resources::new(56, 3, 0));
+        let nodes: Vec<_> = found.nodes.into_iter().collect();
+        let two = (node("0000000002"), Resources::new(2, 1, 0));
+        assert_eq!(nodes, [two]);
+    }
 
     #[test]
     fn of_all_who_want_a_look_meanwhile_one_is_made_for_all() {

@@ -7,7 +7,7 @@ use nodeyard_config as config;
 use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, with_causes,
 };
-use nodeyard_plan::{LabelPolicy, PoolKey};
+use nodeyard_plan::{Drains, LabelPolicy, PoolKey};
 use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registration;
 use tokio::sync::watch;
@@ -110,6 +110,7 @@ impl Dispatcher {
         if let Some(running) = self.providers.remove(name) {
             info!(provider = %name, "provider has left the configuration");
             self.world.remove_provider(name);
+            self.put_back();
             self.ctx.events.provider_limits(name, BTreeMap::new());
             self.ctx.tasks.spawn(running.end());
         }
@@ -183,10 +184,13 @@ impl Dispatcher {
         };
         self.failed_providers.remove(name);
         let old = self.providers.remove(name);
+        let setup = provider.setup(self.world.provider(name));
         if old.is_some() {
             self.world.remove_provider(name);
+            // What the old pools hold without nodes is for the new ones, which have other limits, perhaps.
+            self.put_back();
         }
-        self.world.set_provider(name, provider.setup());
+        self.world.set_provider(name, setup);
         for setup in provider.pool_setups(&self.ctx.images) {
             self.world.set_own_pool(setup);
         }
@@ -213,6 +217,7 @@ impl Dispatcher {
             ended,
         };
         self.providers.insert(name.clone(), running);
+        self.apply_drains();
         self.timers
             .within(std::time::Duration::ZERO, Timer::CloudCheck);
         self.note_ready();
@@ -304,8 +309,26 @@ impl Dispatcher {
         self.drain_of(key).is_some()
     }
 
+    /// Tells the picture which of our pools, and which labels, are drained.
+    pub(super) fn apply_drains(&mut self) {
+        let pools = self.pools().filter_map(|(key, _)| {
+            let scope = self.drain_of(&key)?;
+            Some((key, scope.to_string().into()))
+        });
+        let drains = self.drains.items().into_iter();
+        let labels = drains.filter_map(|drain| match &drain.id {
+            Scope::Label(label) => Some((label.clone(), drain.id.to_string().into())),
+            _ => None,
+        });
+        let drains = Drains {
+            pools: pools.collect(),
+            labels: labels.collect(),
+        };
+        self.world.set_drains(drains);
+    }
+
     /// The drain that keeps a pool from accepting anything.
-    pub(super) fn drain_of(&self, key: &PoolKey) -> Option<Scope> {
+    fn drain_of(&self, key: &PoolKey) -> Option<Scope> {
         if self.drains.is_empty() {
             return None;
         }

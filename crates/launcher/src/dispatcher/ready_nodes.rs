@@ -3,15 +3,19 @@
 //! What is missing is only suspected here, from views that follow the store each at its own pace. Before anything is
 //! asked for, the protocol of [`min_ready`] is followed: under a lock that all launchers share, with both views
 //! brought up to date one after the other.
+//!
+//! Which requests are ours is read from the records, and not remembered from the answers to what was written: a request
+//! whose creation was not answered is ours as well. It is ours until it is gone, so that work which the store interrupts
+//! is begun again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_model::{Label, NodeRequest, RequestId, RequestState, Timestamp};
+use nodeyard_model::{Label, NodeId, NodeRequest, RequestId, RequestState, Timestamp};
 use nodeyard_plan::min_ready::Submit;
 use nodeyard_plan::{MIN_READY_REQUESTOR, min_ready};
-use nodeyard_store::{Error, Result, TreePath};
+use nodeyard_store::{Error, Result, SessionId, Stat, TreePath, ext};
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -29,33 +33,52 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct ReadyNodes {
-    /// Our own requests.
-    own: BTreeSet<RequestId>,
+    /// Requests for ready nodes, of any launcher, and the session that each ends with.
+    sessions: BTreeMap<RequestId, SessionId>,
+    /// Those of ours that are being ended.
+    ending: BTreeSet<RequestId>,
     asking: bool,
     /// The last attempt failed; the next one waits.
     pub(super) pausing: bool,
 }
 
 impl ReadyNodes {
-    pub(super) fn forget(&mut self, request: RequestId) {
-        self.own.remove(&request);
+    pub(super) fn saw(&mut self, id: RequestId, record: &NodeRequest, stat: &Stat) {
+        if stat.is_ephemeral() && record.requestor.as_deref() == Some(MIN_READY_REQUESTOR) {
+            self.sessions.insert(id, SessionId(stat.ephemeral_owner));
+        }
     }
 
-    /// Our requests are gone with their session.
-    pub(super) fn forget_all(&mut self) {
-        self.own.clear();
+    pub(super) fn forget(&mut self, request: RequestId) {
+        self.sessions.remove(&request);
+        self.ending.remove(&request);
+    }
+
+    /// It was not ended, and may be tried again.
+    pub(super) fn not_ended(&mut self, request: RequestId) {
+        self.ending.remove(&request);
+    }
+
+    /// The requests of a session, apart from those that are being ended.
+    fn of(&self, session: Option<SessionId>) -> BTreeSet<RequestId> {
+        let ours = self.sessions.iter();
+        let ours = ours.filter(|(id, of)| session == Some(**of) && !self.ending.contains(id));
+        ours.map(|(id, _)| *id).collect()
     }
 }
 
 impl Dispatcher {
     /// Looks whether ready nodes are missing, and whether those that were asked for have come.
     pub(super) fn keep_ready(&mut self) {
+        let own = self.ready_nodes.of(self.session);
         if !self.labels.values().any(|label| label.min_ready > 0) {
             let departed = self.world.departed();
             self.world.nodes_seen(&departed);
-            return;
+            if own.is_empty() {
+                return;
+            }
         }
-        let plan = min_ready::plan(&self.world, &self.labels, &self.ready_nodes.own);
+        let plan = min_ready::plan(&self.world, &self.labels, &own);
         for (id, nodes) in plan.collect {
             self.end_request(id, nodes);
         }
@@ -85,11 +108,21 @@ impl Dispatcher {
             .collect()
     }
 
-    fn end_request(&mut self, id: RequestId, nodes: Vec<nodeyard_model::NodeId>) {
-        self.ready_nodes.forget(id);
-        self.ctx
-            .tasks
-            .spawn(settle::collect(self.ctx.clone(), id, nodes));
+    fn end_request(&mut self, id: RequestId, nodes: Vec<NodeId>) {
+        self.ready_nodes.ending.insert(id);
+        self.ctx.tasks.spawn(end(self.ctx.clone(), id, nodes));
+    }
+
+    /// One that went is seen to be gone before the next decision.
+    pub(super) fn ended(&mut self, request: RequestId, ended: Result<()>) {
+        let Err(error) = ended else {
+            self.ready_nodes.not_ended(request);
+            return;
+        };
+        let error = &error as &dyn std::error::Error;
+        warn!(%request, error, "a request for ready nodes could not be ended; trying again soon");
+        self.timers
+            .after(self.ctx.timing.delete_retry, Timer::End(request));
     }
 
     fn pause(&mut self) {
@@ -97,43 +130,43 @@ impl Dispatcher {
         self.timers.within(PAUSE, Timer::KeepReady);
     }
 
-    pub(super) fn asked(&mut self, made: Result<Vec<RequestId>>) {
+    pub(super) fn asked(&mut self, asked: Result<()>) {
         self.ready_nodes.asking = false;
-        match made {
-            Ok(made) => {
-                for id in made {
-                    self.ready_nodes.own.insert(id);
-                    self.feed_request(id);
-                }
-            }
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                warn!(
-                    error,
-                    "ready nodes could not be asked for; trying again soon"
-                );
-                self.pause();
-            }
+        if let Err(error) = asked {
+            let error = &error as &dyn std::error::Error;
+            warn!(
+                error,
+                "ready nodes could not be asked for; trying again soon"
+            );
+            self.pause();
         }
     }
 }
 
-async fn ask(ctx: Context) {
-    let made = tokio::select! {
-        made = ask_for_missing(&ctx) => made,
-        () = ctx.stop.cancelled() => return,
-    };
-    ctx.report(Report::Asked(made));
+/// Goes on when the store comes back. What it does when the session is another one by then is harmless: the request is
+/// gone, and nodes that it left may become free.
+async fn end(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
+    let tree = &**ctx.registry.tree();
+    let work = ext::persist(tree, || settle::collect(&ctx, request, &nodes));
+    if let Some(ended) = ctx.unless_stopped(work).await {
+        ctx.report(Report::Ended { request, ended });
+    }
 }
 
-async fn ask_for_missing(ctx: &Context) -> Result<Vec<RequestId>> {
+async fn ask(ctx: Context) {
+    if let Some(asked) = ctx.unless_stopped(ask_for_missing(&ctx)).await {
+        ctx.report(Report::Asked(asked));
+    }
+}
+
+/// If it is interrupted, the next attempt sees what this one has made.
+async fn ask_for_missing(ctx: &Context) -> Result<()> {
     let lock = ctx.registry.locks().lock(TreePath::new(LOCK)?);
     let guard = lock.acquire().await?;
     ctx.requests.synced().await?;
     let departed = answered(ctx, Report::Departed).await?;
     ctx.nodes.synced().await?;
     let missing = answered(ctx, |answer| Report::Missing { departed, answer }).await?;
-    let mut made = Vec::with_capacity(missing.len());
     for label in missing {
         let record = request_for(&label, ctx.clock.now());
         let requests = ctx.registry.requests();
@@ -141,10 +174,8 @@ async fn ask_for_missing(ctx: &Context) -> Result<Vec<RequestId>> {
             .create_under(&guard, min_ready::PRECEDENCE, &record)
             .await?;
         ctx.requests.wrote(id, Arc::new(record), stat);
-        made.push(id);
     }
-    guard.release().await?;
-    Ok(made)
+    guard.release().await
 }
 
 /// Asks the dispatcher, which looks at all changes so far before it answers.

@@ -29,6 +29,8 @@ pub(super) enum Timer {
     Expiry,
     /// Ask for ready nodes again.
     KeepReady,
+    /// End a request for ready nodes.
+    End(RequestId),
     /// Note what requests wait for.
     Look,
 }

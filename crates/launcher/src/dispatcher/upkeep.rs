@@ -1,13 +1,11 @@
 //! What comes around by itself: clean-up and expiry; and answers to questions.
 
-use nodeyard_model::{NodeState, RequestId, Timestamp};
+use nodeyard_model::{NodeState, RequestId, RequestState};
 use nodeyard_plan::{expiry, orphans};
-use nodeyard_store::Error;
 use tracing::debug;
 
 use super::looks::Look;
 use super::{Dispatcher, Timer};
-use crate::context::Context;
 use crate::drain::{self, Scope};
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
 use crate::report::Report;
@@ -21,6 +19,23 @@ impl Dispatcher {
         self.timers.after(timing.cleanup, Timer::Cleanup);
         self.timers.after(timing.cloud_check, Timer::CloudCheck);
         self.note_ready();
+    }
+
+    /// A request that is pending while nobody here works on it has been left behind, whatever was decided on it before.
+    fn doubt_unserved(&mut self) {
+        let mut unserved = Vec::new();
+        self.ctx.requests.for_each(|request| {
+            if request.value.state == RequestState::Pending {
+                unserved.push(request.id);
+            }
+        });
+        unserved.retain(|id| !self.serving.contains_key(id));
+        for id in unserved {
+            self.recovering.remove(&id);
+            if let Some(key) = self.world.taken_by(id).cloned() {
+                self.world.release(&key, id);
+            }
+        }
     }
 
     pub(super) fn timer(&mut self, timer: Timer) {
@@ -40,12 +55,14 @@ impl Dispatcher {
             }
             Timer::Recover(request) => {
                 self.recovering.remove(&request);
+                self.feed_request(request);
             }
             Timer::Start(provider) => self.start_again(&provider),
             Timer::Assign(key) => {
                 self.deferred.insert(key);
             }
             Timer::Pass => {
+                self.doubt_unserved();
                 self.feed_everything();
                 self.images_changed();
                 self.timers.after(self.ctx.timing.pass, Timer::Pass);
@@ -58,6 +75,7 @@ impl Dispatcher {
             }
             Timer::Expiry => self.expire(),
             Timer::KeepReady => self.ready_nodes.pausing = false,
+            Timer::End(request) => self.ready_nodes.not_ended(request),
             Timer::Look => self.look_at_waiting(),
         }
     }
@@ -71,19 +89,21 @@ impl Dispatcher {
         }
         self.look_at_clouds(Look::Tidy);
         let ctx = self.ctx.clone();
+        let mut old_locks = std::mem::take(&mut self.old_locks);
         self.ctx.tasks.spawn(async move {
             let work = async {
-                remove_old_locks(&ctx).await?;
+                let exists = |id| ctx.requests.get(&id).is_some();
+                let old = (ctx.clock.now(), ctx.timing.lock_age);
+                old_locks.remove(&ctx.registry, exists, old).await?;
                 ctx.registry.nodes().delete_nameless_ghosts().await
             };
-            let removed = tokio::select! {
-                removed = work => removed,
-                () = ctx.stop.cancelled() => return,
+            let Some(removed) = ctx.unless_stopped(work).await else {
+                return;
             };
             if let Err(error) = removed {
                 debug!(%error, "old locks of requests or empty records could not be removed");
             }
-            ctx.report(Report::CleanedUp);
+            ctx.report(Report::CleanedUp(old_locks));
         });
     }
 
@@ -184,24 +204,4 @@ impl Dispatcher {
             nodes,
         }
     }
-}
-
-/// A request's lock lies beside it, so that Zuul can delete the request without looking; nobody deletes the lock with
-/// it. It stays for a while, for those who still stand in line.
-async fn remove_old_locks(ctx: &Context) -> nodeyard_store::Result<()> {
-    let requests = ctx.registry.requests();
-    let now = ctx.clock.now();
-    for (id, stat) in requests.lock_dirs().await? {
-        let changed = Timestamp::from_secs(stat.mtime as f64 / 1000.0).unwrap_or(now);
-        if now.since(changed) <= ctx.timing.lock_age || ctx.requests.get(&id).is_some() {
-            continue;
-        }
-        match requests.get(id).await {
-            Ok(None) => requests.delete_lock_dir(id).await?,
-            // Whoever can read it may want the lock.
-            Ok(Some(_)) | Err(Error::Malformed { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

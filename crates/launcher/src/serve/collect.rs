@@ -1,7 +1,7 @@
 //! The nodes of a request: ready ones are allocated, others recorded and launched, all at the same time.
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use nodeyard_model::{Label, NodeRequest, Resources};
+use nodeyard_model::{Label, Node, NodeId, NodeRequest, Resources, TenantName};
 use nodeyard_plan::Zone;
 use nodeyard_plan::protocol::{self, node::Planned};
 use nodeyard_plan::verdict::{Acceptance, Step};
@@ -92,12 +92,7 @@ impl Serving {
         })
     }
 
-    async fn reuse(
-        &self,
-        label: &Label,
-        node: nodeyard_model::NodeId,
-        request: &NodeRequest,
-    ) -> Result<Got, Miss> {
+    async fn reuse(&self, label: &Label, node: NodeId, request: &NodeRequest) -> Result<Got, Miss> {
         let mut got = self.lock_ready(label, node).await?.ok_or(Miss::Taken)?;
         let Ok(allocated) = protocol::node::allocate(Some(&got.held.value), self.id, request)
         else {
@@ -106,7 +101,35 @@ impl Serving {
         };
         got.held.value = allocated;
         self.store(&mut got).await?;
+        if self.counts_for_tenant(&got.held.value) && self.is_too_much(&got).await? {
+            self.let_go(got).await?;
+            return Err(Miss::NoRoom);
+        }
         Ok(got)
+    }
+
+    /// Whether handing over these ready nodes may exceed what their tenant may have. Other launchers may give it some at
+    /// the same time, so it must be looked at after they are allocated and before they are handed over.
+    pub(super) fn may_exceed_tenant(&self, acceptance: &Acceptance) -> bool {
+        let Some(request) = self.ctx.requests.get(&self.id) else {
+            return false;
+        };
+        let nodes = acceptance.steps.iter().filter_map(|step| match step {
+            Step::Reuse { node, .. } => self.ctx.nodes.get(node),
+            Step::Launch { .. } => None,
+        });
+        let mut nodes = nodes.map(|node| node.value);
+        self.is_limited(request.value.tenant_name.as_ref())
+            && nodes.any(|node| node.resources.is_some())
+    }
+
+    fn counts_for_tenant(&self, node: &Node) -> bool {
+        node.resources.is_some() && self.is_limited(node.tenant_name.as_ref())
+    }
+
+    fn is_limited(&self, tenant: Option<&TenantName>) -> bool {
+        let limits = &self.ctx.config.borrow().tenant_resource_limits;
+        tenant.is_some_and(|tenant| limits.contains_key(tenant.as_str()))
     }
 
     async fn launch(
@@ -161,8 +184,8 @@ impl Serving {
         &self,
         label: &Label,
         request: &NodeRequest,
-        held: &mut Held<nodeyard_model::Node>,
-        node: nodeyard_model::NodeId,
+        held: &mut Held<Node>,
+        node: NodeId,
     ) -> Result<(), Miss> {
         let launch = Launch {
             ctx: &self.ctx,
@@ -180,13 +203,14 @@ impl Serving {
         })
     }
 
-    /// Several launchers may have recorded nodes at the same time. Whoever was later than the limit allows gives
-    /// way, before anything is asked of the cloud.
+    /// Several launchers may have recorded or allocated nodes at the same time. Whoever was later than the limit allows
+    /// gives way, before anything is asked of the cloud or handed over.
     async fn is_too_much(&self, got: &Got) -> Result<bool> {
         self.ctx.nodes.synced().await?;
         let (answer, verdict) = oneshot::channel();
         self.ctx.report(Report::IsTooMuch {
             node: got.id,
+            launched: got.launched,
             answer,
         });
         match verdict.await {

@@ -11,7 +11,7 @@ use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::{
     Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
 };
-use nodeyard_model::{Node, NodeId};
+use nodeyard_model::{Node, NodeId, RequestId};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
 use nodeyard_store::Tree;
@@ -168,6 +168,20 @@ pub(crate) async fn nodes(registry: &Registry) -> Vec<(NodeId, Node)> {
         .into_iter()
         .map(|(id, stored)| (id, stored.value))
         .collect()
+}
+
+/// The requests whose lock somebody has or waits for.
+pub(crate) async fn locked_requests(registry: &Registry) -> Vec<RequestId> {
+    let requests = registry.requests();
+    let (ids, _) = requests.lock_dirs().await.unwrap();
+    let mut locked = Vec::new();
+    for id in ids {
+        let dir = requests.lock_dir(id).await.unwrap();
+        if dir.is_some_and(|stat| stat.num_children > 0) {
+            locked.push(id);
+        }
+    }
+    locked
 }
 
 /// Shows the log of a test that is run alone with `RUST_LOG` set.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nodeyard_model::{NodeId, NodeState, RequestState};
 use nodeyard_store::registry::Registry;
 
-use crate::bed::{Running, Store, eventually, logs, nodes, parse};
+use crate::bed::{Running, Store, eventually, locked_requests, logs, nodes, parse};
 use crate::fake::{FakeCloud, config, simulate, with_second};
 use crate::zuul::{Zuul, all_different};
 
@@ -16,8 +16,7 @@ pub(crate) const SMALL: &str = "  - name: small\n";
 pub(crate) async fn nothing_is_left(registry: &Registry, cloud: &FakeCloud) {
     eventually("nothing is left", || async {
         let nodes = nodes(registry).await;
-        let locks = registry.requests().lock_dirs().await.unwrap();
-        let unlocked = locks.iter().all(|(_, stat)| stat.num_children == 0);
+        let unlocked = locked_requests(registry).await.is_empty();
         (nodes.is_empty() && unlocked && cloud.servers().await.is_empty()).then_some(())
     })
     .await;
@@ -90,6 +89,46 @@ async fn a_burst_never_exceeds_the_limits() {
     assert!(cloud.peak() <= 3, "{} servers at once", cloud.peak());
     nothing_is_left(&zuul.registry, &cloud).await;
     launcher.stop().await;
+}
+
+/// The cloud refuses what exceeds its quota, and each refusal would be one more call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_never_exceeds_the_limits_on_volumes() {
+    logs();
+    let from_volume = "            boot-from-volume: true\n            volume-size: 40\n";
+    let (jobs, most) = (8, 2);
+    for (volumes, volume_gb, limit) in [
+        (100, 1_000, "max-volumes: 2"),
+        (100, 1_000, "max-volume-gb: 100"),
+        (2, 1_000, ""),
+        (100, 100, ""),
+    ] {
+        let store = Store::embedded();
+        let mut options = simulate();
+        (options.quota.volumes, options.quota.volume_gb) = (volumes, volume_gb);
+        let cloud = FakeCloud::new(options);
+        let text = config(4, SMALL).replace(
+            "max-servers: 4",
+            &format!("max-servers: 4\n        {limit}"),
+        );
+        let text = format!("{text}{from_volume}");
+        let launcher = Running::start(&store, Arc::clone(&cloud) as _, &text).await;
+        let zuul = Arc::new(Zuul::new(store.session().await));
+        let jobs_run = (0..jobs).map(|_| {
+            let zuul = Arc::clone(&zuul);
+            tokio::spawn(async move {
+                let id = zuul.submit(&["small"]).await;
+                zuul.run_job(id).await;
+            })
+        });
+        for job in jobs_run.collect::<Vec<_>>() {
+            job.await.unwrap();
+        }
+        assert!(cloud.peak() <= most, "{} servers at once", cloud.peak());
+        assert_eq!(cloud.creates(), jobs, "{volumes} {volume_gb} {limit}");
+        nothing_is_left(&zuul.registry, &cloud).await;
+        launcher.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,14 +36,27 @@ struct Watch {
     creates: AtomicUsize,
     /// How often the whole cloud was looked at.
     looks: AtomicUsize,
-    /// Nobody is told what the limits are.
-    limits_held: AtomicBool,
+    /// How often somebody is told what the limits are, if not always.
+    limits_told: Mutex<Option<usize>>,
     /// Nobody is told of any flavor.
     flavors_hidden: AtomicBool,
     /// Nobody is told that a server is there.
     boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
     refusals: Mutex<Vec<&'static str>>,
+}
+
+impl Watch {
+    fn tells_limits(&self) -> bool {
+        match &mut *self.limits_told.lock().unwrap() {
+            None => true,
+            Some(0) => false,
+            Some(times) => {
+                *times -= 1;
+                true
+            }
+        }
+    }
 }
 
 pub(crate) fn simulate() -> Simulate {
@@ -175,6 +188,17 @@ impl FakeCloud {
             .unwrap();
     }
 
+    /// Removes a server, whosever it is.
+    pub(crate) async fn remove(&self, name: &str) {
+        let servers = self.list("list_servers").await;
+        let server = servers.iter().find(|server| server["name"] == name);
+        let arguments = serde_json::json!({"id": server.unwrap()["id"]});
+        InProcess::new(Arc::clone(&self.world), PROVIDER)
+            .call("delete_server", arguments.to_string().into_bytes())
+            .await
+            .unwrap();
+    }
+
     /// Returns when launchers have looked at the whole cloud so many times more.
     pub(crate) async fn looked_at(&self, times: usize) {
         let before = self.watch.looks.load(Ordering::SeqCst);
@@ -208,7 +232,12 @@ impl FakeCloud {
 
     /// Providers do not get to know their limits, so that none starts.
     pub(crate) fn hold_limits(&self, hold: bool) {
-        self.watch.limits_held.store(hold, Ordering::SeqCst);
+        *self.watch.limits_told.lock().unwrap() = hold.then_some(0);
+    }
+
+    /// Nobody gets to know limits after they were told so many times more.
+    pub(crate) fn tell_limits(&self, times: usize) {
+        *self.watch.limits_told.lock().unwrap() = Some(times);
     }
 
     /// The cloud has no flavor, as far as anybody can see.
@@ -247,7 +276,7 @@ impl Transport for Watched {
 impl Watched {
     async fn watched(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
         while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst)
-            || method == "get_compute_limits" && self.watch.limits_held.load(Ordering::SeqCst)
+            || method == "get_compute_limits" && !self.watch.tells_limits()
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

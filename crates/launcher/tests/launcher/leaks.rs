@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_launcher::Timing;
-use nodeyard_model::{NodeState, layout};
+use nodeyard_model::{NodeState, RequestState, layout};
 use nodeyard_store::TreePath;
 
-use crate::bed::{Running, Store, eventually, logs, quick};
+use crate::bed::{Running, Store, eventually, logs, parse, quick};
 use crate::cloud::{SMALL, nothing_is_left};
 use crate::fake::{FakeCloud, PROVIDER, config, simulate};
 use crate::zuul::Zuul;
@@ -95,4 +95,118 @@ async fn a_launcher_that_is_cut_off_from_the_store_deletes_nothing_of_others() {
     nothing_is_left(&zuul.registry, &cloud).await;
     cut_off.stop().await;
     other.stop().await;
+}
+
+/// It takes room until it is removed, which is no reason to turn anybody away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_the_whole_quota_waits_until_a_leak_is_gone() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let timing = Timing {
+        cloud_check: Duration::from_millis(100),
+        ..by_itself()
+    };
+    let drivers = Arc::clone(&cloud) as _;
+    let session = store.session().await;
+    let mut launcher = Running::start_on(session, drivers, &config(4, SMALL), timing).await;
+    assert!(launcher.handle.until_ready().await);
+    let zuul = Zuul::new(store.session().await);
+    let system = system_id(&zuul).await;
+    let ours = [
+        ("nodeyard_system_id", &*system),
+        ("nodepool_provider_name", PROVIDER),
+        ("nodepool_node_id", "0000000088"),
+    ];
+    cloud.create("leaked", &ours).await;
+    cloud.looked_at(6).await;
+    let id = zuul.submit(&["small"; 4]).await;
+    cloud.looked_at(6).await;
+    let waiting = zuul.registry.requests().get(id).await.unwrap().unwrap();
+    assert!(!waiting.value.state.is_final(), "{waiting:?}");
+    assert_eq!(cloud.creates(), 0);
+    cloud.remove("leaked").await;
+    zuul.run_job(id).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_use_is_known_to_a_provider_that_changes() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    cloud.create("foreign", &[]).await;
+    let drivers = Arc::clone(&cloud) as _;
+    let session = store.session().await;
+    let text = config(8, SMALL);
+    let launcher = Running::start_on(session, drivers, &text, by_itself()).await;
+    let zuul = Zuul::new(store.session().await);
+    // The cloud is looked at before that is said.
+    let too_large = zuul.submit(&["small"; 5]).await;
+    assert_eq!(zuul.done(too_large).await.state, RequestState::Failed);
+
+    // The next generation may start, but not look at the cloud.
+    cloud.tell_limits(1);
+    let pool = || async {
+        let pools = zuul.registry.components().pools().await.unwrap();
+        Some(pools.first()?.clone())
+    };
+    let before = eventually("there is a pool", pool).await.id;
+    launcher.config.send(parse(&config(9, SMALL))).unwrap();
+    eventually("the pool is another one", || async {
+        pool().await.filter(|pool| pool.id != before)
+    })
+    .await;
+    let mut requests = Vec::new();
+    for _ in 0..4 {
+        requests.push(zuul.submit(&["small"]).await);
+    }
+    eventually("the pool is full", || async {
+        pool().await.filter(|pool| pool.paused)
+    })
+    .await;
+    cloud.created(3).await;
+    assert_eq!(cloud.creates(), 3, "the cloud has room for no more");
+    cloud.hold_limits(false);
+    for id in requests {
+        zuul.run_job(id).await;
+    }
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_held_fails_when_others_leave_no_room_for_it() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let timing = Timing {
+        cloud_check: Duration::from_millis(100),
+        ..by_itself()
+    };
+    let drivers = Arc::clone(&cloud) as _;
+    let session = store.session().await;
+    let launcher = Running::start_on(session, drivers, &config(4, SMALL), timing).await;
+    let zuul = Zuul::new(store.session().await);
+    let first = zuul.submit(&["small"]).await;
+    let nodeset = zuul.accept(first).await;
+    let whole = zuul.submit(&["small"; 4]).await;
+    eventually("it is held until there is room", || async {
+        let request = zuul.registry.requests().get(whole).await.unwrap()?;
+        (request.value.state == RequestState::Pending).then_some(())
+    })
+    .await;
+    cloud.create("foreign", &[]).await;
+    assert_eq!(zuul.done(whole).await.state, RequestState::Failed);
+    zuul.unlock(nodeset).await;
+    launcher.stop().await;
+}
+
+/// Clouds are looked at when there is a reason, and nothing is cleaned up.
+fn by_itself() -> Timing {
+    Timing {
+        cleanup: Duration::from_secs(3600),
+        cloud_check: Duration::from_secs(3600),
+        ..quick()
+    }
 }

@@ -10,6 +10,7 @@
 
 mod bed;
 mod cloud;
+mod drain;
 mod fake;
 mod kill;
 mod leaks;
@@ -17,8 +18,10 @@ mod machines;
 mod malformed;
 mod mended;
 mod metastatic;
+mod ready_nodes;
 mod recovery;
 mod session;
 mod static_nodes;
+mod tenants;
 mod uploads;
 mod zuul;

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_launcher::Timing;
-use nodeyard_model::{BuildKey, ImageName, NodeId, NodeState, ProviderName, UploadKey, layout};
+use nodeyard_model::{
+    BuildKey, ImageName, NodeId, NodeRequest, NodeState, ProviderName, RequestState, UploadKey,
+    layout,
+};
+use nodeyard_store::registry::{Lifetime, Registry};
 use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
 use tracing::Level;
 
@@ -15,7 +19,7 @@ use crate::cloud::SMALL;
 use crate::fake::{FakeCloud, PROVIDER, config, simulate};
 use crate::leaks::system_id;
 use crate::static_nodes;
-use crate::zuul::Zuul;
+use crate::zuul::{Zuul, now};
 
 const BUILD: &str = "0123456789abcdef0123456789abcdef";
 
@@ -153,6 +157,75 @@ async fn what_belongs_to_a_malformed_record_is_never_taken_for_a_leak() {
     }
     zuul.unlock(nodeset).await;
     launcher.stop().await;
+}
+
+/// Everything runs on one thread, whose log is looked at in the end.
+#[tokio::test]
+async fn a_malformed_request_is_reported_once_and_stays_as_it_is() {
+    let log = Log::default();
+    let _logged = tracing::subscriber::set_default(log.subscriber());
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    // Nobody but the launcher follows the requests.
+    let tree = store.session().await;
+    let registry = Registry::new(Arc::clone(&tree));
+    let requests = registry.requests();
+    let deep = "[".repeat(10_000) + &"]".repeat(10_000);
+    let deep = format!(r#"{{"state": "requested", "state_time": 1, "requestor_data": {deep}}}"#);
+    let huge = format!(
+        r#"{{"state": 7, "state_time": 1, "comment": "{}"}}"#,
+        "x".repeat(900_000)
+    );
+    let records: [&[u8]; 7] = [
+        b"not JSON",
+        br#"{"state": "requested", "state_time": "noon"}"#,
+        br#"{"state": "dreaming", "state_time": 1}"#,
+        br#"{"state": "requested", "state_time": 1, "node_types": {"small": 1}}"#,
+        huge.as_bytes(),
+        deep.as_bytes(),
+        b"{\"state\": \"requested\", \"requestor\": \"\xff\"}",
+    ];
+    let path = |number: usize| {
+        let id = format!("100-{:010}", 5_000 + number);
+        TreePath::new(layout::request(id.parse().unwrap())).unwrap()
+    };
+    // Half of them are there before the launcher, and all of them come before anybody else.
+    for (number, data) in records.iter().enumerate().take(3) {
+        put(&*tree, &path(number), data).await;
+    }
+    let timing = Timing {
+        pass: Duration::from_millis(50),
+        cloud_check: Duration::from_millis(50),
+        ..quick()
+    };
+    let drivers = Arc::clone(&cloud) as _;
+    let session = store.session().await;
+    let launcher = Running::start_on(session, drivers, &config(4, SMALL), timing).await;
+    for (number, data) in records.iter().enumerate().skip(3) {
+        put(&*tree, &path(number), data).await;
+    }
+    for _ in 0..3 {
+        let mut request = NodeRequest::new(RequestState::Requested, now());
+        request.labels = vec!["small".into()];
+        let created = requests.create(200, &request, Lifetime::UntilDeleted);
+        let (id, _) = created.await.unwrap();
+        eventually("the request is fulfilled", || async {
+            let request = requests.get(id).await.unwrap().unwrap();
+            (request.value.state == RequestState::Fulfilled).then_some(())
+        })
+        .await;
+        cloud.looked_at(2).await;
+    }
+    launcher.stop().await;
+    let lines = log.lines();
+    for (number, data) in records.iter().enumerate() {
+        let path = path(number);
+        assert_eq!(tree.get(&path).await.unwrap().data, *data, "{path}");
+        let about = |line: &&String| line.contains(&format!("path={path} "));
+        let reports: Vec<_> = lines.iter().filter(about).collect();
+        assert_eq!(reports.len(), 1, "{path}: {reports:?}");
+        assert!(reports[0].len() < 2_000, "{path}: the record is not quoted");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,8 +83,12 @@ async fn a_new_request_has_the_cloud_asked_for_what_its_label_lacked() {
     let zuul = Zuul::new(store.session().await);
     let id = zuul.submit(&["small"]).await;
     assert_eq!(zuul.done(id).await.state, RequestState::Failed);
-    let why = launcher.handle.ended(id).unwrap().to_string();
-    assert!(why.contains(LACK), "{why}");
+    // The record is seen before the reason is noted, perhaps.
+    eventually("the reason is told", || async {
+        let why = launcher.handle.ended(id)?.to_string();
+        why.contains(LACK).then_some(())
+    })
+    .await;
 
     cloud.hide_flavors(false);
     let id = zuul.submit(&["small"]).await;

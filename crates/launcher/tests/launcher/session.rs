@@ -8,7 +8,7 @@ use nodeyard_store::{Session, TreePath, ext};
 use nodeyard_testbeds::ZooKeeperServer;
 use nodeyard_testbeds::store::connect;
 
-use crate::bed::{Running, Store, eventually, logs, quick};
+use crate::bed::{Running, Store, eventually, locked_requests, logs, quick};
 use crate::cloud::{SMALL, nothing_is_left};
 use crate::fake::{FakeCloud, config, simulate};
 use crate::zuul::{Zuul, all_different};
@@ -42,11 +42,8 @@ async fn a_launcher_recovers_from_the_loss_of_its_own_session() {
 
     proxy.refuse(true);
     eventually("the session is over", || async {
-        let locks = zuul.registry.requests().lock_dirs().await.unwrap();
-        locks
-            .iter()
-            .all(|(_, stat)| stat.num_children == 0)
-            .then_some(())
+        let locked = locked_requests(&zuul.registry).await;
+        locked.is_empty().then_some(())
     })
     .await;
     proxy.refuse(false);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nodeyard_model::{NodeState, RequestState};
 use nodeyard_store::registry::Registry;
 
-use crate::bed::{Drivers, Running, Store, eventually, logs, nodes};
+use crate::bed::{Drivers, Running, Store, eventually, locked_requests, logs, nodes};
 use crate::zuul::Zuul;
 
 pub(crate) fn config(machines: usize, slots: usize) -> String {
@@ -64,11 +64,7 @@ async fn a_node_is_used_and_comes_back(store: Store) {
     complete(&zuul.registry, 4).await;
 
     // Nothing is left of the work on it.
-    let locks = zuul.registry.requests().lock_dirs().await.unwrap();
-    assert!(
-        locks.iter().all(|(_, stat)| stat.num_children == 0),
-        "{locks:?}"
-    );
+    assert_eq!(locked_requests(&zuul.registry).await, []);
     launcher.stop().await;
 }
 

@@ -151,8 +151,12 @@ impl World {
             return Some(Verdict::Skip(Skip::Ignoring));
         }
         if let Some(holder) = case.held_by {
-            let by = || holder.clone();
-            return (*holder != setup.key).then(|| Verdict::Skip(Skip::Taken { by: by() }));
+            if *holder != setup.key {
+                let by = holder.clone();
+                return Some(Verdict::Skip(Skip::Taken { by }));
+            }
+            let scope = self.drains.on(&setup.key, case.labels);
+            return scope.map(drained);
         }
         if let Stage::Taken(by) = &case.waiting.stage {
             return Some(Verdict::Skip(Skip::Taken { by: by.clone() }));
@@ -165,8 +169,27 @@ impl World {
             let state = case.waiting.state;
             return Some(Verdict::Skip(Skip::NotWaiting { state }));
         }
-        self.yields(setup, registered.priority, case)
-            .map(Verdict::Yield)
+        if let Some(scope) = self.drains.of_labels(case.labels) {
+            return Some(drained(scope));
+        }
+        let yields = self.yields(setup, registered.priority, case);
+        match self.drains.pools.get(&setup.key) {
+            Some(scope) if yields.is_some() => Some(drained(scope)),
+            Some(scope) => Some(self.while_drained(pool, case, scope)),
+            None => yields.map(Verdict::Yield),
+        }
+    }
+
+    /// A drained pool takes nothing. What it can never serve it declines all the same: a request fails only when every
+    /// pool has declined.
+    fn while_drained(&self, pool: &OwnPool, case: &Case<'_>, scope: &str) -> Verdict {
+        match self.never(pool, case) {
+            Some(reason) if reason.outlasts_drain() => Verdict::Decline(reason),
+            _ if case.ask.min_ready => Verdict::Decline(Decline::DrainedForMinReady {
+                scope: scope.into(),
+            }),
+            _ => drained(scope),
+        }
     }
 
     fn yields(&self, setup: &PoolSetup, own: i64, case: &Case<'_>) -> Option<Yield> {
@@ -265,7 +288,7 @@ impl World {
     /// Of our own pools we know it before the registry does.
     fn is_paused(&self, id: &LauncherId, key: &PoolKey, registered: bool) -> bool {
         match self.own.get(key) {
-            Some(own) if own.setup.id == *id => own.paused,
+            Some(own) if own.setup.id == *id => own.paused || self.drains.pools.contains_key(key),
             _ => registered,
         }
     }
@@ -441,6 +464,12 @@ impl Recipe {
     fn tenant_cost(&self) -> Resources {
         [&self.launch_cost, &self.reuse_cost].into_iter().sum()
     }
+}
+
+fn drained(scope: &str) -> Verdict {
+    Verdict::Skip(Skip::Drained {
+        scope: scope.into(),
+    })
 }
 
 fn missing_labels<'a>(

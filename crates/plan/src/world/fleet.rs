@@ -20,7 +20,7 @@ use crate::setup::{PoolKey, PoolSetup, Zone};
 use promise::Promise;
 
 /// What the plan keeps of a node's record.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) state: NodeState,
     pub(crate) state_time: Timestamp,
@@ -73,7 +73,7 @@ impl Entry {
 }
 
 /// Nodes, those longest in their state first.
-type ByAge = BTreeSet<(Timestamp, NodeId)>;
+pub(crate) type ByAge = BTreeSet<(Timestamp, NodeId)>;
 type ByZone = BTreeMap<Option<Zone>, ByAge>;
 
 /// The nodes of one pool, ours or not.
@@ -259,8 +259,25 @@ impl Fleet {
         }
     }
 
+    /// A record that says what is known already changes nothing, and costs a comparison: every now and then all of
+    /// them are seen again.
     pub(crate) fn put(&mut self, id: NodeId, node: &Node) -> Freed {
+        self.empty.remove(&id);
+        self.illegible.remove(&id);
+        let known = self.nodes.get(&id);
+        let entry = self.entry(node, known);
+        if known == Some(&entry) {
+            return Freed::default();
+        }
         let old = self.take(id);
+        self.settle(id, &entry, old.is_none());
+        let freed = self.freed(id, old.as_ref(), Some(&entry));
+        self.index(id, &entry);
+        self.nodes.insert(id, entry);
+        freed
+    }
+
+    fn entry(&self, node: &Node, known: Option<&Entry>) -> Entry {
         let key = match (&node.provider, &node.pool) {
             (Some(provider), Some(pool)) => Some(PoolKey::new(provider.clone(), pool.clone())),
             _ => None,
@@ -270,34 +287,37 @@ impl Fleet {
             Some(resources) => resources.clone(),
             None => self.price(key.as_ref(), &labels),
         };
-        let entry = Entry {
+        let is_ours = node.launcher.is_some()
+            && node.launcher.as_ref() == self.own(key.as_ref()).map(|own| &own.id);
+        // The pool that launches it may have been replaced by one with another id.
+        let was_ours = || known.is_some_and(|known| known.launching);
+        Entry {
             state: node.state,
             state_time: node.state_time,
             provider: node.provider.clone(),
             launching: matches!(node.state, NodeState::Init | NodeState::Building)
-                && node.launcher.is_some()
-                && node.launcher.as_ref() == self.own(key.as_ref()).map(|own| &own.id),
+                && (is_ours || was_ours()),
             key,
             labels,
             allocated_to: node.allocated_to.clone(),
             tenant: node.tenant_name.clone(),
             hold_expiration: node.hold_expiration,
             for_min_ready: node.requestor.as_deref() == Some(MIN_READY_REQUESTOR),
-            locked: old.as_ref().is_some_and(|old| old.locked),
+            locked: known.is_some_and(|known| known.locked),
             resources: node.resources.clone(),
             charge,
             zone: node.az.as_deref().map(Zone::from),
-        };
-        self.settle(id, &entry, old.is_none());
-        let freed = self.freed(id, old.as_ref(), Some(&entry));
-        self.index(id, &entry);
-        self.nodes.insert(id, entry);
-        self.empty.remove(&id);
-        self.illegible.remove(&id);
-        freed
+        }
     }
 
     pub(crate) fn set_locked(&mut self, id: NodeId, locked: bool) -> Freed {
+        if self
+            .nodes
+            .get(&id)
+            .is_none_or(|known| known.locked == locked)
+        {
+            return Freed::default();
+        }
         let Some(mut entry) = self.take(id) else {
             return Freed::default();
         };
@@ -536,6 +556,12 @@ impl Fleet {
         self.free_zones(key, label)
             .into_iter()
             .flat_map(BTreeMap::keys)
+    }
+
+    /// The free nodes of a label in a pool, those of each zone by age.
+    pub(crate) fn free_by_age(&self, key: &PoolKey, label: &Label) -> impl Iterator<Item = &ByAge> {
+        let zones = self.free_zones(key, label);
+        zones.into_iter().flat_map(BTreeMap::values)
     }
 
     fn free_zones(&self, key: &PoolKey, label: &Label) -> Option<&ByZone> {

@@ -10,6 +10,8 @@ pub(crate) struct Account {
     pub(crate) limits: Limits,
     /// Instances that are not Nodepool's.
     pub(crate) foreign: Resources,
+    /// Instances of nodes that have no record. They are about to go.
+    pub(crate) leaked: Resources,
     /// Nodes that have a record, in any state.
     pub(crate) used: Resources,
     /// Promised to requests whose nodes have no record yet.
@@ -32,7 +34,7 @@ impl Account {
             ledger: ledger(),
             resource: resource.clone(),
             limit,
-            foreign: self.foreign.get(resource),
+            foreign: self.foreign.get(resource) + self.leaked.get(resource),
             used: self.used.get(resource),
             launching: self.launching.get(resource),
             kept: kept.get(resource),
@@ -52,7 +54,8 @@ impl Account {
     }
 
     fn taken(&self, resource: &ResourceName) -> Quantity {
-        self.foreign.get(resource) + self.used.get(resource) + self.launching.get(resource)
+        let unrecorded = self.foreign.get(resource) + self.leaked.get(resource);
+        unrecorded + self.used.get(resource) + self.launching.get(resource)
     }
 
     /// By how much `need` exceeds what is left, for each resource where it does.

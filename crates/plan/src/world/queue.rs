@@ -97,7 +97,10 @@ pub(crate) struct Queue {
     /// Lines that a pool might have to decline; it has not looked at them since something changed.
     unvetted: HashMap<PoolKey, BTreeSet<LineId>>,
     order: BTreeSet<RequestOrder>,
-    pending: BTreeSet<RequestId>,
+    /// Requests that a pool of ours has taken without having room for them.
+    held: BTreeSet<RequestId>,
+    /// Pending, and not by our doing; not yet told to whoever looks after such requests.
+    abandoned: BTreeSet<RequestId>,
     min_ready: HashMap<Label, BTreeSet<RequestId>>,
     /// Requests for ready nodes that have gone since the nodes were last looked at.
     departed: BTreeMap<RequestId, Label>,
@@ -142,11 +145,19 @@ impl Queue {
         self.order.range(..order).count()
     }
 
-    /// Requests that some launcher works on, or has left behind.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = (RequestId, &Waiting)> {
-        self.pending
-            .iter()
-            .filter_map(|id| Some((*id, self.requests.get(id)?)))
+    pub(crate) fn take_abandoned(&mut self) -> BTreeSet<RequestId> {
+        std::mem::take(&mut self.abandoned)
+    }
+
+    /// Requests that a pool of ours has taken without having room for them.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (RequestId, &PoolKey, &Waiting)> {
+        self.held.iter().filter_map(|id| {
+            let request = self.requests.get(id)?;
+            match &request.stage {
+                Stage::Held(key) => Some((*id, key, request)),
+                _ => None,
+            }
+        })
     }
 
     /// The requests for one ready node with this label, of any launcher.
@@ -179,9 +190,6 @@ impl Queue {
         if min_ready && let [label] = record.labels.as_slice() {
             self.min_ready.entry(label.clone()).or_default().insert(id);
         }
-        if record.state == RequestState::Pending {
-            self.pending.insert(id);
-        }
         let waiting = Waiting {
             order: record.order(id),
             state: record.state,
@@ -200,7 +208,21 @@ impl Queue {
             line: None,
         };
         self.requests.insert(id, waiting);
+        self.judge_abandoned(id);
         self.join(id, route);
+    }
+
+    fn judge_abandoned(&mut self, id: RequestId) {
+        let request = self.requests.get(&id);
+        let abandoned = request.is_some_and(|request| {
+            request.state == RequestState::Pending
+                && matches!(request.stage, Stage::Open | Stage::Declined(_))
+        });
+        if abandoned {
+            self.abandoned.insert(id);
+        } else {
+            self.abandoned.remove(&id);
+        }
     }
 
     /// Changes what we have decided on a request, and lets it change lines.
@@ -209,12 +231,14 @@ impl Queue {
         if let Some(request) = self.requests.get_mut(&id) {
             request.stage = stage;
         }
+        self.judge_abandoned(id);
         self.join(id, route);
     }
 
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
         self.leave(id);
-        self.pending.remove(&id);
+        self.held.remove(&id);
+        self.abandoned.remove(&id);
         let old = self.requests.remove(&id)?;
         if old.ask.min_ready
             && let [label] = old.ask.labels.as_slice()
@@ -230,6 +254,11 @@ impl Queue {
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
+        if matches!(request.stage, Stage::Held(_)) {
+            self.held.insert(id);
+        } else {
+            self.held.remove(&id);
+        }
         let Some(ask) = waiting_for(request) else {
             return;
         };

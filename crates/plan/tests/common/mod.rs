@@ -5,7 +5,7 @@
     reason = "every test program uses its own part of this module"
 )]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nodeyard_model::{
     Label, LauncherId, Limits, Node, NodeId, NodeRequest, NodeState, PoolComponent, ProviderName,
@@ -14,7 +14,9 @@ use nodeyard_model::{
 use nodeyard_plan::assign::{Decision, Moment, Retry};
 use nodeyard_plan::protocol::{node, request};
 use nodeyard_plan::verdict::{Acceptance, Step};
-use nodeyard_plan::{LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World};
+use nodeyard_plan::{
+    Drains, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World,
+};
 
 pub(crate) fn time(seconds: f64) -> Timestamp {
     Timestamp::from_secs(seconds).unwrap()
@@ -44,6 +46,12 @@ pub(crate) fn cost(label: &str) -> Resources {
         "gpu" => {
             let mut cost = Resources::new(2, 1, 4000);
             cost.set(ResourceName::from("gpu"), 1);
+            cost
+        }
+        "disk" => {
+            let mut cost = Resources::new(1, 1, 1000);
+            cost.set(ResourceName::from("volumes"), 1);
+            cost.set(ResourceName::from("volume-gb"), 40);
             cost
         }
         _ => Resources::new(1, 1, 1000),
@@ -86,6 +94,8 @@ pub(crate) fn ask(labels: &[&str], now: Timestamp) -> NodeRequest {
 /// A request that one of our pools is at work on.
 struct Job {
     acceptance: Acceptance,
+    /// The pool when it accepted.
+    own: LauncherId,
     /// One place for each label.
     nodes: Vec<Option<NodeId>>,
 }
@@ -97,6 +107,9 @@ pub(crate) struct Launcher {
     pub(crate) requests: BTreeMap<RequestId, NodeRequest>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) pools: BTreeMap<PoolKey, PoolSetup>,
+    /// Of each pool, the name in the registry and the priority.
+    entries: BTreeMap<PoolKey, (String, i64)>,
+    pub(crate) drains: Drains,
     pub(crate) provider_limits: BTreeMap<ProviderName, Limits>,
     pub(crate) tenant_limits: BTreeMap<TenantName, Limits>,
     pub(crate) max_launches: Option<usize>,
@@ -105,6 +118,7 @@ pub(crate) struct Launcher {
     jobs: BTreeMap<RequestId, Job>,
     next_node: u64,
     next_request: u64,
+    next_entry: u64,
     /// Everything that was decided, for comparison.
     pub(crate) log: Vec<String>,
 }
@@ -118,6 +132,8 @@ impl Launcher {
             requests: BTreeMap::new(),
             nodes: BTreeMap::new(),
             pools: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            drains: Drains::default(),
             provider_limits: BTreeMap::new(),
             tenant_limits: BTreeMap::new(),
             max_launches: None,
@@ -125,6 +141,7 @@ impl Launcher {
             jobs: BTreeMap::new(),
             next_node: 0,
             next_request: 0,
+            next_entry: 0,
             log: Vec::new(),
         }
     }
@@ -142,10 +159,78 @@ impl Launcher {
     }
 
     pub(crate) fn pool(&mut self, setup: PoolSetup, priority: i64) {
-        let entry = format!("host{}", self.pools.len());
+        let entry = format!("host{}", self.next_entry);
+        self.next_entry += 1;
         self.world.set_own_pool(setup.clone());
         self.world.put_pool(&entry, &component(&setup, priority));
+        self.entries.insert(setup.key.clone(), (entry, priority));
         self.pools.insert(setup.key.clone(), setup);
+    }
+
+    /// The provider leaves the configuration, with its pools.
+    pub(crate) fn remove_provider(&mut self, name: &str) {
+        let name = ProviderName::new(name).unwrap();
+        self.world.remove_provider(&name);
+        self.put_back();
+        self.pools.retain(|key, _| key.provider != name);
+        for (key, (entry, _)) in &self.entries {
+            if key.provider == name {
+                self.world.remove_pool(entry);
+            }
+        }
+        self.provider_limits.remove(&name);
+    }
+
+    /// The provider is replaced by one with the same settings, whose pools are others to everybody.
+    pub(crate) fn reload(&mut self, name: &str) {
+        let provider = ProviderName::new(name).unwrap();
+        let limits = self.provider_limits[&provider].clone();
+        let mut pools: Vec<PoolSetup> = self.pools.values().cloned().collect();
+        pools.retain(|pool| pool.key.provider == provider);
+        self.remove_provider(name);
+        self.provider(name, limits, self.max_launches);
+        for mut pool in pools {
+            let (_, priority) = self.entries[&pool.key];
+            pool.id = LauncherId::new(format!("{}'", pool.id));
+            self.pool(pool, priority);
+        }
+        self.world.set_drains(self.drains.clone());
+    }
+
+    pub(crate) fn drain_pool(&mut self, key: &PoolKey, drained: bool) {
+        let scope = format!("pool {key}").into();
+        if drained {
+            self.drains.pools.insert(key.clone(), scope);
+        } else {
+            self.drains.pools.remove(key);
+        }
+        self.world.set_drains(self.drains.clone());
+    }
+
+    pub(crate) fn drain_label(&mut self, label: &str, drained: bool) {
+        let scope = format!("label {label}").into();
+        if drained {
+            self.drains.labels.insert(label.into(), scope);
+        } else {
+            self.drains.labels.remove(label);
+        }
+        self.world.set_drains(self.drains.clone());
+    }
+
+    pub(crate) fn undrain_all(&mut self) {
+        self.drains = Drains::default();
+        self.world.set_drains(Drains::default());
+    }
+
+    /// Requests that a pool has taken without having nodes for them.
+    pub(crate) fn held(&self) -> Vec<RequestId> {
+        let pending = self.requests.iter();
+        let pending = pending.filter(|(_, record)| record.state == RequestState::Pending);
+        let held = pending.filter(|(id, _)| !self.jobs.contains_key(id));
+        let begun: BTreeSet<_> = self.backlog.iter().map(|(_, of)| of.request).collect();
+        held.map(|(id, _)| *id)
+            .filter(|id| !begun.contains(id))
+            .collect()
     }
 
     pub(crate) fn tenants(&mut self, limits: &[(&str, Limits)]) {
@@ -191,10 +276,17 @@ impl Launcher {
 
     /// Looks at the pools that need it, until none does. Patience may have ended anywhere.
     pub(crate) fn decide(&mut self) {
+        self.put_back();
         let mut stale = self.world.take_stale();
         stale.extend(self.pools.keys().cloned());
         for _ in 0..100 {
             if stale.is_empty() {
+                for id in self.held() {
+                    let labels = &self.requests[&id].labels;
+                    let key = self.world.taken_by(id).unwrap();
+                    let drained = labels.iter().any(|of| self.drains.labels.contains_key(of));
+                    assert!(!drained && !self.drains.pools.contains_key(key), "{id}");
+                }
                 return;
             }
             for key in std::mem::take(&mut stale) {
@@ -207,6 +299,8 @@ impl Launcher {
                     self.write_node(eviction.node, record);
                 }
                 for decision in pass.decisions {
+                    let takes = !matches!(decision.verdict, Verdict::Decline(_));
+                    assert!(!takes || !self.drains.pools.contains_key(&key), "{key}");
                     self.log
                         .push(format!("{key} {} {}", decision.request, decision.verdict));
                     self.backlog.push_back((key.clone(), decision));
@@ -244,7 +338,12 @@ impl Launcher {
                     }
                 }
                 let nodes = vec![None; acceptance.steps.len()];
-                self.jobs.insert(id, Job { acceptance, nodes });
+                let job = Job {
+                    acceptance,
+                    own,
+                    nodes,
+                };
+                self.jobs.insert(id, job);
                 self.start(id);
             }
             Verdict::Reserve(_) => {
@@ -274,7 +373,7 @@ impl Launcher {
     fn start(&mut self, id: RequestId) {
         let record = self.requests[&id].clone();
         let job = &self.jobs[&id];
-        let acceptance = job.acceptance.clone();
+        let (acceptance, own) = (job.acceptance.clone(), job.own.clone());
         let places: Vec<usize> = (0..job.nodes.len())
             .filter(|place| job.nodes[*place].is_none())
             .collect();
@@ -292,7 +391,7 @@ impl Launcher {
                         request: id,
                         record: &record,
                         pool: &acceptance.pool,
-                        launcher: &self.pools[&acceptance.pool].id,
+                        launcher: &own,
                         label,
                         cost,
                         zone: acceptance.zone.as_ref(),
@@ -348,9 +447,9 @@ impl Launcher {
             self.give_back(id, &nodes);
             self.world.release(&job.acceptance.pool, id);
             if self.requests.contains_key(&id) {
-                let own = self.pools[&job.acceptance.pool].id.clone();
+                let own = &job.own;
                 let registered: Vec<LauncherId> = self.world.registered().cloned().collect();
-                let record = request::decline(self.requests.get(&id), &own, &registered, self.now);
+                let record = request::decline(self.requests.get(&id), own, &registered, self.now);
                 self.write_request(id, record.unwrap());
             }
         } else if aborted {
@@ -388,7 +487,7 @@ impl Launcher {
             now: self.now,
             seed: self.seed,
         };
-        match self.world.retry(id, &missing, zone.as_ref(), at).unwrap() {
+        match self.world.retry(id, &missing, zone.as_ref(), at) {
             Retry::Accept(acceptance) => {
                 self.log.push(format!("retry {id} {acceptance}"));
                 self.jobs.get_mut(&id).unwrap().acceptance.steps = acceptance.steps;
@@ -400,6 +499,27 @@ impl Launcher {
                 let nodes: Vec<NodeId> = job.nodes.into_iter().flatten().collect();
                 self.give_back(id, &nodes);
             }
+            Retry::PutBack => {
+                self.log.push(format!("put back {id}"));
+                let job = self.jobs.remove(&id).unwrap();
+                let nodes: Vec<NodeId> = job.nodes.into_iter().flatten().collect();
+                self.give_back(id, &nodes);
+                let back = request::put_back(self.requests.get(&id), self.now).unwrap();
+                self.write_request(id, back);
+                self.world.release(&job.acceptance.pool, id);
+            }
+        }
+    }
+
+    /// Lets go of what pools hold and are not to hold any longer.
+    fn put_back(&mut self) {
+        for (key, id) in self.world.let_go() {
+            self.log.push(format!("put back {id}"));
+            self.backlog.retain(|(_, decision)| decision.request != id);
+            if let Ok(back) = request::put_back(self.requests.get(&id), self.now) {
+                self.write_request(id, back);
+            }
+            self.world.release(&key, id);
         }
     }
 

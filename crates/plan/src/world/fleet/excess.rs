@@ -13,6 +13,7 @@ impl Fleet {
         let before = |account: &Account, after: Resources| Account {
             limits: account.limits.clone(),
             foreign: account.foreign.clone(),
+            leaked: account.leaked.clone(),
             used: {
                 let mut used = account.used.clone();
                 used -= &after;
@@ -45,5 +46,22 @@ impl Fleet {
         check(pool, Ledger::Pool(key.clone()))
             .or_else(|| check(provider, Ledger::Provider(key.provider.clone())))
             .or_else(tenant)
+    }
+
+    /// The limit that a tenant exceeds with a ready node that it was given.
+    ///
+    /// Other than records of new nodes, those of ready ones are not written in the order of their numbers. So everything
+    /// the tenant has counts, and of several that write at once all may have to give way.
+    pub(crate) fn tenant_excess_at(&self, id: NodeId) -> Option<Sum> {
+        let (tenant, charge) = self.nodes.get(&id)?.tenant_charge()?;
+        let account = self.tenants.get(tenant)?;
+        let mut used = account.used.clone();
+        used -= charge;
+        let others = Account {
+            limits: account.limits.clone(),
+            used,
+            ..Account::default()
+        };
+        others.shortage(&self.nothing, charge, || Ledger::Tenant(tenant.clone()))
     }
 }
