@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use nodeyard_image::{Digests, Form, ImageId, Packing};
 use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
@@ -238,7 +239,7 @@ pub struct InfoJob {
     /// Send the build's log as data, from this byte on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_from: Option<u64>,
-    /// With the log: stay until the build has ended.
+    /// With the log: stay for a while, to tell what comes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub follow: bool,
 }
@@ -265,6 +266,9 @@ pub struct ImageInfo {
     /// The uploads that were asked for, as far as this worker remembers.
     #[serde(default)]
     pub uploads: Vec<UploadInfo>,
+    /// To those who follow a log that has not ended: the byte to ask for next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_next: Option<u64>,
 }
 
 /// Where an image is in its life on a worker.
@@ -294,7 +298,11 @@ pub enum UploadProgress {
     Failed(Failure),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How long a cloud may take to delete an image. A worker then gives up, so that it has slots for other clouds; a
+/// steward waits a little longer, to hear of it.
+pub(crate) const CLOUD_DELETION: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct UploadDeleteJob {
     pub image: ImageName,

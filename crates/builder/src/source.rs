@@ -16,6 +16,7 @@ mod leftovers;
 pub(crate) mod process;
 mod progress;
 mod redact;
+mod sudo;
 
 use std::fmt;
 use std::io;
@@ -88,6 +89,11 @@ pub enum SourceError {
     /// Because the caller said so.
     #[error("the build was stopped")]
     Stopped,
+    /// Because the caller said so; but not all of it.
+    #[error(
+        "processes of it run on, since they are another user's and `sudo -n kill` may not end them: {processes}"
+    )]
+    StillRuns { processes: Box<str> },
     /// Of sources that are no programs.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),

@@ -11,9 +11,9 @@
 //!            └───────────────► repository ◄────────────────┘
 //! ```
 //!
-//! Builds and uploads are `works`: they go on when the caller or the job server is lost, and whoever asks for
-//! the same again joins. What came of them is in the repository's manifests, so that a later question, also after a
-//! restart, finds the answer. The worker needs no store, and uses no credentials but its own.
+//! Builds, uploads and deletions from clouds are `works`: they go on when the caller or the job server is lost, and
+//! whoever asks for the same again joins. What came of them is in the repository's manifests, so that a later question,
+//! also after a restart, finds the answer. The worker needs no store, and uses no credentials but its own.
 
 mod answer;
 mod build;
@@ -57,6 +57,7 @@ use build::Builds;
 use drivers::Drivers;
 use functions::Functions;
 use upload::Uploads;
+use upload_delete::Removals;
 
 /// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
 const STOP_GRACE: Duration = Duration::from_secs(50);
@@ -73,14 +74,17 @@ pub struct Options {
     pub hostname: Box<str>,
     /// Builds at once.
     pub build_workers: usize,
-    /// Uploads and deletions at once.
+    /// Uploads and deletions of files at once, and as many deletions from clouds.
     pub upload_workers: usize,
-    /// Questions at once. They are answered during builds, and some of them last as long as one.
+    /// Questions at once. They are answered during builds.
     pub info_workers: usize,
+    /// How long a log is followed for one question; whoever follows it longer asks again.
+    pub follow_limit: Duration,
     pub gearman: Vec<Endpoint>,
     pub backoff: Backoff,
     pub logs: LogLimits,
-    /// Between two looks for downloads that nobody goes on with.
+    /// Between two looks for what was left over: downloads that nobody goes on with, deletions that failed, and what
+    /// failed uploads have left in clouds.
     pub tidy_every: Duration,
 }
 
@@ -91,6 +95,7 @@ impl Options {
             build_workers: 1,
             upload_workers: 4,
             info_workers: 6,
+            follow_limit: Duration::from_secs(30),
             gearman,
             backoff: Backoff::default(),
             logs: LogLimits::default(),
@@ -171,6 +176,7 @@ pub(crate) struct Context {
     functions: Functions,
     builds: Builds,
     uploads: Uploads,
+    removals: Removals,
     /// Those who follow a log leave room for short questions.
     followers: Semaphore,
     tasks: TaskTracker,
@@ -208,6 +214,7 @@ impl Worker {
         let workers = [
             ("Build Worker", options.build_workers),
             ("Upload Worker", options.upload_workers),
+            ("Removal Worker", options.upload_workers),
             ("Info Worker", options.info_workers),
         ];
         let workers = workers.map(|(name, slots)| {
@@ -228,6 +235,7 @@ impl Worker {
             events,
             builds: Builds::default(),
             uploads: Uploads::default(),
+            removals: Removals::default(),
             tasks: TaskTracker::new(),
             stopping: stopping.clone(),
         });
@@ -235,7 +243,6 @@ impl Worker {
         let _stop = stopping.clone().drop_guard();
         context.offer_everything();
         context.forget_failures();
-        upload::abandon_foreign(&context);
         publish.send_replace(Some(Arc::downgrade(&context)));
 
         let follow_config = async {
@@ -245,22 +252,21 @@ impl Worker {
             }
             std::future::pending::<()>().await;
         };
-        // Whoever was to go on with a download may do so on another host, or never.
+        // The first time at once.
         let tidy = async {
             let mut interval = tokio::time::interval(context.options.tidy_every);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 interval.tick().await;
-                let repository = context.repository.clone();
-                let forget = move || import::forget_downloads(&repository);
-                let _done = context.tasks.spawn_blocking(forget).await;
+                context.tidy().await;
             }
         };
         let work = async {
-            let [build, upload, info] = workers;
+            let [build, upload, removal, info] = workers;
             tokio::join!(
                 build.run(stopping.clone()),
                 upload.run(stopping.clone()),
+                removal.run(stopping.clone()),
                 info.run(stopping.clone()),
             );
         };
@@ -346,6 +352,27 @@ impl Context {
         Redactor::new(secrets.chain(tokens))
     }
 
+    /// Removes what is left over and nobody else looks after.
+    async fn tidy(self: &Arc<Self>) {
+        let context = Arc::clone(self);
+        let on_disk = move || {
+            // Whoever was to go on with a download may do so on another host, or never.
+            import::forget_downloads(&context.repository);
+            match context.repository.finish_deletions() {
+                Ok(gone) => gone
+                    .iter()
+                    .filter(|id| context.repository.get(id).is_none())
+                    .for_each(|id| context.withdraw_image(id)),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "deletions that failed cannot be tried again now");
+                }
+            }
+        };
+        let _done = self.tasks.spawn_blocking(on_disk).await;
+        upload::abandon_lost(self, |_| true).await;
+    }
+
     /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
     fn forget_failures(self: &Arc<Self>) {
         let context = Arc::clone(self);
@@ -381,7 +408,9 @@ impl Context {
     fn held(&self) -> BTreeMap<ImageName, Held> {
         let mut held: BTreeMap<ImageName, Held> = BTreeMap::new();
         let images = self.repository.images();
-        for image in images.iter().filter(|image| image.state == State::Ready) {
+        let usable =
+            |image: &&Arc<Manifest>| image.state == State::Ready && !image.files.is_empty();
+        for image in images.iter().filter(usable) {
             let sum = held.entry(image.image.clone()).or_default();
             sum.images += 1;
             sum.bytes += image.files.values().map(|file| file.allocated).sum::<u64>();

@@ -7,6 +7,9 @@
 //!
 //! A build that is stopped is told so first. The program alone is told at the beginning: diskimage-builder needs its
 //! helpers to take down its mounts. A shell that waits for a command does not hear it, so the whole group is told next.
+//!
+//! Those of the group that are root's are signalled by sudo. Where that is not allowed they run on, and the log and the
+//! error name them: waiting for them would not end either.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,15 +18,17 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::Child;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::leftovers::{OUTPUT, end_leftovers};
 use super::progress::{Meter, Scale, Unknown};
+use super::sudo::{self, To};
 use super::{BuildOrder, Console, SourceError};
 
 #[cfg(test)]
@@ -37,6 +42,13 @@ const GRACE_TOGETHER: Duration = Duration::from_secs(10);
 
 /// How long output is read for after the program has ended.
 const DRAIN: Duration = Duration::from_secs(3);
+
+/// How long sudo may take for a signal.
+const SUDO: Duration = Duration::from_secs(5);
+
+/// How long what was killed may take to be gone, and how often that is looked for.
+const DYING: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(20);
 
 const CHUNK: usize = 64 << 10;
 
@@ -149,25 +161,25 @@ pub(super) async fn run<S: Scale>(
             }
         };
         tokio::select! {
-            status = group.child.wait() => break status,
+            status = group.child.wait() => break Some(status),
             read = reader.read(&mut buffer), if open => {
                 open = show(read, &buffer, console, &mut meter).await;
             }
             () = stop.cancelled(), if patience.is_none() => {
                 patience = Some(Patience::new(&program, false));
-                group.tell_program();
+                group.tell_program().await;
             }
             () = out_of_patience => {
                 if patience.is_some_and(|patience| patience.all_told) {
-                    group.signal(Signal::KILL);
-                    break group.child.wait().await;
+                    group.signal(Signal::KILL).await;
+                    break timeout(DYING, group.child.wait()).await.ok();
                 }
                 patience = Some(Patience::new(&program, true));
-                group.signal(Signal::TERM);
+                group.signal(Signal::TERM).await;
             }
         }
     };
-    group.end().await;
+    let left = group.end().await;
     if open {
         let drain = async {
             while show(reader.read(&mut buffer).await, &buffer, console, &mut meter).await {}
@@ -175,10 +187,17 @@ pub(super) async fn run<S: Scale>(
         // Whoever still holds the pipe has escaped us; its output is not waited for.
         let _ = timeout(DRAIN, drain).await;
     }
-    if patience.is_some() {
-        return Err(SourceError::Stopped);
+    let left = (!left.is_empty()).then(|| SourceError::StillRuns {
+        processes: left.join(", ").into(),
+    });
+    if let Some(left) = &left {
+        tracing::warn!(program = %program.name, "a build has ended, but {left}");
+        console.say(&format!("[nodeyard: {left}]")).await;
     }
-    let status = status.map_err(start)?;
+    let status = match status {
+        Some(status) if patience.is_none() => status.map_err(start)?,
+        _ => return Err(left.unwrap_or(SourceError::Stopped)),
+    };
     console
         .say(&format!("Exit code: {}", exit_code(status)))
         .await;
@@ -259,35 +278,68 @@ impl Group {
         }
     }
 
-    fn tell_program(&self) {
+    async fn tell_program(&self) {
+        let Some(id) = self.id else { return };
         // It has not been waited for, so its number is still its own.
-        if let Some(id) = self.id {
-            let _ = kill_process(id, Signal::TERM);
+        if kill_process(id, Signal::TERM) == Err(Errno::PERM) {
+            by_sudo(To::Process(id), Signal::TERM).await;
         }
     }
 
-    fn signal(&self, signal: Signal) {
-        if let Some(id) = self.id {
-            // It may have ended by itself.
-            let _ = kill_process_group(id, signal);
+    /// Signals the whole group; false if some of it cannot be.
+    async fn signal(&self, signal: Signal) -> bool {
+        let Some(id) = self.id else { return true };
+        let foreign = !self.foreign().await.is_empty();
+        // That reaches all of it, and nobody is told twice.
+        if foreign && by_sudo(To::Group(id), signal).await {
+            return true;
         }
+        // It may have ended by itself.
+        let _ = kill_process_group(id, signal);
+        !foreign
     }
 
-    /// After the program: ends what it has left.
-    async fn end(&mut self) {
+    /// Those of the group that are not ours to signal.
+    async fn foreign(&self) -> Vec<String> {
+        let Some(id) = self.id else { return Vec::new() };
+        let foreign = tokio::task::spawn_blocking(move || sudo::foreign(id));
+        foreign.await.unwrap_or_default()
+    }
+
+    /// After the program: ends what it has left, and returns what runs on.
+    async fn end(&mut self) -> Vec<String> {
         self.ended = true;
-        self.signal(Signal::KILL);
+        let reached = self.signal(Signal::KILL).await;
         if let Some(mark) = self.mark.clone() {
             let _ = tokio::task::spawn_blocking(move || end_leftovers(&mark)).await;
+        }
+        let until = Instant::now() + DYING;
+        loop {
+            let left = self.foreign().await;
+            if left.is_empty() || !reached || Instant::now() >= until {
+                return left;
+            }
+            sleep(LOOK).await;
         }
     }
 }
 
+async fn by_sudo(to: To, signal: Signal) -> bool {
+    let sent = tokio::task::spawn_blocking(move || sudo::signal(to, signal));
+    matches!(timeout(SUDO, sent).await, Ok(Ok(true)))
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.ended {
-            self.signal(Signal::KILL);
-            self.mark.as_deref().map(end_leftovers);
+        if self.ended {
+            return;
         }
+        if let Some(id) = self.id {
+            let _ = kill_process_group(id, Signal::KILL);
+            if !sudo::foreign(id).is_empty() {
+                std::thread::spawn(move || sudo::signal(To::Group(id), Signal::KILL));
+            }
+        }
+        self.mark.as_deref().map(end_leftovers);
     }
 }

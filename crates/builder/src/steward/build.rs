@@ -15,7 +15,7 @@ use super::calls::Answer;
 use super::claim::Claim;
 use super::context::{Came, Context, Trouble, key, now};
 use super::events::BuildEnded;
-use super::inquiry::Found;
+use super::inquiry::{Found, Stand};
 use super::notes::Notes;
 use super::progress::Reporter;
 use super::zuul::{Fetched, Vain};
@@ -163,7 +163,10 @@ impl<'c> Running<'c> {
         let tree = &**ctx.registry.tree();
         let mut reporter = Reporter::begin(tree, &self.key.image, build, None).await;
         let answer = match ctx.submit(&function, job).await {
-            Ok(job) => ctx.follow(&function, build, job, &mut reporter).await,
+            Ok(job) => {
+                ctx.follow(&function, build, job, &mut reporter, Stand::of_build)
+                    .await
+            }
             Err(answer) => answer,
         };
         let found = match answer {

@@ -16,8 +16,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::context::Context;
+use super::inquiry::{Found, Stand};
 use super::progress::Reporter;
-use crate::jobs::{Failure, Function, to_payload};
+use crate::jobs::{Failure, Function, ImageInfo, to_payload};
 
 /// How a call ended.
 #[derive(Debug)]
@@ -31,15 +32,35 @@ pub(super) enum Answer {
     Unsent(String),
 }
 
+/// A job that a server has taken.
+#[derive(Debug)]
+pub(super) struct Placed {
+    job: SubmittedJob,
+    /// The place of the server. The job is on this one only, whatever others offer.
+    server: usize,
+}
+
+/// What can be said of a job that says nothing.
+enum Sign {
+    /// It is worked on, or will be as soon as a worker is free.
+    OfLife,
+    /// It has been done, so its answer is lost.
+    OfItsEnd,
+    /// Nobody on its server could take it.
+    OfDesertion,
+    None,
+}
+
 impl Context {
     pub(super) async fn submit(
         &self,
         function: &Function,
         payload: &impl Serialize,
-    ) -> Result<SubmittedJob, Answer> {
+    ) -> Result<Placed, Answer> {
         let functions = self.directory.fresh().await;
         let server = functions.server_of(function);
-        let Some(endpoint) = server.and_then(|server| self.directory.endpoint(server)) else {
+        let server = server.and_then(|server| Some((server, self.directory.endpoint(server)?)));
+        let Some((server, endpoint)) = server else {
             let nobody = || format!("no worker answers {function}");
             let reason = functions.silence().unwrap_or_else(nobody);
             return Err(Answer::Unsent(reason));
@@ -47,12 +68,13 @@ impl Context {
         let client = Client::new(ClientOptions::new(vec![endpoint.clone()]));
         let request = JobRequest::new(function.to_string(), to_payload(payload))
             .unique(Uuid::new_v4().simple().to_string());
-        client.submit(&request).await.map_err(|error| match error {
-            ClientError::OutcomeUnknown { .. } | ClientError::OutOfStep { .. } => {
-                Answer::Lost(error.to_string())
+        match client.submit(&request).await {
+            Ok(job) => Ok(Placed { job, server }),
+            Err(error @ (ClientError::OutcomeUnknown { .. } | ClientError::OutOfStep { .. })) => {
+                Err(Answer::Lost(error.to_string()))
             }
-            error => Answer::Unsent(error.to_string()),
-        })
+            Err(error) => Err(Answer::Unsent(error.to_string())),
+        }
     }
 
     /// A call that is answered soon.
@@ -63,7 +85,7 @@ impl Context {
         limit: Duration,
     ) -> Answer {
         let job = match self.submit(function, payload).await {
-            Ok(job) => job,
+            Ok(placed) => placed.job,
             Err(answer) => return answer,
         };
         match tokio::time::timeout(limit, job.wait()).await {
@@ -73,25 +95,33 @@ impl Context {
     }
 
     /// Stays with a long job until its end. While it says nothing, its worker is asked now and then whether it is
-    /// still at it.
-    pub(super) async fn follow(
+    /// still at it; `stand` finds that in what the worker says of the build.
+    pub(super) async fn follow<T>(
         &self,
         function: &Function,
         build: BuildId,
-        mut job: SubmittedJob,
+        Placed { mut job, server }: Placed,
         reporter: &mut Reporter<'_>,
+        stand: impl Fn(ImageInfo) -> Stand<T>,
     ) -> Answer {
+        let silence = self.timing.silence;
+        let desertion = silence.min(self.timing.quiet + self.timing.patience);
         let mut data = BytesMut::new();
         let mut heard = Instant::now();
         loop {
             let event = match tokio::time::timeout(self.timing.quiet, job.next()).await {
                 Ok(event) => event.unwrap_or(JobEvent::Lost),
-                Err(_) if self.is_alive(function, build).await => {
-                    heard = Instant::now();
-                    continue;
-                }
-                Err(_) if heard.elapsed() < self.timing.silence => continue,
-                Err(_) => JobEvent::Lost,
+                Err(_) => match self.sign(function, build, server, &stand).await {
+                    Sign::OfLife => {
+                        heard = Instant::now();
+                        continue;
+                    }
+                    Sign::OfItsEnd => JobEvent::Lost,
+                    // A worker that restarts is back by then.
+                    Sign::OfDesertion if heard.elapsed() < desertion => continue,
+                    Sign::None if heard.elapsed() < silence => continue,
+                    Sign::OfDesertion | Sign::None => JobEvent::Lost,
+                },
             };
             heard = Instant::now();
             match event {
@@ -112,14 +142,30 @@ impl Context {
         }
     }
 
-    /// Whether somebody works on a build or its upload, or will as soon as a worker is free.
-    async fn is_alive(&self, function: &Function, build: BuildId) -> bool {
-        if self.info(build).await.is_some() {
-            return true;
-        }
+    /// Asks after a job that is on this server.
+    async fn sign<T>(
+        &self,
+        function: &Function,
+        build: BuildId,
+        server: usize,
+        stand: impl Fn(ImageInfo) -> Stand<T>,
+    ) -> Sign {
+        let stand = self.info(build).await.map(stand);
         let functions = self.directory.fresh().await;
         let begun = Function::Info(ImageId::from(build));
-        functions.answers(function) && !functions.answers(&begun)
+        let waits = match stand {
+            Some(Stand::UnderWay) => return Sign::OfLife,
+            Some(Stand::Ended(Found::Done(_))) => return Sign::OfItsEnd,
+            Some(Stand::Ended(_)) => false,
+            Some(Stand::Unknown) => true,
+            // Whoever has begun would answer.
+            None => !functions.answers(&begun),
+        };
+        match (functions.answers_on(server, function), waits) {
+            (false, _) => Sign::OfDesertion,
+            (true, true) => Sign::OfLife,
+            (true, false) => Sign::None,
+        }
     }
 }
 

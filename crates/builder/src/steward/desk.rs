@@ -16,7 +16,7 @@ use nodeyard_plan::images::{
 };
 use nodeyard_store::{TreePath, WatchEvent, Watcher, ext};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +49,15 @@ pub(super) struct Desk {
     /// Something has changed since the survey that is under way began.
     survey_again: bool,
     tasks: JoinSet<Report>,
+    /// What each task is about, in case it has nothing to tell in the end.
+    errands: HashMap<task::Id, Errand>,
+}
+
+/// What a task does.
+enum Errand {
+    Look(ImageName),
+    Work(ImageName, Action),
+    Survey,
 }
 
 /// What a task has to tell when it ends.
@@ -81,6 +90,7 @@ impl Desk {
             surveying: false,
             survey_again: false,
             tasks: JoinSet::new(),
+            errands: HashMap::new(),
         }
     }
 
@@ -103,10 +113,7 @@ impl Desk {
                     Some(event) => self.take_events(event, &mut watcher),
                     None => break Err(Error::StoreClosed),
                 },
-                Some(report) = self.tasks.join_next() => match report {
-                    Ok(report) => self.take(report),
-                    Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a task of the steward failed"),
-                },
+                Some(ended) = self.tasks.join_next_with_id() => self.take_end(ended),
                 () = until(first_due) => self.take_due(),
                 Ok(()) = self.config.changed() => {
                     self.config.mark_unchanged();
@@ -153,7 +160,7 @@ impl Desk {
         self.surveying = true;
         let ctx = self.ctx.clone();
         let before = std::mem::take(&mut self.sightings);
-        self.tasks.spawn(async move {
+        self.send(Errand::Survey, async move {
             let images = picture::known_images(&ctx.registry, &ctx.config()).await;
             let sightings = match ctx.find_orphans(&before).await {
                 Ok((orphans, sightings)) => {
@@ -184,7 +191,7 @@ impl Desk {
             self.due.remove(&image);
             self.looking.insert(image.clone());
             let ctx = self.ctx.clone();
-            self.tasks.spawn(async move {
+            self.send(Errand::Look(image.clone()), async move {
                 let plan = look(&ctx, &image).await;
                 let plan = plan.inspect_err(|error| {
                     let error = error as &dyn std::error::Error;
@@ -192,6 +199,37 @@ impl Desk {
                 });
                 Report::Looked(image, plan.ok().map(Box::new))
             });
+        }
+    }
+
+    fn send(&mut self, errand: Errand, task: impl Future<Output = Report> + Send + 'static) {
+        let id = self.tasks.spawn(task).id();
+        self.errands.insert(id, errand);
+    }
+
+    fn take_end(&mut self, ended: Result<(task::Id, Report), JoinError>) {
+        let id = match &ended {
+            Ok((id, _)) => *id,
+            Err(error) => error.id(),
+        };
+        let errand = self.errands.remove(&id);
+        match ended {
+            Ok((_, report)) => self.take(report),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    error,
+                    "a task of the steward has panicked; it is tried again"
+                );
+                match errand {
+                    Some(Errand::Look(image)) => self.take(Report::Looked(image, None)),
+                    Some(Errand::Work(image, action)) => {
+                        self.take(Report::Worked(image, action, Ok(Came::ToNothing)));
+                    }
+                    Some(Errand::Survey) => self.take(Report::Surveyed(None, None)),
+                    None => {}
+                }
+            }
         }
     }
 
@@ -262,7 +300,8 @@ impl Desk {
             if is_new {
                 self.working.insert(work.clone());
                 let ctx = self.ctx.clone();
-                self.tasks.spawn(async move {
+                let errand = Errand::Work(work.0.clone(), work.1.clone());
+                self.send(errand, async move {
                     let (image, action) = work;
                     let result = carry_out(&ctx, &image, &action).await;
                     Report::Worked(image, action, result)

@@ -48,12 +48,18 @@ impl Functions {
         self.server_of(function).is_some()
     }
 
-    /// The place of a server on which somebody answers.
-    pub(super) fn server_of(&self, function: &Function) -> Option<usize> {
-        self.servers.iter().position(|server| {
-            let listed = server.as_ref();
-            listed.is_ok_and(|listed| listed.answered.contains(function))
-        })
+    /// The place of the first server on which somebody answers.
+    pub fn server_of(&self, function: &Function) -> Option<usize> {
+        (0..self.servers.len()).find(|server| self.answers_on(*server, function))
+    }
+
+    /// Whether somebody answers on the server at this place.
+    pub(super) fn answers_on(&self, server: usize, function: &Function) -> bool {
+        let listed = self
+            .servers
+            .get(server)
+            .and_then(|listed| listed.as_ref().ok());
+        listed.is_some_and(|listed| listed.answered.contains(function))
     }
 
     /// Whether somebody waits for an answer.

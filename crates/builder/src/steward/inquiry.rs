@@ -21,11 +21,45 @@ pub(super) enum Found<T> {
 }
 
 /// What a worker says of a job at one moment.
-enum Stand<T> {
+#[derive(Debug)]
+pub(super) enum Stand<T> {
     UnderWay,
     Ended(Found<T>),
     /// It does not know.
     Unknown,
+}
+
+impl Stand<BuildResult> {
+    pub(super) fn of_build(info: ImageInfo) -> Self {
+        match info.state {
+            LocalState::Building => Self::UnderWay,
+            LocalState::Ready => Self::Ended(Found::Done(BuildResult {
+                image_id: info.image_id,
+                builder: info.builder,
+                builder_id: info.builder_id,
+                formats: info.formats,
+                provenance: info.provenance,
+            })),
+            LocalState::Failed => {
+                let unsaid = || Failure::unable("the worker does not say why");
+                Self::Ended(Found::Failed(info.failure.unwrap_or_else(unsaid)))
+            }
+        }
+    }
+}
+
+impl Stand<UploadResult> {
+    pub(super) fn of_upload(info: ImageInfo, upload: UploadId, provider: &ProviderName) -> Self {
+        let mut uploads = info.uploads.into_iter();
+        let ours =
+            uploads.find(|known| known.upload_id == Some(upload) && known.provider == *provider);
+        match ours.map(|known| known.state) {
+            Some(UploadProgress::Uploading) => Self::UnderWay,
+            Some(UploadProgress::Ready(result)) => Self::Ended(Found::Done(result)),
+            Some(UploadProgress::Failed(failure)) => Self::Ended(Found::Failed(failure)),
+            None => Self::Unknown,
+        }
+    }
 }
 
 impl Context {
@@ -49,21 +83,7 @@ impl Context {
     ///
     /// Its job may still wait for a worker: that of a steward whose session was lost, which has its job yet.
     pub(super) async fn inquire_build(&self, key: &BuildKey, job: &Function) -> Found<BuildResult> {
-        self.inquire(key.build, Some(job), |info| match info.state {
-            LocalState::Building => Stand::UnderWay,
-            LocalState::Ready => Stand::Ended(Found::Done(BuildResult {
-                image_id: info.image_id,
-                builder: info.builder,
-                builder_id: info.builder_id,
-                formats: info.formats,
-                provenance: info.provenance,
-            })),
-            LocalState::Failed => {
-                let unsaid = || Failure::unable("the worker does not say why");
-                Stand::Ended(Found::Failed(info.failure.unwrap_or_else(unsaid)))
-            }
-        })
-        .await
+        self.inquire(key.build, Some(job), Stand::of_build).await
     }
 
     /// Waits for the end of an upload that we have no job of.
@@ -73,18 +93,8 @@ impl Context {
         upload: UploadId,
         provider: &ProviderName,
     ) -> Found<UploadResult> {
-        self.inquire(build, None, |info| {
-            let mut uploads = info.uploads.into_iter();
-            let ours = uploads
-                .find(|known| known.upload_id == Some(upload) && known.provider == *provider);
-            match ours.map(|known| known.state) {
-                Some(UploadProgress::Uploading) => Stand::UnderWay,
-                Some(UploadProgress::Ready(result)) => Stand::Ended(Found::Done(result)),
-                Some(UploadProgress::Failed(failure)) => Stand::Ended(Found::Failed(failure)),
-                None => Stand::Unknown,
-            }
-        })
-        .await
+        self.inquire(build, None, |info| Stand::of_upload(info, upload, provider))
+            .await
     }
 
     async fn inquire<T>(

@@ -5,6 +5,8 @@ use std::time::Duration;
 use nodeyard_gearman::Endpoint;
 use nodeyard_plan::images::Pace;
 
+use crate::jobs::CLOUD_DELETION;
+
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The full host name, which the steward is registered under and builds are recorded with until their worker
@@ -59,7 +61,7 @@ impl Default for Timing {
             eager_poll: Duration::from_secs(2),
             answer: Duration::from_secs(10),
             call: Duration::from_secs(60),
-            cloud_call: Duration::from_secs(600),
+            cloud_call: CLOUD_DELETION + Duration::from_secs(30),
             zuul_answer: Duration::from_secs(120),
             inquiry: Duration::from_secs(5),
             patience: Duration::from_secs(120),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::calls::Answer;
 use super::claim::Claim;
 use super::context::{Came, Context, Trouble, key, now};
-use super::inquiry::Found;
+use super::inquiry::{Found, Stand};
 use super::progress::Reporter;
 use crate::jobs::{Failure, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
 
@@ -157,7 +157,11 @@ impl<'c> Uploading<'c> {
         let tree = &**ctx.registry.tree();
         let mut reporter = Reporter::begin(tree, &build.image, build.build, Some(provider)).await;
         let answer = match ctx.submit(&function, &job).await {
-            Ok(job) => ctx.follow(&function, build.build, job, &mut reporter).await,
+            Ok(job) => {
+                let stand = |info| Stand::of_upload(info, *upload, provider);
+                ctx.follow(&function, build.build, job, &mut reporter, stand)
+                    .await
+            }
             Err(answer) => answer,
         };
         let inquire = ctx.inquire_upload(build.build, *upload, provider);

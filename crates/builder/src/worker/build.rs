@@ -220,7 +220,7 @@ impl Build {
         let repository = context.repository.clone();
         let begin = self.begin.clone();
         let mut draft = blocking(move || repository.begin(begin)).await?;
-        context.offer_image(&id, State::Building);
+        context.offer_image(&id);
         tracing::info!(image = %self.begin.image, %id, "a build begins");
         let begun = Instant::now();
         let made = self.make(&mut draft, &publish).await;
@@ -239,11 +239,11 @@ impl Build {
         match ended {
             Ok(manifest) => {
                 tracing::info!(image = %self.begin.image, %id, "a build has made an image");
-                context.announce_image(&id, State::Ready).await;
+                context.announce_image(&id).await;
                 Ok(result(&context, &manifest))
             }
             Err(problem) => {
-                context.announce_image(&id, State::Failed).await;
+                context.announce_image(&id).await;
                 context.forget_failures();
                 Err(problem)
             }
@@ -275,25 +275,26 @@ impl Build {
             state: console.state(),
         }));
         let stop = self.context.stopping.child_token();
-        let (time, setting) = self.how.time_limit();
+        let (time, _) = self.how.time_limit();
         let made = tokio::select! {
             made = self.fill(draft, &mut console, &stop) => made,
-            () = limit(time, &stop) => Err(self.stopped(time, setting)),
+            () = limit(time, &stop) => Err(self.stopped(None)),
             // A download leaves nothing that would have to be waited for.
-            () = stop.cancelled(), if matches!(self.how, How::Fetched(_)) => {
-                Err(self.stopped(time, setting))
-            }
+            () = stop.cancelled(), if matches!(self.how, How::Fetched(_)) => Err(self.stopped(None)),
         };
         console.end().await;
         made
     }
 
-    fn stopped(&self, time: Duration, setting: &str) -> Problem {
+    /// `left` is what could not be stopped.
+    fn stopped(&self, left: Option<&SourceError>) -> Problem {
+        let left = left.map(|left| format!("; {left}")).unwrap_or_default();
         if self.context.stopping.is_cancelled() {
-            return Problem::unable("the worker stopped during the build");
+            return Problem::unable(format!("the worker stopped during the build{left}"));
         }
+        let (time, setting) = self.how.time_limit();
         let reason = format!(
-            "the build took longer than its {setting}, {} seconds",
+            "the build took longer than its {setting}, {} seconds{left}",
             time.as_secs()
         );
         match self.how {
@@ -324,10 +325,8 @@ impl Build {
         let source = source::from_config(how);
         let made = source.make(&order, console, stop).await;
         made.map_err(|error| match error {
-            SourceError::Stopped => {
-                let (time, setting) = self.how.time_limit();
-                self.stopped(time, setting)
-            }
+            SourceError::Stopped => self.stopped(None),
+            left @ SourceError::StillRuns { .. } => self.stopped(Some(&left)),
             error => error.into(),
         })
     }

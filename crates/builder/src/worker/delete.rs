@@ -1,4 +1,4 @@
-//! `image-delete:<id>`: removes an image from this host, and never one from a cloud.
+//! `image-delete:<id>`: removes an image from this host, and never an upload from a cloud.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use nodeyard_gearman::worker::Job;
 use nodeyard_image::{Format, ImageId};
 use serde_json::Value;
 
-use super::Context;
 use super::problem::{Problem, blocking};
+use super::{Context, upload};
 use crate::jobs::{DeleteJob, from_payload};
 
 pub(super) async fn serve(
@@ -36,17 +36,46 @@ pub(super) async fn serve(
         let formats: Vec<Format> = formats
             .collect::<Result<_, _>>()
             .map_err(|error: nodeyard_image::BadFormat| Problem::refused(error.to_string()))?;
-        blocking(move || repository.delete_formats(&image, &formats)).await?;
+        let deleted = blocking(move || repository.delete_formats(&image, &formats)).await;
+        let left = context.repository.get(id);
+        if left.is_none_or(|left| left.files.is_empty()) {
+            context.withdraw_upload(id);
+        }
+        deleted?;
         return Ok(Vec::new());
     }
+    refuse_to_lose_track(context, id)?;
     context.withdraw_upload(id);
     let deleted = blocking(move || repository.delete(&image)).await;
-    match (&deleted, context.repository.get(id)) {
-        // Also after an error: what is left goes at the next start.
-        (_, None) => context.withdraw_image(id),
-        (_, Some(manifest)) => context.offer_image(id, manifest.state),
+    match context.repository.get(id) {
+        None => context.withdraw_image(id),
+        // It can be asked for again.
+        Some(_) => context.offer_image(id),
     }
     deleted?;
     tracing::info!(%id, "an image is deleted");
     Ok(Vec::new())
+}
+
+/// The manifest is all that leads to what an upload without a record has left in a cloud.
+fn refuse_to_lose_track(context: &Arc<Context>, id: &ImageId) -> Result<(), Problem> {
+    let config = context.config();
+    let (mut lost, out_of_reach): (Vec<_>, Vec<_>) = upload::lost(context, id)
+        .into_iter()
+        .partition(|lost| config.provider(lost.provider.as_str()).is_some());
+    let Some(lost) = lost.pop() else {
+        for lost in out_of_reach {
+            tracing::warn!(%id, provider = %lost.provider, "what an upload may have left there stays: the provider is not in the configuration");
+        }
+        return Ok(());
+    };
+    let (context, image) = (Arc::clone(context), id.clone());
+    context.tasks.clone().spawn(async move {
+        upload::abandon_lost(&context, |id| *id == image).await;
+    });
+    Err(Problem::unable(format!(
+        "an upload of image {id} has left something in {}, which is being removed: delete the image when that is gone; \
+         this worker's log says what is in the way",
+        lost.provider
+    )))
 }

@@ -1,5 +1,6 @@
 //! Passes on what a build says: its progress, and its log.
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use nodeyard_gearman::worker::{Interrupt, Job};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::source::LogState;
 
@@ -45,47 +47,55 @@ impl BuildLog {
 
     /// Sends the log until it has ended.
     pub(super) async fn send(&self, job: &Job) {
-        send_log(job, &self.path, 0, Some(self.state.clone())).await;
+        let growing = Growing {
+            state: self.state.clone(),
+            until: None,
+        };
+        send_log(job, &self.path, 0, Some(growing)).await;
     }
 }
 
-/// Sends a log from a place on, in whole lines; with `growing`, until nothing follows. A log that cannot be read is
-/// as good as an empty one.
+/// A log to which more comes.
+#[derive(Debug)]
+pub(super) struct Growing {
+    pub(super) state: watch::Receiver<LogState>,
+    /// How long that is waited for, if not to its end.
+    pub(super) until: Option<Instant>,
+}
+
+/// Sends a log from a place on, in whole lines; with `growing`, until nothing follows or its time is up. Returns where
+/// it goes on, if it does. A log that cannot be read is as good as an empty one.
 pub(super) async fn send_log(
     job: &Job,
     path: &Path,
     from: u64,
-    mut growing: Option<watch::Receiver<LogState>>,
-) {
-    let Ok(mut file) = File::open(path).await else {
-        return;
-    };
-    if file.seek(SeekFrom::Start(from)).await.is_err() {
-        return;
-    }
+    mut growing: Option<Growing>,
+) -> Option<u64> {
+    let mut file = File::open(path).await.ok()?;
+    file.seek(SeekFrom::Start(from)).await.ok()?;
+    let mut sent = from;
     let mut lines = Vec::new();
     loop {
         let follows = match &mut growing {
-            Some(state) => !state.borrow_and_update().ended,
+            Some(growing) => !growing.state.borrow_and_update().ended,
             None => false,
         };
         loop {
             let read = (&mut file).take(CHUNK as u64).read_to_end(&mut lines).await;
-            send_whole_lines(job, &mut lines).await;
+            sent += send_whole_lines(job, &mut lines).await;
             let lost = job.interruption() == Some(Interrupt::ConnectionLost);
             if lost || !matches!(read, Ok(1..)) {
                 break;
             }
         }
-        let waited = match &mut growing {
-            Some(state) if follows => tokio::select! {
-                changed = state.changed() => changed.is_ok(),
-                _ = job.interrupted() => false,
-            },
-            _ => false,
-        };
-        if !waited {
+        let Some(growing) = growing.as_mut().filter(|_| follows) else {
             break;
+        };
+        tokio::select! {
+            changed = growing.state.changed() => if changed.is_err() { break },
+            // The line that has begun comes whole the next time.
+            _ = job.interrupted() => return Some(sent),
+            () = time_is_up(growing.until) => return Some(sent),
         }
     }
     if !lines.is_empty() {
@@ -93,16 +103,25 @@ pub(super) async fn send_log(
         lines.push(b'\n');
         job.data(lines).await;
     }
+    None
 }
 
-async fn send_whole_lines(job: &Job, lines: &mut Vec<u8>) {
+async fn time_is_up(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => pending().await,
+    }
+}
+
+/// Returns how many bytes these were.
+async fn send_whole_lines(job: &Job, lines: &mut Vec<u8>) -> u64 {
     let end = lines
         .iter()
         .rposition(|byte| *byte == b'\n')
         .map(|at| at + 1);
     let end = end.or((lines.len() > LONGEST_LINE).then_some(lines.len()));
-    if let Some(end) = end {
-        let rest = lines.split_off(end);
-        job.data(Bytes::from(std::mem::replace(lines, rest))).await;
-    }
+    let Some(end) = end else { return 0 };
+    let rest = lines.split_off(end);
+    job.data(Bytes::from(std::mem::replace(lines, rest))).await;
+    end as u64
 }

@@ -1,7 +1,7 @@
 //! Which functions are offered, and to which pool of slots their jobs go.
 //!
-//! Builds have slots of their own, uploads and deletions have, and questions have, so that none of them waits for
-//! another kind.
+//! Builds have slots of their own, uploads and deletions of files have, deletions from clouds have, and questions have,
+//! so that none of them waits for another kind.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,26 +24,29 @@ const SYNC_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct Functions {
     build: WorkerHandle,
     upload: WorkerHandle,
+    removal: WorkerHandle,
     info: WorkerHandle,
 }
 
 impl Functions {
-    pub(super) fn new([build, upload, info]: [WorkerHandle; 3]) -> Self {
+    pub(super) fn new([build, upload, removal, info]: [WorkerHandle; 4]) -> Self {
         Self {
             build,
             upload,
+            removal,
             info,
         }
     }
 
-    fn all(&self) -> [&WorkerHandle; 3] {
-        [&self.build, &self.upload, &self.info]
+    fn all(&self) -> [&WorkerHandle; 4] {
+        [&self.build, &self.upload, &self.removal, &self.info]
     }
 
     fn pool(&self, function: &Function) -> &WorkerHandle {
         match function {
             Function::Build(_) | Function::Import(_) => &self.build,
-            Function::Upload(_) | Function::Delete(_) | Function::UploadDelete(_) => &self.upload,
+            Function::Upload(_) | Function::Delete(_) => &self.upload,
+            Function::UploadDelete(_) => &self.removal,
             Function::Info(_) => &self.info,
         }
     }
@@ -96,7 +99,7 @@ impl Context {
     pub(super) fn offer_everything(self: &Arc<Self>) {
         self.offer_configured();
         for image in self.repository.images() {
-            self.offer_image(&image.id, image.state);
+            self.offer_image(&image.id);
         }
     }
 
@@ -118,20 +121,24 @@ impl Context {
         }
     }
 
-    /// An image that is being built can be asked about, one that has failed can also be deleted.
-    pub(super) fn offer_image(self: &Arc<Self>, id: &ImageId, state: State) {
+    /// An image that is being built can be asked about, one that has failed can also be deleted, and one of which there
+    /// is a file can be uploaded.
+    pub(super) fn offer_image(self: &Arc<Self>, id: &ImageId) {
+        let Some(image) = self.repository.get(id) else {
+            return;
+        };
         self.offer(Function::Info(id.clone()));
-        if state != State::Building {
+        if image.state != State::Building {
             self.offer(Function::Delete(id.clone()));
         }
-        if state == State::Ready {
+        if image.state == State::Ready && !image.files.is_empty() {
             self.offer(Function::Upload(id.clone()));
         }
     }
 
     /// Offers what can be done with an image, and waits until that is known, so that a client may call at once.
-    pub(super) async fn announce_image(self: &Arc<Self>, id: &ImageId, state: State) {
-        self.offer_image(id, state);
+    pub(super) async fn announce_image(self: &Arc<Self>, id: &ImageId) {
+        self.offer_image(id);
         self.functions.sent().await;
     }
 

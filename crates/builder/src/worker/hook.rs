@@ -32,7 +32,9 @@ pub(super) async fn run(
             tracing::info!(%provider, external_id, output, "the post-upload hook agrees");
             Ok(())
         }
-        Err(SourceError::Stopped) => Err(Problem::failed("the post-upload hook was stopped")),
+        Err(SourceError::Stopped | SourceError::StillRuns { .. }) => {
+            Err(Problem::failed("the post-upload hook was stopped"))
+        }
         Err(error) => {
             tracing::warn!(%provider, external_id, output, "the post-upload hook does not agree");
             let error = with_causes(&error);

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use nodeyard_gearman::worker::Job;
 use nodeyard_image::{self as image, ImageId, Manifest, Outcome, State, Upload};
+use tokio::time::{Instant, timeout_at};
 
 use super::Context;
-use super::follow::send_log;
+use super::follow::{Growing, send_log};
 use super::import::PROVENANCE;
 use super::problem::Problem;
+use super::upload::is_made_up;
 use crate::jobs::{
     Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, Provenance, UploadInfo,
     UploadProgress, UploadResult, from_payload, to_payload,
@@ -36,22 +38,45 @@ pub(super) async fn serve(
         known.ok_or_else(|| Problem::missing(format!("image {id} is not here")))
     };
     let manifest = known()?;
-    if let Some(from) = order.log_from {
-        let directory = context.config().build_log_dir.clone();
-        let path = Console::path(Path::new(&directory), &manifest.image, id);
-        let growing = match order.follow {
-            true => context.builds.log(id).await,
-            false => None,
-        };
-        let _follows = match &growing {
-            Some(_) => Some(context.followers.try_acquire().map_err(|_| {
-                Problem::unable("too many others follow logs of this worker; ask without `follow`")
-            })?),
-            None => None,
-        };
-        send_log(job, &path, from, growing.map(|log| log.state)).await;
+    let log_next = match order.log_from {
+        Some(from) => send(context, &manifest, job, from, order.follow).await,
+        None => None,
+    };
+    Ok(to_payload(&ImageInfo {
+        log_next,
+        ..describe(context, &*known()?)
+    }))
+}
+
+/// Sends the log of a build, and returns where it goes on, if it does.
+///
+/// Gearman does not say when a caller has gone. So none is followed for long: whoever is still there asks again.
+async fn send(
+    context: &Context,
+    manifest: &Manifest,
+    job: &Job,
+    from: u64,
+    follow: bool,
+) -> Option<u64> {
+    let directory = context.config().build_log_dir.clone();
+    let path = Console::path(Path::new(&directory), &manifest.image, &manifest.id);
+    if !follow {
+        return send_log(job, &path, from, None).await;
     }
-    Ok(to_payload(&describe(context, &*known()?)))
+    let follows = context.followers.try_acquire();
+    let until = match &follows {
+        Ok(_) => Instant::now() + context.options.follow_limit,
+        // Too many others do; what there is can be had all the same.
+        Err(_) => Instant::now(),
+    };
+    let Ok(log) = timeout_at(until, context.builds.log(&manifest.id)).await else {
+        return Some(from);
+    };
+    let growing = log.map(|log| Growing {
+        state: log.state,
+        until: Some(until),
+    });
+    send_log(job, &path, from, growing).await
 }
 
 fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
@@ -79,6 +104,7 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
             .iter()
             .map(|upload| describe_upload(context, &manifest.id, upload))
             .collect(),
+        log_next: None,
     }
 }
 
@@ -93,7 +119,11 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
         }
         Outcome::Pending => UploadProgress::Failed(Failure::new(
             FailureKind::Unable,
-            "the worker stopped during the upload; ask for it again and it goes on",
+            if upload.upload_id.is_some_and(is_made_up) {
+                "it came to nothing; what it may have left in the cloud is being removed"
+            } else {
+                "the worker stopped during the upload; ask for it again and it goes on"
+            },
         )),
         Outcome::Ready {
             external_id,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nodeyard_config::{Config, Driver, Name, Object, Provider};
+use nodeyard_config::{Config, Driver, ImageCompression, Name, Object, Provider};
 use nodeyard_driver::{Owner, SystemId};
 use nodeyard_image::{Compression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
@@ -37,11 +37,7 @@ impl UploadSettings {
     pub(super) fn of(config: &Config, provider: &Provider, image: &str) -> Option<Self> {
         let mut settings = Self {
             format: format(provider).into(),
-            // What travels is made small, in the way that every reader knows.
-            compression: match provider.driver {
-                Driver::Container(_) | Driver::Qemu(_) => Compression::None,
-                _ => Compression::Zlib,
-            },
+            compression: compression(config, provider, image),
             name_format: USUAL_NAME.into(),
             hook: None,
             timeout: None,
@@ -145,6 +141,35 @@ fn fill(template: &str, field: impl Fn(&str) -> Option<String>) -> Option<String
 /// The format that a provider takes.
 fn format(provider: &Provider) -> &str {
     provider.image_format().unwrap_or(USUAL_FORMAT)
+}
+
+/// How a file is compressed that is converted for a provider. There is one of each format, so what not all who get it
+/// can read is not made.
+fn compression(config: &Config, provider: &Provider, image: &str) -> Compression {
+    let mut sharers = config
+        .providers_of_image(image)
+        .filter(|other| format(other) == format(provider));
+    match wanted(provider) {
+        Compression::Zstd if sharers.any(|other| wanted(other) != Compression::Zstd) => {
+            Compression::Zlib
+        }
+        wanted => wanted,
+    }
+}
+
+/// What travels is made small, in the way that every reader knows if nothing else is said.
+fn wanted(provider: &Provider) -> Compression {
+    let said = match &provider.driver {
+        Driver::OpenStack(section) => section.settings.image_compression,
+        Driver::Fake(section) => section.settings.image_compression,
+        Driver::Container(_) | Driver::Qemu(_) => ImageCompression::None,
+        _ => ImageCompression::Zlib,
+    };
+    match said {
+        ImageCompression::Zlib => Compression::Zlib,
+        ImageCompression::Zstd => Compression::Zstd,
+        ImageCompression::None => Compression::None,
+    }
 }
 
 /// The formats an image is to have: its own, and those of the providers that use it.

@@ -9,19 +9,20 @@ mod bring;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::future::join_all;
 use nodeyard_config::Config;
-use nodeyard_driver::{self as driver, Driver, ImageTarget, Owner};
+use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_gearman::worker::Job;
 use nodeyard_image::{ImageId, Manifest, Outcome, State};
-use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
+use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, with_causes};
 use tokio::sync::watch;
 
 use self::bring::Upload;
 use super::info::from_manifest;
-use super::problem::{Problem, blocking};
+use super::problem::Problem;
 use super::works::{Work, Works};
-use super::{Context, machine, now, provider};
-use crate::jobs::{UploadJob, UploadResult, from_payload, to_payload};
+use super::{Context, now, provider, upload_delete};
+use crate::jobs::{UploadDeleteJob, UploadJob, UploadResult, from_payload, to_payload};
 
 /// Ids from here on are made up; those of records are counted from 0 and never get this far.
 const MADE_UP: u64 = 5_000_000_000;
@@ -37,6 +38,13 @@ struct Key {
     id: ImageId,
     provider: ProviderName,
     upload: UploadId,
+}
+
+impl Key {
+    /// Nobody but this worker knows of an upload without a record.
+    fn has_record(&self) -> bool {
+        self.upload.sequence() < MADE_UP
+    }
 }
 
 /// The uploads that run, and the images that must have none.
@@ -143,6 +151,11 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
                 "`upload-id` is that of a record, and comes with `managed`",
             ));
         }
+        None if order.managed.is_some() => {
+            return Err(Problem::refused(
+                "`managed` comes with `upload-id`, that of a record",
+            ));
+        }
         None => made_up(context, id, &order.provider)?,
     };
     let key = Key {
@@ -175,6 +188,10 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
         Some(Outcome::Failed(failure)) => return Err(Problem::Expected(from_manifest(failure))),
         Some(Outcome::Pending) | None => {}
     }
+    if manifest.files.is_empty() {
+        let reason = format!("image {id} has no files here any more");
+        return Err(Problem::missing(reason));
+    }
     let work = uploads.works.join(key.clone(), &context.tasks, || {
         let upload = Upload::of(context, &manifest, order, key, known.is_some())?;
         let (publish, steps) = watch::channel(0);
@@ -185,10 +202,12 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
 
 /// The id of an upload that has no record: that of one which runs, otherwise one that never was.
 fn made_up(context: &Context, id: &ImageId, provider: &ProviderName) -> Result<UploadId, Problem> {
-    let running =
-        context.uploads.works.keys().into_iter().find(|key| {
-            key.id == *id && key.provider == *provider && key.upload.sequence() >= MADE_UP
-        });
+    let running = context
+        .uploads
+        .works
+        .keys()
+        .into_iter()
+        .find(|key| key.id == *id && key.provider == *provider && !key.has_record());
     if let Some(running) = running {
         return Ok(running.upload);
     }
@@ -243,45 +262,86 @@ pub(super) fn find_driver(
     Ok((driver, owner))
 }
 
-/// What a killed worker left of uploads that have no record: nobody else looks after them.
-pub(super) fn abandon_foreign(context: &Arc<Context>) {
-    for manifest in context.repository.images() {
-        let lost = manifest.uploads.iter().filter_map(|upload| {
-            let id = upload.upload_id.filter(|id| id.sequence() >= MADE_UP)?;
-            (upload.outcome == Outcome::Pending).then(|| Key {
-                id: manifest.id.clone(),
+/// Whether it is that of an upload without a record.
+pub(super) fn is_made_up(id: UploadId) -> bool {
+    id.sequence() >= MADE_UP
+}
+
+/// Uploads of an image that have no record, came to nothing, and may have left something in a cloud: nobody but this
+/// worker looks after that.
+pub(super) fn lost(context: &Context, id: &ImageId) -> Vec<Lost> {
+    let pending = || {
+        let image = context.repository.get(id);
+        let uploads = image.iter().flat_map(|image| {
+            image
+                .uploads
+                .iter()
+                .map(move |upload| (&image.image, upload))
+        });
+        let lost = uploads.filter_map(|(image, upload)| {
+            let id = upload.upload_id.filter(|id| is_made_up(*id))?;
+            (upload.outcome == Outcome::Pending).then(|| Lost {
+                image: image.clone(),
                 provider: upload.provider.clone(),
                 upload: id,
             })
         });
-        for key in lost {
-            let (context, manifest) = (Arc::clone(context), Arc::clone(&manifest));
-            context.tasks.clone().spawn(async move {
-                let stop = context.stopping.clone();
-                tokio::select! {
-                    () = abandon(&context, &manifest, key) => {}
-                    () = stop.cancelled() => {}
-                }
-            });
-        }
+        lost.collect::<Vec<Lost>>()
+    };
+    let mut lost = pending();
+    lost.retain(|lost| {
+        !context
+            .uploads
+            .is_running(id, &lost.provider, Some(lost.upload))
+    });
+    // One that was just ending has noted by now what came of it.
+    if !lost.is_empty() {
+        let still = pending();
+        lost.retain(|lost| still.contains(lost));
     }
+    lost
 }
 
-async fn abandon(context: &Context, manifest: &Manifest, key: Key) {
-    let removed = async {
-        let config = context.config();
-        let (driver, _) = find_driver(context, &config, None, &key.provider)?;
-        let target = ImageTarget {
-            upload: upload_key(manifest, &key),
-            external_id: None,
-        };
-        machine::delete(&*driver, &target)
-            .await
-            .map_err(|error| Problem::failed(with_causes(&error)))?;
-        let (repository, key) = (context.repository.clone(), key.clone());
-        blocking(move || repository.forget_upload(&key.id, &key.provider, Some(key.upload))).await
+/// An upload that nobody knows the end of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lost {
+    image: ImageName,
+    pub(super) provider: ProviderName,
+    upload: UploadId,
+}
+
+/// Removes from the clouds what lost uploads of some images have left there.
+pub(super) async fn abandon_lost(context: &Arc<Context>, of: impl Fn(&ImageId) -> bool) {
+    let images = context.repository.images();
+    let images = images.iter().filter(|image| of(&image.id));
+    let removals = images.flat_map(|image| {
+        let id = &image.id;
+        let lost = lost(context, id).into_iter();
+        lost.map(move |lost| abandon(context, id, lost))
+    });
+    join_all(removals).await;
+}
+
+async fn abandon(context: &Arc<Context>, id: &ImageId, lost: Lost) {
+    let Lost {
+        image,
+        provider,
+        upload,
+    } = lost;
+    let order = UploadDeleteJob {
+        image,
+        image_id: id.clone(),
+        external_id: None,
+        managed: None,
+        upload_id: Some(upload),
     };
-    if let Err(problem) = removed.await {
-        tracing::warn!(id = %key.id, provider = %key.provider, ?problem, "what an upload left is removed at the next start");
+    let removed = match upload_delete::start(context, &provider, order) {
+        Ok(removal) => removal.outcome().await,
+        Err(problem) => Err(problem),
+    };
+    if let Err(problem) = removed {
+        let failure = problem.into_failure();
+        let reason = context.redactor().mask(&failure.reason);
+        tracing::warn!(%id, %provider, reason, "what an upload left in a cloud cannot be removed now; it is tried again");
     }
 }

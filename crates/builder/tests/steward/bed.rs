@@ -43,7 +43,7 @@ pub(crate) fn provider(name: &str) -> ProviderName {
     ProviderName::new(name).unwrap()
 }
 
-/// A job server: ours, which can be restarted on its port, or somebody else's.
+/// A job server, ours or somebody else's.
 pub(crate) struct JobServer {
     pub(crate) endpoint: Endpoint,
     running: Between,
@@ -53,20 +53,25 @@ enum Between {
     Ours {
         stop: CancellationToken,
         task: JoinHandle<()>,
+        attempts: u32,
     },
-    Foreign {
-        _server: gearman::JobServer,
-    },
+    Foreign(gearman::JobServer),
 }
 
 impl JobServer {
     pub(crate) async fn start() -> Self {
-        Self::start_on(free_port().unwrap()).await
+        Self::start_on(free_port().unwrap(), 1).await
     }
 
-    async fn start_on(port: u16) -> Self {
+    /// One of ours that gives the job of a lost worker to the next, once.
+    pub(crate) async fn requeueing() -> Self {
+        Self::start_on(free_port().unwrap(), 2).await
+    }
+
+    async fn start_on(port: u16, attempts: u32) -> Self {
         let options = ServerOptions {
             listen: ([127, 0, 0, 1], port).into(),
+            job_attempts: attempts,
             ..ServerOptions::default()
         };
         let server = Server::bind(options).await.unwrap();
@@ -75,7 +80,11 @@ impl JobServer {
         let task = tokio::spawn(server.run(stop.clone()));
         Self {
             endpoint,
-            running: Between::Ours { stop, task },
+            running: Between::Ours {
+                stop,
+                task,
+                attempts,
+            },
         }
     }
 
@@ -83,18 +92,28 @@ impl JobServer {
         let server = gearman::JobServer::start(kind, None).unwrap();
         Self {
             endpoint: Endpoint::new("127.0.0.1", server.port()),
-            running: Between::Foreign { _server: server },
+            running: Between::Foreign(server),
         }
     }
 
-    /// Forgets all jobs and connections.
-    pub(crate) async fn restart(self) -> Self {
-        let Between::Ours { stop, task } = self.running else {
-            panic!("only ours is restarted");
-        };
-        stop.cancel();
-        task.await.unwrap();
-        Self::start_on(self.endpoint.port).await
+    /// Forgets all jobs and connections; the port stays the same.
+    pub(crate) async fn restart(mut self) -> Self {
+        match self.running {
+            Between::Ours {
+                stop,
+                task,
+                attempts,
+            } => {
+                stop.cancel();
+                task.await.unwrap();
+                Self::start_on(self.endpoint.port, attempts).await
+            }
+            Between::Foreign(ref mut server) => {
+                server.kill();
+                server.start_again().unwrap();
+                self
+            }
+        }
     }
 }
 
@@ -175,11 +194,23 @@ impl Running {
         events: Arc<dyn Events>,
         timing: Timing,
     ) -> Self {
+        let servers = vec![server.endpoint.clone()];
+        Self::start_at(tree, servers, text, events, timing)
+    }
+
+    /// With several job servers.
+    pub(crate) fn start_at(
+        tree: Arc<dyn Tree>,
+        servers: Vec<Endpoint>,
+        text: &str,
+        events: Arc<dyn Events>,
+        timing: Timing,
+    ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
             hostname: "steward.example.com".into(),
             version: "0.1.0".into(),
-            servers: vec![server.endpoint.clone()],
+            servers,
             uploads: 8,
             cleans: true,
             timing,

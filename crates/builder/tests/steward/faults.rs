@@ -1,8 +1,11 @@
 //! What goes wrong with workers, job servers and answers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::Functions;
 use nodeyard_builder::steward::notes::Notes;
+use nodeyard_builder::steward::{BuildEnded, Events, Functions};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, UploadState};
 use nodeyard_plan::images::Subject;
@@ -52,6 +55,31 @@ impl Bed {
         let tree = &**self.records.0.tree();
         Notes::read(tree, &image()).await.unwrap()
     }
+}
+
+/// Makes a mistake the first time it is told that a build has ended.
+#[derive(Debug, Default)]
+struct Clumsy(AtomicBool);
+
+impl Events for Clumsy {
+    fn built(&self, _: &BuildEnded<'_>) {
+        let is_first = !self.0.swap(true, Ordering::SeqCst);
+        assert!(!is_first, "a mistake");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_costs_nothing_but_what_panicked() {
+    let bed = Bed::new().await;
+    let events = Arc::<Clumsy>::default();
+    let tree = bed.store.session().await;
+    let steward = Running::start_on(tree, &bed.server, TWO_PROVIDERS, events);
+    bed.records.settled(1, &bed.cloud).await;
+    // The same kind of work on the same image.
+    bed.records.request().await;
+    bed.records.settled(2, &bed.cloud).await;
+    assert_eq!(bed.worker.calls("image-build:"), 2);
+    steward.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,10 +10,12 @@
 
 mod bed;
 mod faults;
+mod job_servers;
 mod kill;
 mod life;
 mod python;
 mod request;
+mod requeue;
 mod session;
 mod together;
 mod worker;

@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
@@ -26,17 +28,39 @@ use crate::bed::{
 };
 
 /// Two simulated clouds.
-pub(crate) struct TwoClouds(Arc<World>);
+pub(crate) struct TwoClouds {
+    world: Arc<World>,
+    /// Seconds by which their time runs ahead each time they look at it.
+    haste: Arc<AtomicU64>,
+}
 
 impl TwoClouds {
     pub(crate) fn new() -> Arc<Self> {
-        let options = ["one", "two"].map(|name| (name.to_owned(), Simulate::default()));
-        let world = World::new(HashMap::from(options), fake::Clock::system());
-        Arc::new(Self(Arc::new(world)))
+        Self::with(&Simulate::default())
+    }
+
+    pub(crate) fn with(simulate: &Simulate) -> Arc<Self> {
+        let options = ["one", "two"].map(|name| (name.to_owned(), simulate.clone()));
+        let (haste, ahead) = (Arc::<AtomicU64>::default(), AtomicU64::new(0));
+        let clock = fake::Clock::new({
+            let haste = Arc::clone(&haste);
+            move || {
+                let step = haste.load(Ordering::SeqCst);
+                let ahead = ahead.fetch_add(step, Ordering::SeqCst) + step;
+                (SystemTime::now() + Duration::from_secs(ahead)).into()
+            }
+        });
+        let world = Arc::new(World::new(HashMap::from(options), clock));
+        Arc::new(Self { world, haste })
+    }
+
+    /// From now on nothing takes them longer than a moment.
+    pub(crate) fn hurry(&self) {
+        self.haste.store(24 * 60 * 60, Ordering::SeqCst);
     }
 
     fn driver(&self, provider: &str, owner: Owner) -> FakeDriver {
-        let transport = InProcess::new(Arc::clone(&self.0), provider);
+        let transport = InProcess::new(Arc::clone(&self.world), provider);
         FakeDriver::new(fake::Options::new(owner), Arc::new(transport))
     }
 
@@ -81,7 +105,7 @@ impl fmt::Debug for TwoClouds {
 /// A builder's host, and what `nodepool.yaml` says there.
 pub(crate) struct Host(pub(crate) TempDir);
 
-const BUILD: &str = r#"#!/bin/sh
+pub(crate) const BUILD: &str = r#"#!/bin/sh
 for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
     echo "this is $NODEYARD_IMAGE_ID as $format" > "$NODEYARD_OUTPUT.$format"
 done
@@ -94,11 +118,11 @@ impl Host {
         host
     }
 
-    fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.0.path().join("make-image")
     }
 
-    fn config(&self, images: &str, providers: &str) -> String {
+    pub(crate) fn config(&self, images: &str, providers: &str) -> String {
         let dir = self.0.path().display();
         format!(
             "images-dir: {dir}/images\nbuild-log-dir: {dir}/logs\n\
@@ -106,7 +130,7 @@ impl Host {
         )
     }
 
-    fn image(&self, more: &str) -> String {
+    pub(crate) fn image(&self, more: &str) -> String {
         let program = self.program().display().to_string();
         format!("{{name: ubuntu, builder: command, command: {program}{more}}}")
     }
@@ -139,6 +163,17 @@ impl RunningWorker {
         clouds: &Arc<TwoClouds>,
         text: &str,
     ) -> Self {
+        let threads = tokio::runtime::Handle::current();
+        Self::start_on(&threads, hostname, server, clouds, text).await
+    }
+
+    pub(crate) async fn start_on(
+        threads: &tokio::runtime::Handle,
+        hostname: &str,
+        server: &JobServer,
+        clouds: &Arc<TwoClouds>,
+        text: &str,
+    ) -> Self {
         let options = Options::new(hostname, vec![server.endpoint.clone()]);
         let (sender, config) = watch::channel(parse(text));
         let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
@@ -150,7 +185,7 @@ impl RunningWorker {
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
         let run = worker.run(stop.clone());
-        let task = tokio::spawn(async move { run.await.unwrap() });
+        let task = threads.spawn(async move { run.await.unwrap() });
         assert!(handle.until_ready().await);
         Self {
             config: sender,

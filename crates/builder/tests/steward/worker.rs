@@ -177,6 +177,7 @@ fn info(
     };
     ImageInfo {
         provenance: None,
+        log_next: None,
         image_id: id.clone(),
         image: image.clone(),
         state,

@@ -438,7 +438,19 @@ impl Running {
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
     ) -> Self {
-        Self::launch(&tokio::runtime::Handle::current(), jobs, drivers, config).await
+        let runtime = tokio::runtime::Handle::current();
+        Self::launch(&runtime, jobs, drivers, config, |_| {}).await
+    }
+
+    /// With other options.
+    pub(crate) async fn start_with(
+        jobs: &Jobs,
+        config: Arc<Config>,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        let drivers = Cloud::new(Simulate::default());
+        let runtime = tokio::runtime::Handle::current();
+        Self::launch(&runtime, jobs, drivers, config, change).await
     }
 
     /// On the threads of a runtime of its own.
@@ -448,7 +460,7 @@ impl Running {
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
     ) -> Self {
-        Self::launch(runtime.handle(), jobs, drivers, config).await
+        Self::launch(runtime.handle(), jobs, drivers, config, |_| {}).await
     }
 
     async fn launch(
@@ -456,6 +468,7 @@ impl Running {
         jobs: &Jobs,
         drivers: Arc<dyn DriverFactory>,
         config: Arc<Config>,
+        change: impl FnOnce(&mut Options),
     ) -> Self {
         logs();
         let mut options = Options::new("builder01.example.com", vec![jobs.endpoint()]);
@@ -468,6 +481,7 @@ impl Running {
             tail: 4 << 10,
         };
         options.tidy_every = Duration::from_millis(100);
+        change(&mut options);
         let connections = connections(&options);
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {
@@ -496,7 +510,7 @@ impl Running {
 
 /// How many a worker makes.
 pub(crate) fn connections(options: &Options) -> usize {
-    options.build_workers + options.upload_workers + options.info_workers
+    options.build_workers + 2 * options.upload_workers + options.info_workers
 }
 
 /// Runs something that blocks, beside the server.

@@ -14,6 +14,7 @@ use nodeyard_driver::{
 use nodeyard_driver_fake::Simulate;
 use nodeyard_gearman::client::{JobRequest, Outcome};
 use nodeyard_model::{Label, Limits, PoolName, Resources, Timestamp};
+use nodeyard_testbeds::SmallDisk;
 
 use crate::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
 
@@ -71,6 +72,10 @@ async fn malformed_calls_are_refused_one_by_one() {
         (
             "image-upload:1",
             r#"{"provider": "fake-cloud", "upload-id": "9000000000", "managed": "s"}"#,
+        ),
+        (
+            "image-upload:1",
+            r#"{"provider": "fake-cloud", "managed": "s"}"#,
         ),
         (
             "image-upload:1",
@@ -249,6 +254,75 @@ async fn without_room_a_build_is_not_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_work_fails_with_a_reason_and_what_is_there_stays() {
+    // Zeros would take no room in the image that is made of it.
+    const RAW: &str = r#"head -c 6000000 /dev/urandom > "$NODEYARD_OUTPUT.raw""#;
+    const UPLOAD: &str = r#"{"provider": "fake-cloud"}"#;
+    // Does not look whether it could write.
+    const CARELESS: &str = r#"cat /dev/zero > "$NODEYARD_OUTPUT.qcow2" 2> /dev/null; true"#;
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let images = host.path("images");
+    let Some(_disk) = SmallDisk::mount(&images, 8) else {
+        return;
+    };
+    let scripts = [
+        ("good", GOOD),
+        ("raw", RAW),
+        ("large", RAW),
+        ("careless", CARELESS),
+    ];
+    let cloud = Cloud::new(Simulate::default());
+    // Nothing is refused beforehand.
+    let text = host.config(&scripts, "") + "image-size-estimate: 1K\n";
+    let config = parse(&text);
+    let worker = Running::start(&jobs, cloud.clone(), config.clone()).await;
+    jobs.json("image-build:good", r#"{"image-id": "1"}"#).await;
+    let raw = r#"{"image-id": "2", "formats": ["raw"]}"#;
+    jobs.json("image-build:raw", raw).await;
+    // Of a build that failed there is a record.
+    let files = || {
+        let mut files = host.files();
+        files.retain(|name| !name.ends_with(".d"));
+        files
+    };
+    let before = files();
+
+    for (function, payload, reason) in [
+        (
+            "image-build:large",
+            r#"{"image-id": "3", "formats": ["raw"]}"#,
+            "exit code 1",
+        ),
+        (
+            "image-build:careless",
+            r#"{"image-id": "4"}"#,
+            "No space left",
+        ),
+        // There is no room for another format.
+        ("image-upload:2", UPLOAD, "are needed"),
+    ] {
+        let failure = jobs.call(function, payload).await.unwrap_err();
+        assert!(failure.reason.contains(reason), "{function}: {failure}");
+        assert_eq!(files(), before, "{function}: {failure}");
+    }
+    assert_eq!(cloud.uploads().await.len(), 0);
+    jobs.json("image-upload:1", UPLOAD).await;
+
+    // A worker that starts on a disk without any room has what it had.
+    worker.stop().await;
+    jobs.left().await;
+    let filler = host.path("images/.filler");
+    let _full = std::fs::write(&filler, vec![1; 16 << 20]);
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    assert_eq!(jobs.info("1").await.state, LocalState::Ready);
+    jobs.call("image-delete:1", "").await.unwrap();
+    jobs.call("image-delete:2", "").await.unwrap();
+    std::fs::remove_file(&filler).unwrap();
+    jobs.json("image-build:raw", raw).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_is_not_here_may_be_elsewhere() {
     let (host, jobs, worker) = start(GOOD, "").await;
     std::fs::remove_file(host.path("make-bad")).unwrap();
@@ -366,7 +440,10 @@ async fn a_panic_harms_nothing_else() {
     jobs.json("image-build:good", r#"{"image-id": "1"}"#).await;
     for _ in 0..6 {
         let outcome = jobs
-            .outcome("image-upload:1", r#"{"provider": "fake-cloud"}"#)
+            .outcome(
+                "image-upload:1",
+                r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#,
+            )
             .await;
         let Outcome::Exception(text) = outcome else {
             panic!("{outcome:?}");

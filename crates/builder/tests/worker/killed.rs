@@ -16,8 +16,8 @@ use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
 use nodeyard_gearman::Endpoint;
 use nodeyard_gearman::client::JobRequest;
-use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
+use nodeyard_testbeds::{SmallDisk, WebServer};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -197,6 +197,41 @@ async fn during_a_build() {
         assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
         worker.kill();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_a_build_that_has_filled_the_disk() {
+    let host = Host::new();
+    // It is not refused beforehand.
+    let text = host.config(&[("trusty", "")], "") + "image-size-estimate: 1K\n";
+    let offers = "image-build:trusty";
+    let bed = Bed::with(host, &text, offers, Between::Ours, Simulate::default()).await;
+    let Some(_disk) = SmallDisk::mount(&bed.host.path("images"), 8) else {
+        return;
+    };
+    let full = bed.host.path("full");
+    let script = format!(
+        r#"cat /dev/zero > "$NODEYARD_OUTPUT.qcow2"; touch {}; exec sleep 1000"#,
+        full.display(),
+    );
+    bed.host.script("make-trusty", &script);
+    let worker = bed.worker().await;
+    submit(&bed.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
+    until("nothing more goes onto the disk", || async {
+        full.exists().then_some(())
+    })
+    .await;
+    bed.host.script("make-trusty", GOOD);
+    bed.kill(worker).await;
+
+    let worker = bed.worker().await;
+    let failure = bed.jobs.info("1").await.failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
+    assert_eq!(bed.host.files(), ["trusty-1.d"]);
+    bed.jobs
+        .json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    worker.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,5 +14,6 @@ mod contract;
 mod dib;
 mod hostile;
 mod killed;
+mod leftovers;
 mod rules;
 mod steps;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
+use nodeyard_builder::jobs::{FailureKind, ImageInfo, LocalState, UploadProgress};
+use nodeyard_builder::worker::Options;
 use nodeyard_driver_fake::{FailureRates, Simulate, Span};
 use nodeyard_gearman::client::{JobEvent, JobRequest, Outcome};
 use serde_json::json;
@@ -119,6 +120,89 @@ async fn a_missing_format_is_made_by_conversion() {
         !host.path("images/trusty-1.raw").exists() && host.path("images/trusty-1.qcow2").exists()
     );
     assert_eq!(jobs.info("1").await.formats.len(), 1);
+    worker.stop().await;
+}
+
+/// Version of a qcow2 file, and whether its clusters are packed by zstd.
+fn qcow2(file: &[u8]) -> (u32, bool) {
+    let version = u32::from_be_bytes(file[4..8].try_into().unwrap());
+    let features = u64::from_be_bytes(file[72..80].try_into().unwrap());
+    // Without that feature, or before version 3, there is no such field.
+    let typed = version > 2 && features & 8 != 0;
+    (version, typed && file[104] == 1)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversions_are_compressed_as_every_taker_of_the_file_allows() {
+    const SIZE: u64 = 3_000_000;
+    let script = format!(r#"yes | head -c {SIZE} > "$NODEYARD_OUTPUT.raw""#);
+    let other = |keys: &str| {
+        format!(
+            "  - {{name: other, driver: fake, diskimages: [{{name: trusty}}], pools: []{keys}}}\n"
+        )
+    };
+    let compression = |word: &str| format!("    image-compression: {word}\n");
+    let cases = [
+        (String::new(), String::new(), (2, false)),
+        (compression("zlib"), String::new(), (2, false)),
+        (compression("zstd"), String::new(), (3, true)),
+        (compression("none"), String::new(), (2, false)),
+        // The same file goes to both.
+        (compression("zstd"), other(""), (2, false)),
+        (
+            compression("zstd"),
+            other(", image-compression: zstd"),
+            (3, true),
+        ),
+    ];
+    for (keys, more, expected) in cases {
+        let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+        let cloud = Cloud::new(Simulate::default());
+        let config = host.config(&[("trusty", &script)], &keys) + &more;
+        let worker = Running::start(&jobs, cloud.clone(), parse(&config)).await;
+        let build = r#"{"image-id": "1", "formats": ["raw"]}"#;
+        jobs.json("image-build:trusty", build).await;
+        jobs.json("image-upload:1", UPLOAD).await;
+        let file = std::fs::read(host.path("images/trusty-1.qcow2")).unwrap();
+        let uploaded = &cloud.uploads().await[0];
+        assert_eq!(
+            uploaded.properties["sha256"],
+            crate::bed::sha256(&file),
+            "{keys}{more}"
+        );
+        assert_eq!(qcow2(&file), expected, "{keys}{more}");
+        let packed = (file.len() as u64) < SIZE;
+        assert_eq!(packed, !keys.contains("none"), "{keys}{more}");
+        worker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversion_says_how_far_it_is() {
+    // It takes a while to find that nothing of it can be packed.
+    let script = r#"head -c 32M /dev/urandom > "$NODEYARD_OUTPUT.raw""#;
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let config = parse(&host.config(&[("trusty", script)], ""));
+    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let build = r#"{"image-id": "1", "formats": ["raw"]}"#;
+    jobs.json("image-build:trusty", build).await;
+    let upload = JobRequest::new("image-upload:1", UPLOAD);
+    let mut upload = jobs.client().submit(&upload).await.unwrap();
+    let mut told = Vec::new();
+    loop {
+        match soon("the upload goes on", upload.next()).await.unwrap() {
+            JobEvent::Status {
+                numerator,
+                denominator,
+            } => told.push((numerator, denominator)),
+            JobEvent::Complete(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    // It is the first of three steps.
+    let within = |(done, all): &(u64, u64)| *done > 0 && done * 3 < *all;
+    assert!(told.iter().any(within), "{told:?}");
+    assert!(told.is_sorted(), "{told:?}");
     worker.stop().await;
 }
 
@@ -259,6 +343,61 @@ async fn questions_are_answered_during_a_build_and_its_log_can_be_followed() {
     assert_eq!(String::from_utf8(rest).unwrap(), log["first\n".len()..]);
     assert!(log.ends_with("Exit code: 0\n"));
     assert!(serde_json::from_slice::<serde_json::Value>(&info).is_ok());
+    soon("the build ends", build.wait()).await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_follow_a_log_and_go_leave_room_for_others() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let gate = host.path("gate");
+    // The last line before the gate has no end yet.
+    let script = format!(
+        "echo first; printf sec; while [ ! -e {} ]; do sleep 0.02; done; echo ond; {GOOD}",
+        gate.display()
+    );
+    let config = parse(&host.config(&[("trusty", &script)], ""));
+    let limit = Duration::from_millis(200);
+    let hasty = |options: &mut Options| options.follow_limit = limit;
+    let worker = Running::start_with(&jobs, config, hasty).await;
+    let build = JobRequest::new("image-build:trusty", r#"{"image-id": "1"}"#);
+    let build = jobs.client().submit(&build).await.unwrap();
+    until("the log has its first lines", || async {
+        (host.log("trusty", "1") == "first\nsec").then_some(())
+    })
+    .await;
+
+    let ask = async |from: u64| {
+        let question = json!({"log-from": from, "follow": true}).to_string();
+        let request = JobRequest::new("image-info:1", question);
+        jobs.client().submit(&request).await.unwrap()
+    };
+    // More than the worker answers at once, and nobody says that they are gone.
+    for _ in 0..8 {
+        let first = soon("the log begins", ask(0).await.next()).await;
+        assert_eq!(first, Some(JobEvent::Data("first\n".into())));
+    }
+    let mut told = Vec::new();
+    let mut next = Some(0);
+    let mut times = 0;
+    while let Some(from) = next {
+        let mut follow = ask(from).await;
+        let info = loop {
+            match soon("the log goes on", follow.next()).await.unwrap() {
+                JobEvent::Data(data) => told.extend(data),
+                JobEvent::Complete(info) => break info,
+                other => panic!("{other:?}"),
+            }
+        };
+        let info: ImageInfo = serde_json::from_slice(&info).unwrap();
+        next = info.log_next;
+        times += 1;
+        if times == 2 {
+            assert_eq!(next, Some("first\n".len() as u64));
+            std::fs::write(&gate, "").unwrap();
+        }
+    }
+    assert_eq!(String::from_utf8(told).unwrap(), host.log("trusty", "1"));
     soon("the build ends", build.wait()).await;
     worker.stop().await;
 }

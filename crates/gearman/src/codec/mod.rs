@@ -90,6 +90,8 @@ pub enum FrameError {
     LineTooLong { max: usize },
     #[error("line of text is not UTF-8")]
     LineNotText,
+    #[error("this is a request of HTTP, and this port speaks gearman")]
+    Http,
     #[error("stream ends inside a frame, after {got} of its bytes")]
     Truncated { got: usize },
 }

@@ -1,6 +1,7 @@
 //! The text commands that operators and `gearadmin` send on the same port.
 //!
-//! Names in answers are escaped where they could be taken for the end of a column or a line.
+//! Names in answers are escaped where they could be taken for the end of a column or a line. Where columns end with a
+//! tab, a name keeps its blanks: whoever reads it calls the function by it.
 
 use super::core::{ConnectionId, Core};
 use super::rights::AccessList;
@@ -44,7 +45,8 @@ impl Core {
         let line = |function: &super::core::Function| {
             let total = function.queue.len() + function.running;
             let (running, workers) = (function.running, function.able.len());
-            format!("{}\t{total}\t{running}\t{workers}\n", word(&function.name))
+            let name = phrase(&function.name);
+            format!("{name}\t{total}\t{running}\t{workers}\n")
         };
         self.functions().map(line).chain([END.to_owned()]).collect()
     }
@@ -54,7 +56,7 @@ impl Core {
             let [high, normal, low] = function.waiting;
             format!(
                 "{}\t{high}\t{normal}\t{low}\t{}\n",
-                word(&function.name),
+                phrase(&function.name),
                 function.able.len()
             )
         };
@@ -166,14 +168,15 @@ impl Core {
     }
 }
 
-/// Text for one column: blanks, control characters and bytes that are not UTF-8 are escaped.
+/// Text for a column that a blank ends: blanks, control characters and bytes that are not UTF-8 are escaped.
 fn word(name: &[u8]) -> String {
     escape(name, |character| {
         character.is_whitespace() || character.is_control()
     })
 }
 
-/// Text that may hold blanks: client ids often do, and readers look for the colon behind them.
+/// Text for a column that ends with a tab; and for client ids, which often hold blanks: readers look for the colon
+/// behind them.
 fn phrase(name: &[u8]) -> String {
     escape(name, char::is_control)
 }

@@ -1,4 +1,8 @@
 //! One connection of the server: allowed or not, TLS, then frames in and an outbox out.
+//!
+//! A browser can be made to send anything to a port of its own host, but not without HTTP's head before it. Lines and
+//! packets may alternate here, so a head that were merely answered as unknown commands would be followed by a body that
+//! is carried out. Whoever speaks HTTP is turned away at the first line.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -167,6 +171,10 @@ async fn take_batch(
         for _ in 0..BATCH {
             match codec.decode(buffer) {
                 Ok(Some(Frame::Packet(packet))) => state.core.packet(id, packet, now),
+                Ok(Some(Frame::Line(line))) if is_http(&line) => {
+                    more = Err(FrameError::Http.into());
+                    break;
+                }
                 Ok(Some(Frame::Line(line))) => {
                     state.core.admin(id, &line, shared.options.access.as_ref());
                 }
@@ -191,6 +199,13 @@ async fn take_batch(
         }
     }
     more
+}
+
+/// Whether this is how a request of HTTP begins, or its one header that none is without.
+fn is_http(line: &str) -> bool {
+    let version = line.rsplit(' ').next().unwrap_or_default();
+    let host = line.get(..5).unwrap_or_default();
+    version.starts_with("HTTP/") || host.eq_ignore_ascii_case("host:")
 }
 
 /// What has to be done about deliveries once the state is unlocked.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use nodeyard_gearman::client::{ClientError, JobEvent, JobRequest, Outcome};
-use nodeyard_gearman::codec::{Codec, Frame, Limits, Magic, Packet};
+use nodeyard_gearman::codec::{Codec, Frame, Limits, Magic, Packet, Priority};
 use nodeyard_gearman::server::ServerOptions;
 use nodeyard_gearman::worker::Job;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
 use crate::support::{AnyServer, OurServer, RunningWorker, bytes, local, soon, until};
+
+const HTTP: &str = "this is a request of HTTP, and this port speaks gearman";
 
 fn header(kind: u32, len: u32) -> BytesMut {
     let mut bytes = BytesMut::from(&b"\0REQ"[..]);
@@ -52,7 +54,7 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
     let worker = RunningWorker::echo(server.endpoint()).await;
     let client = server.client();
     let waiting = client.submit(&JobRequest::new("later", "")).await.unwrap();
-    let cases: [(&[u8], &str); 6] = [
+    let cases: [(&[u8], &str); 9] = [
         (
             &header(7, u32::MAX),
             "SUBMIT_JOB with 4294967295 bytes exceeds the limit of 16777216 bytes",
@@ -71,6 +73,9 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
             "PRE_SLEEP takes no arguments but carries 3 bytes",
         ),
         (b"\xff\xfe\n", "line of text is not UTF-8"),
+        (b"POST / HTTP/1.1\r\n", HTTP),
+        (b"OPTIONS /status HTTP/1.0\n", HTTP),
+        (b"host: 127.0.0.1:4730\r\n", HTTP),
     ];
     for (sent, reason) in cases {
         let said = last_words(server.port(), sent).await;
@@ -97,9 +102,34 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
         panic!()
     };
     until("all are counted", || async {
-        ours.handle.metrics().counters.malformed == 7
+        ours.handle.metrics().counters.malformed == 10
     })
     .await;
+}
+
+/// As a page makes a browser send it: `fetch` with a body of any bytes, and no leave to read the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_page_cannot_submit_jobs() {
+    let server = AnyServer::Ours(OurServer::start(local()).await);
+    let job = packet(&Packet::SubmitJob {
+        priority: Priority::Normal,
+        background: true,
+        function: bytes("wanted"),
+        unique: bytes(""),
+        payload: bytes(""),
+    });
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nOrigin: http://example.com\r\nContent-Length: {}\r\n\r\n",
+        server.port(),
+        job.len()
+    );
+    let said = last_words(server.port(), &[head.as_bytes(), &job].concat()).await;
+    let expected = Packet::Error {
+        code: bytes("MALFORMED"),
+        text: bytes(HTTP),
+    };
+    assert_eq!(said, [expected]);
+    assert!(server.function("wanted").await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,7 @@ on_every_server!(
     a_lost_worker_fails_its_job,
     a_restarted_server_gets_everything_back,
     workers_are_listed_with_their_names,
+    names_with_blanks_are_listed_as_they_are,
 );
 
 async fn events_arrive_in_order(server: AnyServer) {
@@ -449,4 +450,21 @@ async fn workers_are_listed_with_their_names(server: AnyServer) {
         names == ["test worker 1", "test worker 2"]
     })
     .await;
+}
+
+async fn names_with_blanks_are_listed_as_they_are(server: AnyServer) {
+    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+    let name = "image-build:windows server\u{a0}2022";
+    let done = async |_job| Ok(Bytes::from_static(b"done"));
+    worker.handle.register(name, done).unwrap();
+    until("the function is listed by its name", || async {
+        let listed = server.function(name).await;
+        listed.is_some_and(|listed| listed.workers == 1)
+    })
+    .await;
+    let job = server.client().submit(&JobRequest::new(name, "")).await;
+    assert_eq!(
+        soon("it can be called", job.unwrap().wait()).await,
+        Outcome::Complete(bytes("done"))
+    );
 }

@@ -11,11 +11,12 @@ use super::{Error, Repository, Shared, now, recover};
 use crate::digest::digest;
 use crate::files::{self, Try as _};
 use crate::layout::Base;
-use crate::manifest::{ImageFile, Manifest, Outcome, Upload};
+use crate::manifest::{Failure, ImageFile, Manifest, Outcome, State, Upload};
 use crate::{Format, ImageId, checksum};
 
 impl Repository {
-    /// Removes an image with all its files. One that is not here is none already.
+    /// Removes an image with all its files. One that is not here is none already. After an error it can be removed
+    /// again: it is a failure if its removal has begun, otherwise an image, perhaps with fewer files.
     pub fn delete(&self, id: &ImageId) -> Result<(), Error> {
         let shared = &self.shared;
         let _changing = shared.changing();
@@ -32,16 +33,47 @@ impl Repository {
             }
             result => result,
         };
-        if let Err(error) = intended {
+        if let Err(error) = &intended {
             // On a full disk, say. The files go before their manifest, so a kill leaves an image that lacks some.
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                error = error as &dyn std::error::Error,
                 "image {id}: removed without a record of it"
             );
         }
+        // Whoever asks meanwhile does not take it for gone.
+        let leaving = Manifest::clone(&manifest).failed(Failure::new("it is being removed"), now());
+        shared.write_index(|index| index.insert(id.clone(), Arc::new(leaving)));
+        if let Err(error) = recover::remove_image(&shared.layout, &base, id) {
+            let mut left = Manifest::clone(&manifest);
+            if intended.is_ok() {
+                left = recover::undeleted(left, &error);
+            } else {
+                recover::drop_missing(&shared.layout, &base, &mut left);
+            }
+            shared.write_index(|index| index.insert(id.clone(), Arc::new(left)));
+            return Err(error.into());
+        }
         shared.write_index(|index| index.remove(id));
-        recover::remove_image(&shared.layout, &base, id)?;
         Ok(())
+    }
+
+    /// Goes on with removals that have failed half way, and returns what is gone by now. Blocks.
+    pub fn finish_deletions(&self) -> Result<Vec<ImageId>, Error> {
+        let mut gone = Vec::new();
+        for (name, _) in files::list(&self.shared.layout.deleting())? {
+            let id = name.strip_suffix(".json").and_then(|id| id.parse().ok());
+            // What is not known has a record that cannot be read.
+            let left = id.filter(|id| {
+                let left = self.get(id);
+                left.is_some_and(|left| left.state == State::Failed)
+            });
+            if let Some(id) = left
+                && self.delete(&id).is_ok()
+            {
+                gone.push(id);
+            }
+        }
+        Ok(gone)
     }
 
     /// Removes the files of some formats; the rest of the image stays. Files that are not here are none already.

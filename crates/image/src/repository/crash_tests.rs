@@ -1,5 +1,6 @@
 //! Every step of every change, with the process killed before it, or with no room on the disk for it.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
@@ -16,7 +17,7 @@ fn id() -> ImageId {
     "0123456789abcdef0123456789abcdef".parse().unwrap()
 }
 
-fn open(dir: &Path) -> Repository {
+fn try_open(dir: &Path) -> Result<Repository, OpenError> {
     Repository::open(Options {
         dir: dir.to_owned(),
         builder: "host".into(),
@@ -26,7 +27,10 @@ fn open(dir: &Path) -> Repository {
             first_build: 1,
         },
     })
-    .unwrap()
+}
+
+fn open(dir: &Path) -> Repository {
+    try_open(dir).unwrap()
 }
 
 fn begin(repository: &Repository) -> Result<Draft, Error> {
@@ -66,10 +70,7 @@ fn check(dir: &Path) -> Option<Arc<Manifest>> {
         assert_eq!(names(&dir.join(".nodeyard").join(own)), [""; 0], "{own}");
     }
     let manifest = repository.get(&id());
-    let image_files: Vec<_> = names(dir)
-        .into_iter()
-        .filter(|name| name.starts_with("debian-") && !name.ends_with(".d"))
-        .collect();
+    let image_files = files_of(dir);
     match &manifest {
         Some(manifest) if manifest.state == State::Ready => {
             for format in manifest.files.keys() {
@@ -176,6 +177,118 @@ fn an_image_is_removed_or_stays() {
             }
         },
     );
+}
+
+/// What of the image is beside its manifest.
+fn files_of(dir: &Path) -> Vec<String> {
+    let mut names = names(dir);
+    names.retain(|name| name.starts_with("debian-") && !name.ends_with(".d"));
+    names
+}
+
+/// Opens a directory again and again, each time with another change of the start that fails.
+fn start_with_a_failing_change(prepare: impl Fn(&Path), after: impl Fn(&Repository)) {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path());
+        let opened = Cell::new(None);
+        let hit = faults::full_at(step, &|| opened.set(Some(try_open(dir.path()))));
+        match opened.take().unwrap() {
+            Ok(repository) => after(&repository),
+            // Without directories of its own a repository is none.
+            Err(error) => assert!(step < 2, "{step}: {error:?}"),
+        }
+        check(dir.path());
+        if !hit {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_start_ends_a_build_also_without_room() {
+    start_with_a_failing_change(
+        |dir| {
+            let repository = open(dir);
+            let draft = Cell::new(Some(begin(&repository).unwrap()));
+            faults::killed_at(0, &|| {
+                let draft = draft.take().unwrap();
+                write_files(&draft);
+            });
+            assert_eq!(files_of(dir).len(), 3);
+        },
+        |repository| {
+            let failed = repository.get(&id()).unwrap();
+            assert_eq!(failed.state, State::Failed);
+            assert_eq!(failed.failure, Some(Failure::new(Failure::INTERRUPTED)));
+            // It can be made again, or removed.
+            build(repository);
+            assert_eq!(repository.get(&id()).unwrap().state, State::Ready);
+            repository.delete(&id()).unwrap();
+            assert_eq!(files_of(repository.dir()), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn a_start_goes_on_when_a_deletion_cannot() {
+    start_with_a_failing_change(
+        |dir| {
+            let repository = open(dir);
+            build(&repository);
+            faults::killed_at(1, &|| {
+                let _killed = repository.delete(&id());
+            });
+            assert!(!files_of(dir).is_empty());
+        },
+        |repository| {
+            if let Some(left) = repository.get(&id()) {
+                assert_eq!(left.state, State::Failed);
+                assert_eq!(repository.finish_deletions().unwrap(), [id()]);
+            }
+            assert_eq!(repository.get(&id()), None);
+            assert_eq!(files_of(repository.dir()), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn a_deletion_that_failed_is_finished_later() {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = open(dir.path());
+        build(&repository);
+        let hit = faults::full_at(step, &|| {
+            let deleted = repository.delete(&id());
+            let left = repository.get(&id());
+            assert_eq!(deleted.is_err(), left.is_some(), "{step}");
+        });
+        if let Some(left) = repository.get(&id()) {
+            assert_eq!((left.state, left.files.len()), (State::Failed, 0));
+            assert_eq!(repository.finish_deletions().unwrap(), [id()]);
+        }
+        assert_eq!(repository.get(&id()), None);
+        assert_eq!(files_of(dir.path()), [""; 0]);
+        assert_eq!(repository.finish_deletions().unwrap(), []);
+        drop(repository);
+        assert_eq!(check(dir.path()), None);
+        if !hit {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_is_half_removed_can_be_made_again_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let repository = open(dir.path());
+    build(&repository);
+    faults::full_at(2, &|| assert!(repository.delete(&id()).is_err()));
+    build(&repository);
+    assert_eq!(repository.finish_deletions().unwrap(), []);
+    drop(repository);
+    let manifest = check(dir.path()).unwrap();
+    assert_eq!((manifest.state, manifest.files.len()), (State::Ready, 2));
 }
 
 #[test]

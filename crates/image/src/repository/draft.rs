@@ -115,7 +115,11 @@ impl Repository {
 impl Shared {
     /// Whether something is in the place of a new image. What it is may not be known; it is not for us to remove.
     fn is_taken(&self, base: &Base, id: &ImageId) -> Result<bool, FileError> {
-        let records = [self.layout.manifest(base), self.layout.draft(id)];
+        let records = [
+            self.layout.manifest(base),
+            self.layout.draft(id),
+            self.layout.deletion(id),
+        ];
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let names = files::list(self.layout.dir())?;
         Ok(records.iter().any(is_there) || names.iter().any(|(name, _)| base.owns(name)))
@@ -273,7 +277,9 @@ impl Draft {
         }
         files::remove_tree(&shared.layout.manifest_dir(&self.base))?;
         files::remove_tree(&self.scratch())?;
-        recover::remove_files(&shared.layout, &self.base)
+        recover::remove_files(&shared.layout, &self.base)?;
+        // It would be taken for one of the image that is made now.
+        files::remove_file(&shared.layout.deletion(self.id()))
     }
 }
 

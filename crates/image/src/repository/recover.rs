@@ -2,6 +2,9 @@
 //!
 //! First the records of unfinished work are settled, then the manifests are read, then the files that have none are
 //! looked at. A record that cannot be read is reported and left, and no file that may be its is taken for an image.
+//!
+//! A directory that is full, or has a file in it that cannot be removed, is taken into use all the same: only a worker
+//! that runs can make room. What could not be settled is known as a failure, and its record stays for the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileType;
@@ -10,7 +13,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodeyard_model::Timestamp;
+use nodeyard_model::{Timestamp, with_causes};
 
 use super::now;
 use crate::files::{self, FileError, Try as _};
@@ -49,16 +52,22 @@ pub(super) fn recover(
         index: Index::new(),
         unclear: BTreeSet::new(),
         covered: BTreeSet::new(),
+        unsettled: Index::new(),
     };
+    for work in [layout.scratch(), layout.converting()] {
+        let cleared = files::remove_tree(&work).and_then(|()| files::create_dir(&work));
+        if let Err(error) = cleared {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "work files of a process that is gone stay");
+        }
+    }
     search.finish_deletions()?;
     search.end_drafts()?;
-    for work in [layout.scratch(), layout.converting()] {
-        files::remove_tree(&work)?;
-        files::create_dir(&work)?;
-    }
 
     let names = files::list(layout.dir())?;
     search.read_manifests(&names)?;
+    let unsettled = std::mem::take(&mut search.unsettled);
+    search.index.extend(unsettled);
     search.find_foreign(&names, builder, builder_id)?;
     Ok(search.index)
 }
@@ -70,29 +79,30 @@ struct Search<'a> {
     unclear: BTreeSet<ImageId>,
     /// Bases that have a manifest, readable or not.
     covered: BTreeSet<String>,
+    /// What stands for images whose records could not be settled.
+    unsettled: Index,
 }
 
 impl Search<'_> {
     fn finish_deletions(&mut self) -> Result<(), FileError> {
         for (id, record) in self.records(&self.layout.deleting())? {
-            let Some(base) = record.and_then(|manifest| manifest_base(&manifest)) else {
+            let Some((manifest, base)) = record.and_then(with_base) else {
                 self.unclear.insert(id);
                 continue;
             };
             tracing::info!("image {id}: removing what a killed process left of it");
-            remove_image(self.layout, &base, &id)?;
+            if let Err(error) = remove_image(self.layout, &base, &id) {
+                let left = Arc::new(undeleted(manifest, &error));
+                self.unsettled.insert(id, left);
+            }
         }
         Ok(())
     }
 
-    /// A draft of a process that is gone: an image if it had come that far, else a failure, whose files go when its
-    /// manifest is read.
+    /// A draft of a process that is gone: an image if it had come that far, else a failure.
     fn end_drafts(&mut self) -> Result<(), FileError> {
         for (id, record) in self.records(&self.layout.drafts())? {
-            let Some((manifest, base)) = record.and_then(|manifest| {
-                let base = manifest_base(&manifest)?;
-                Some((manifest, base))
-            }) else {
+            let Some((manifest, base)) = record.and_then(with_base) else {
                 self.unclear.insert(id);
                 continue;
             };
@@ -107,15 +117,28 @@ impl Search<'_> {
             if state != Some(State::Ready) {
                 tracing::warn!("image {id}: its build was interrupted, its files are removed");
             }
-            if state.is_none() {
-                let failed = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
-                files::create_dir(&self.layout.manifest_dir(&base))?;
-                files::write_atomic(&path, &failed.to_json())?;
-                files::sync_dir(self.layout.dir())?;
+            let failed = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
+            let ended = match state {
+                Some(_) => Ok(()),
+                None => self.note_failure(&base, &failed),
+            };
+            if let Err(error) = ended.and_then(|()| files::remove_file(&self.layout.draft(&id))) {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "image {id}: the next start tries again to settle it");
+                if state.is_none() {
+                    self.unsettled.insert(id, Arc::new(failed));
+                }
             }
-            files::remove_file(&self.layout.draft(&id))?;
         }
         Ok(())
+    }
+
+    /// The files go first: they may have filled the disk, and the manifest needs room.
+    fn note_failure(&self, base: &Base, failed: &Manifest) -> Result<(), FileError> {
+        remove_files(self.layout, base)?;
+        files::create_dir(&self.layout.manifest_dir(base))?;
+        files::write_atomic(&self.layout.manifest(base), &failed.to_json())?;
+        files::sync_dir(self.layout.dir())
     }
 
     /// The records in a directory of our own; none for one that cannot be read.
@@ -185,10 +208,14 @@ impl Search<'_> {
                 report(&path, &Unusable::Twin { id: manifest.id });
                 continue;
             }
-            let manifest = self.settle(&base, manifest)?;
-            if manifest.state == State::Failed && names.iter().any(|(name, _)| base.owns(name)) {
-                // Its draft was interrupted, or the program outlived the process that ran it.
-                remove_files(self.layout, &base)?;
+            let manifest = self.settle(&base, manifest);
+            if manifest.state == State::Failed
+                && names.iter().any(|(name, _)| base.owns(name))
+                && let Err(error) = remove_files(self.layout, &base)
+            {
+                // They are there since the process was killed before it removed them, or the program outlived it.
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "image {}: files of a failed build stay", manifest.id);
             }
             self.index.insert(manifest.id.clone(), Arc::new(manifest));
         }
@@ -196,33 +223,27 @@ impl Search<'_> {
     }
 
     /// What a manifest says, compared with the files.
-    fn settle(&self, base: &Base, mut manifest: Manifest) -> Result<Manifest, FileError> {
+    fn settle(&self, base: &Base, mut manifest: Manifest) -> Manifest {
         if !manifest.removing.is_empty() {
-            for format in std::mem::take(&mut manifest.removing) {
-                remove_format(&self.layout.file(base, &format))?;
+            let formats = std::mem::take(&mut manifest.removing);
+            let removed = formats
+                .iter()
+                .try_for_each(|format| remove_format(&self.layout.file(base, format)))
+                .and_then(|()| {
+                    files::write_atomic(&self.layout.manifest(base), &manifest.to_json())
+                });
+            if let Err(error) = removed {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "image {}: files that were to go stay", manifest.id);
+                manifest.removing = formats;
             }
-            files::write_atomic(&self.layout.manifest(base), &manifest.to_json())?;
         }
         if manifest.state == State::Building {
             // Written by hand: drafts are elsewhere.
             manifest = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
         }
-        let layout = self.layout;
-        manifest.files.retain(|format, file| {
-            let path = layout.file(base, format);
-            let flaw = match std::fs::symlink_metadata(&path) {
-                Ok(meta) if !meta.is_file() => "is not a regular file",
-                Ok(meta) if meta.len() != file.size => "has another size than when it was made",
-                Ok(_) => return true,
-                Err(_) => "is gone",
-            };
-            tracing::warn!(
-                "{} {flaw}: it is not used; delete the image to have it made again",
-                path.display()
-            );
-            false
-        });
-        Ok(manifest)
+        drop_missing(self.layout, base, &mut manifest);
+        manifest
     }
 
     /// Files of Python Nodepool, which writes no manifest.
@@ -281,6 +302,11 @@ fn manifest_base(manifest: &Manifest) -> Option<Base> {
     Base::new(&manifest.image, &manifest.id).ok()
 }
 
+fn with_base(manifest: Manifest) -> Option<(Manifest, Base)> {
+    let base = manifest_base(&manifest)?;
+    Some((manifest, base))
+}
+
 fn read_manifest(path: &Path) -> Result<Manifest, Unusable> {
     let mut text = Vec::new();
     files::open_regular(path)?
@@ -301,11 +327,42 @@ fn report(path: &Path, error: &Unusable) {
     );
 }
 
+/// Forgets the files of an image that are not there, or are not what they were.
+pub(super) fn drop_missing(layout: &Layout, base: &Base, manifest: &mut Manifest) {
+    manifest.files.retain(|format, file| {
+        let path = layout.file(base, format);
+        let flaw = match std::fs::symlink_metadata(&path) {
+            Ok(meta) if !meta.is_file() => "is not a regular file",
+            Ok(meta) if meta.len() != file.size => "has another size than when it was made",
+            Ok(_) => return true,
+            Err(_) => "is gone",
+        };
+        tracing::warn!(
+            "{} {flaw}: it is not used; delete the image to have it made again",
+            path.display()
+        );
+        false
+    });
+}
+
+/// What stands for an image that is half removed: it is of no use, and can be removed again.
+pub(super) fn undeleted(manifest: Manifest, error: &FileError) -> Manifest {
+    tracing::error!(
+        error = error as &dyn std::error::Error,
+        "image {}: it is not removed completely",
+        manifest.id
+    );
+    let reason = format!("it is not removed completely: {}", with_causes(error));
+    manifest.failed(Failure::new(reason), now())
+}
+
 /// Removes all of an image, the record of its removal last.
 pub(super) fn remove_image(layout: &Layout, base: &Base, id: &ImageId) -> Result<(), FileError> {
     remove_files(layout, base)?;
     files::remove_tree(&layout.manifest_dir(base))?;
     files::sync_dir(layout.dir())?;
+    // One that could not be settled.
+    files::remove_file(&layout.draft(id))?;
     files::remove_file(&layout.deletion(id))
 }
 

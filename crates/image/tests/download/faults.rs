@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nodeyard_image::{Checksum, Limits};
-use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
+use nodeyard_testbeds::{SmallDisk, WebServer};
 
 use super::*;
 
@@ -426,35 +426,11 @@ async fn downloads_at_the_same_time_do_not_count_on_the_same_room() {
     fetch("second", Throttle::default()).await.unwrap();
 }
 
-/// A file system of its own, of 4 MiB; none without the right to make one.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
-            .arg(dir.path())
-            .stderr(std::process::Stdio::null())
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then_some(Self(dir))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _unmounted = std::process::Command::new("umount")
-            .arg(self.0.path())
-            .status();
-    }
-}
-
 #[tokio::test]
 async fn a_full_disk_leaves_nothing_behind() {
-    let Some(disk) = SmallDisk::mount() else {
-        return nodeyard_testbeds::skipped("a full disk", "this needs the right to mount a tmpfs");
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_disk) = SmallDisk::mount(dir.path(), 4) else {
+        return;
     };
     let plain = content(16 << 20);
     for packing in [Packing::None, Packing::Zstd] {
@@ -463,14 +439,14 @@ async fn a_full_disk_leaves_nothing_behind() {
         let mut order = order(&server.url("/image"));
         order.packing = packing;
         let meter: Meter = Arc::new(|_, _| {});
-        let (place, target) = (disk.0.path().join("d/x"), disk.0.path().join("target"));
+        let (place, target) = (dir.path().join("d/x"), dir.path().join("target"));
         let full = download(&client(), &order, &place, &target, None, &meter).await;
         assert!(
             matches!(full, Err(DownloadError::File(_))),
             "{packing}: {full:?}"
         );
         assert!(!full.unwrap_err().is_permanent());
-        let left = std::fs::read_dir(disk.0.path().join("d")).unwrap().count();
+        let left = std::fs::read_dir(dir.path().join("d")).unwrap().count();
         assert_eq!(left, 0, "{packing}");
         // What was unpacked is in the caller's own place, which the caller clears.
         let _none = std::fs::remove_file(&target);

@@ -1,3 +1,5 @@
+mod sudo;
+
 use std::path::Path;
 use std::sync::Arc;
 

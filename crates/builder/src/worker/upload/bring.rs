@@ -27,6 +27,22 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
 /// A cloud may fetch or check what it got for hours, but not for ever.
 const USUAL_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Why an upload came to nothing.
+struct Vain {
+    problem: Problem,
+    /// Something of it may be in the cloud.
+    leaves_remains: bool,
+}
+
+impl From<Problem> for Vain {
+    fn from(problem: Problem) -> Self {
+        Self {
+            problem,
+            leaves_remains: false,
+        }
+    }
+}
+
 /// One upload.
 pub(super) struct Upload {
     context: Arc<Context>,
@@ -113,12 +129,14 @@ impl Upload {
             }
             // It is noted as under way, and goes on when it is asked for again.
             Err(_) if self.context.stopping.is_cancelled() => {}
-            Err(problem) => {
-                let failure = to_manifest(&problem.clone().into_failure());
+            // The same note lets this worker try again to remove what is left; a steward does so by its record.
+            Err(vain) if vain.leaves_remains && !self.key.has_record() => {}
+            Err(vain) => {
+                let failure = to_manifest(&vain.problem.clone().into_failure());
                 self.record(Outcome::Failed(failure)).await?;
             }
         }
-        outcome
+        outcome.map_err(|vain| vain.problem)
     }
 
     async fn record(&self, outcome: Outcome) -> Result<(), Problem> {
@@ -129,20 +147,20 @@ impl Upload {
         .await
     }
 
-    async fn bring(&self, steps: &watch::Sender<u64>) -> Result<UploadResult, Problem> {
+    async fn bring(&self, steps: &watch::Sender<u64>) -> Result<UploadResult, Vain> {
         let mut state = if self.resumed {
             State::default()
         } else {
             State::fresh()
         };
         self.verify().await?;
-        let file = self.file().await?;
+        let file = self.file(steps).await?;
         steps.send_replace(STEP);
         let order = self.order(file.clone());
         let limit = self.settings.timeout.unwrap_or(USUAL_LIMIT);
         let uploaded = tokio::select! {
             uploaded = tokio::time::timeout(limit, machine::upload(&*self.driver, &order, &mut state)) => uploaded,
-            () = self.context.stopping.cancelled() => return Err(stopped()),
+            () = self.context.stopping.cancelled() => return Err(stopped().into()),
             never = follow(&order.progress, steps) => match never {},
         };
         let problem = match uploaded {
@@ -164,10 +182,11 @@ impl Upload {
                 limit.as_secs()
             )),
         };
-        if !self.context.stopping.is_cancelled() {
-            self.clean_up(state).await;
-        }
-        Err(problem)
+        let stopping = self.context.stopping.is_cancelled();
+        Err(Vain {
+            problem,
+            leaves_remains: stopping || !self.clean_up(state).await,
+        })
     }
 
     /// What another builder has left here nobody has checked yet.
@@ -188,7 +207,7 @@ impl Upload {
     }
 
     /// The file in the provider's format, converted if need be.
-    async fn file(&self) -> Result<PathBuf, Problem> {
+    async fn file(&self, steps: &watch::Sender<u64>) -> Result<PathBuf, Problem> {
         let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
         if self.manifest.files.contains_key(&self.format) {
             return Ok(repository.path(&id, &self.format)?);
@@ -198,7 +217,9 @@ impl Upload {
             compression: self.settings.compression,
         };
         let converter = Converter::default();
-        let converted = repository.convert(&id, &target, &converter, |_| {});
+        let converted = repository.convert(&id, &target, &converter, |percent| {
+            steps.send_replace((f64::from(percent) * STEP as f64 / 100.0) as u64);
+        });
         tokio::select! {
             converted = converted => converted?,
             () = self.context.stopping.cancelled() => return Err(stopped()),
@@ -272,8 +293,8 @@ impl Upload {
         Some(found.name)
     }
 
-    /// Removes from the cloud what is of no use.
-    async fn clean_up(&self, state: State) {
+    /// Removes from the cloud what is of no use; false if that did not work.
+    async fn clean_up(&self, state: State) -> bool {
         let target = ImageTarget {
             upload: self.upload_key(),
             external_id: state.external_id,
@@ -281,7 +302,7 @@ impl Upload {
         let removed = machine::delete(&*self.driver, &target);
         let removed = tokio::time::timeout(CLEANUP_LIMIT, removed).await;
         let error: Box<dyn std::error::Error> = match removed {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => Box::new(error),
             Err(late) => Box::new(late),
         };
@@ -289,6 +310,7 @@ impl Upload {
             error = &*error, id = %self.key.id, provider = %self.key.provider, upload = %self.key.upload,
             "what a failed upload left in the cloud could not be removed"
         );
+        false
     }
 }
 
