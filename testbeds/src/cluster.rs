@@ -161,6 +161,11 @@ impl Cluster {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
+    pub fn has_namespace(&self, name: &str) -> Result<bool> {
+        let asked = ["get", "namespace", name, "--ignore-not-found", "-o", "name"];
+        Ok(!self.kubectl(&asked)?.is_empty())
+    }
+
     /// `kubectl`, for this cluster.
     pub fn kubectl_command(&self) -> Command {
         let mut command = Command::new(&self.program);

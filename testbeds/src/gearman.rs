@@ -21,6 +21,8 @@ const START_LIMIT: Duration = Duration::from_secs(300);
 pub enum Kind {
     /// The C server, told to give each job to one worker only.
     Gearmand,
+    /// The C server as it comes: it gives the job of a worker that is lost to the next one.
+    RequeueingGearmand,
     /// The Python server.
     Geard,
 }
@@ -82,8 +84,15 @@ impl JobServer {
         let log = self.files.path().join("log");
         let mut command = match self.kind {
             // Debian's build takes --ssl and then reads the TLS handshake as text.
-            Kind::Gearmand if self.tls.is_some() => bail!("gearmand of Debian has no TLS"),
-            Kind::Gearmand => self.gearmand(),
+            Kind::Gearmand | Kind::RequeueingGearmand if self.tls.is_some() => {
+                bail!("gearmand of Debian has no TLS")
+            }
+            Kind::Gearmand => {
+                let mut command = self.gearmand();
+                command.args(["--job-retries", "1"]);
+                command
+            }
+            Kind::RequeueingGearmand => self.gearmand(),
             Kind::Geard => self.geard(),
         };
         let output = std::fs::File::create(&log)?;
@@ -116,14 +125,7 @@ impl JobServer {
 
     fn gearmand(&self) -> Command {
         let mut command = tied("gearmand");
-        command.args([
-            "--listen",
-            "127.0.0.1",
-            "--log-file",
-            "stderr",
-            "--job-retries",
-            "1",
-        ]);
+        command.args(["--listen", "127.0.0.1", "--log-file", "stderr"]);
         command.args(["--user", "root", "--port", &self.port.to_string()]);
         command.arg("--pid-file").arg(self.files.path().join("pid"));
         command

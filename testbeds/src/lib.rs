@@ -23,6 +23,7 @@ mod python;
 mod qemu;
 mod seconds;
 mod skipped;
+mod small_disk;
 mod sshd;
 #[cfg(feature = "store")]
 pub mod store;
@@ -45,6 +46,7 @@ pub use python::{ansible, schemathesis};
 pub use qemu::{qemu_debian, qemu_debian_with_cloud_init, qemu_guest};
 pub use seconds::next_second;
 pub use skipped::skipped;
+pub use small_disk::SmallDisk;
 pub use sshd::Sshd;
 pub use web_server::WebServer;
 pub use zookeeper::{ServerOptions, ZooKeeperServer};

@@ -366,8 +366,14 @@ impl Zuul {
     /// Gives the nodes back that it holds.
     pub fn delete_autohold(&self, id: &str) -> Result<()> {
         let path = format!("/api/tenant/{TENANT}/autohold/{id}");
-        self.web
-            .request("DELETE", &path, Some(self.token()?), None)?;
+        let deadline = Instant::now() + BUILD_PATIENCE;
+        // While the executor still has the nodes zuul-web says that it did it, and does nothing.
+        while self.autoholds()?.iter().any(|autohold| autohold.id == id) {
+            ensure!(Instant::now() < deadline, "autohold {id} does not go");
+            self.web
+                .request("DELETE", &path, Some(self.token()?), None)?;
+            thread::sleep(Duration::from_millis(200));
+        }
         Ok(())
     }
 

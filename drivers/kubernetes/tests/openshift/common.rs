@@ -62,15 +62,7 @@ impl Bed {
     }
 
     pub(crate) fn is_there(&self, namespace: &str) -> bool {
-        let asked = [
-            "get",
-            "namespace",
-            namespace,
-            "--ignore-not-found",
-            "-o",
-            "name",
-        ];
-        !self.cluster().kubectl(&asked).unwrap().trim().is_empty()
+        self.cluster().has_namespace(namespace).unwrap()
     }
 
     /// Whoever requests projects cannot see the last moments of theirs.
