@@ -1,5 +1,7 @@
 //! The two launchers as processes, and what they take of the machine.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use nodeyard_model::layout;
 use nodeyard_store::zookeeper::ZooKeeper;
 use nodeyard_store::{TreePath, ext};
 use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer, checkout};
+use tokio::time::{Instant, sleep_until};
 
 use super::zuul::Zuul;
 use crate::zookeeper;
@@ -134,9 +137,65 @@ pub(crate) fn processor_time(pid: u32) -> anyhow::Result<f64> {
     Ok((tick(11)? + tick(12)?) / TICKS_PER_SECOND)
 }
 
+/// Follows what a process computes that does next to nothing: in clock ticks that could not be told from nothing.
+///
+/// Linux counts nanoseconds for each thread and forgets them with it. So this is to be looked at now and then; what a
+/// thread did between the last look and its end is missing.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    tasks: PathBuf,
+    threads: HashMap<OsString, u64>,
+    /// Of threads whose number was given away again.
+    before: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(pid: u32) -> Self {
+        Self {
+            tasks: format!("/proc/{pid}/task").into(),
+            threads: HashMap::new(),
+            before: 0,
+        }
+    }
+
+    /// Seconds of processor time so far.
+    pub(crate) fn look(&mut self) -> anyhow::Result<f64> {
+        for thread in std::fs::read_dir(&self.tasks)? {
+            let thread = thread?;
+            // It may have ended by now.
+            let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) else {
+                continue;
+            };
+            let computed = text.split_whitespace().next();
+            let computed: u64 = computed.context("schedstat is empty")?.parse()?;
+            let last = self.threads.insert(thread.file_name(), computed);
+            self.before += last.filter(|last| *last > computed).unwrap_or(0);
+        }
+        let total = self.before + self.threads.values().sum::<u64>();
+        Ok(Duration::from_nanos(total).as_secs_f64())
+    }
+
+    /// Seconds of processor time that the process uses in a time.
+    pub(crate) async fn measure(&mut self, time: Duration) -> anyhow::Result<f64> {
+        const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+        let before = self.look()?;
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            sleep_until(end.min(Instant::now() + BETWEEN_LOOKS)).await;
+            self.look()?;
+        }
+        Ok(self.look()? - before)
+    }
+}
+
 /// Megabytes of memory that a process has.
 pub(crate) fn memory(pid: u32) -> anyhow::Result<f64> {
     megabytes(pid, "VmRSS:")
+}
+
+/// Megabytes of memory that a process shares with nothing: neither with others nor with a file.
+pub(crate) fn own_memory(pid: u32) -> anyhow::Result<f64> {
+    megabytes(pid, "RssAnon:")
 }
 
 /// Megabytes of memory that a process had at most, since it was started.

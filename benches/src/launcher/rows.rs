@@ -8,7 +8,9 @@ use nodeyard_store::Tree as _;
 use super::Sizes;
 use super::bare::Bare;
 use super::configuration::{cloud, machines};
-use super::contestant::{Arena, Bout, START_PATIENCE, Who, memory, processor_time};
+use super::contestant::{
+    Arena, Bout, Meter, START_PATIENCE, Who, memory, own_memory, processor_time,
+};
 use super::load::{self, Outcome};
 use crate::report::{self, Figure, brief, percentile, rate, ratio, times};
 
@@ -345,9 +347,10 @@ async fn queue(arena: &Arena, sizes: &Sizes, pool: Pool) -> anyhow::Result<Vec<F
     Ok(figures)
 }
 
+/// Long enough for several of the rounds that come every half minute and every minute.
 async fn idle(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
     const NODES: usize = 1_000;
-    let watched = sizes.time(30);
+    let watched = sizes.time(180);
     let mut figures = Vec::new();
     let mut python = None;
     for who in sizes.contestants() {
@@ -355,18 +358,15 @@ async fn idle(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
         let pid = bout.launcher.pid();
         // What the start has left to do is not counted.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let before = processor_time(pid)?;
-        tokio::time::sleep(watched).await;
-        let share = (processor_time(pid)? - before) / watched.as_secs_f64();
-        let megabytes = memory(pid)?;
+        let share = Meter::new(pid).measure(watched).await? / watched.as_secs_f64();
+        let (megabytes, own) = (memory(pid)?, own_memory(pid)?);
         bout.end().await;
         let title = format!("idle with {NODES} ready nodes: {}", who.name());
-        let value = format!("{:.2} % of a core", share * 100.0);
-        let mut figure = Figure::new(title, value).against(format!("{megabytes:.0} MB"));
+        let value = format!("{:.3} % of a core", share * 100.0);
+        let mut figure = Figure::new(title, value)
+            .against(format!("{megabytes:.0} MB, of which {own:.0} are its own"));
         if let Some((python_share, python_megabytes)) = python {
-            // A clock tick is the least that can be seen.
-            let least = 0.01 / watched.as_secs_f64();
-            let less: f64 = python_share / f64::max(share, least);
+            let less: f64 = python_share / share;
             let smaller: f64 = python_megabytes / megabytes;
             figure = figure.aim(
                 format!("1/20 and 1/8 of Python's: 1/{less:.0}, 1/{smaller:.1}"),
