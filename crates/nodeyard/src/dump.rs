@@ -1,8 +1,8 @@
 //! `store export` and `store import`: a state as a file of JSON lines, the same for every backend.
 //!
-//! The first line is a [`Header`], every other one a [`Line`], parents before their children. A line
-//! holds what makes a record the same record elsewhere: path, data, and how many children it has ever
-//! had, because the next sequence number below it is made from that.
+//! The first line is a [`Header`], the last one the [`End`], without which an export is cut short, and every other one
+//! a [`Line`], parents before their children. A line holds what makes a record the same record elsewhere: path, data,
+//! and how many children it has ever had, because the next sequence number below it is made from that.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
@@ -14,9 +14,13 @@ use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use nodeyard_store::{CreateMode, Op, Stat, Tree, TreePath, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::export_file::ExportFile;
 use crate::output::count;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// As [`FORMAT`], but without an [`End`].
+const ENDLESS: u32 = 1;
 
 /// Operations of one multi while a counter is advanced, well below what a server takes at once.
 const BATCH: usize = 1000;
@@ -45,6 +49,13 @@ struct Line {
     /// Children ever created below this record.
     #[serde(default)]
     creates: u32,
+}
+
+/// How many records there are.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    records: usize,
 }
 
 impl Line {
@@ -96,17 +107,11 @@ fn creates(stat: &Stat) -> u32 {
 }
 
 pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> anyhow::Result<()> {
-    let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(if file == Path::new("-") {
-        Box::new(io::stdout().lock())
-    } else {
-        Box::new(create_private(file)?)
-    });
-    write_line(
-        &mut out,
-        &Header {
-            nodeyard_export: FORMAT,
-        },
-    )?;
+    let mut out = BufWriter::new(ExportFile::open(file)?);
+    let header = Header {
+        nodeyard_export: FORMAT,
+    };
+    write_line(&mut out, &header)?;
     let (mut records, mut ephemeral) = (0, 0);
     let top = tree.get(root).await?;
     let mut todo = vec![(root.clone(), top)];
@@ -131,25 +136,14 @@ pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
             }
         }
     }
-    out.flush()
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    write_line(&mut out, &End { records })?;
+    let out = out.into_inner().map_err(io::Error::from)?;
+    out.finish()?;
     eprintln!(
         "exported {}; left out {ephemeral} ephemeral",
         count(records, "record")
     );
     Ok(())
-}
-
-/// Records hold credentials of machines: nobody else may read the file.
-pub(crate) fn create_private(file: &Path) -> anyhow::Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)
-        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn write_line(out: &mut impl Write, line: &impl Serialize) -> anyhow::Result<()> {
@@ -201,16 +195,37 @@ fn read(file: &Path) -> anyhow::Result<Vec<(TreePath, Bytes, u32)>> {
     let header: Header = serde_json::from_str(&first?).context(
         "line 1 is not the header of an export; was it written by `nodeyard store export`?",
     )?;
+    let format = header.nodeyard_export;
     ensure!(
-        header.nodeyard_export == FORMAT,
-        "the export has format {}, this program reads {FORMAT}",
-        header.nodeyard_export
+        (ENDLESS..=FORMAT).contains(&format),
+        "the export has format {format}, this program reads {ENDLESS} and {FORMAT}"
     );
-    lines
-        .map(|(number, line)| {
-            parse(&line?).with_context(|| format!("line {} is no record", number + 1))
-        })
-        .collect()
+    let mut records = Vec::new();
+    let mut end = None;
+    for (number, line) in lines {
+        let line = line?;
+        let number = number + 1;
+        ensure!(end.is_none(), "line {number} is after the end");
+        match serde_json::from_str(&line) {
+            Ok(found) if format == FORMAT => end = Some(found),
+            _ => records.push(parse(&line).with_context(|| format!("line {number} is no record"))?),
+        }
+    }
+    match end {
+        Some(End { records: all }) => ensure!(
+            all == records.len(),
+            "{} were exported, and {} are there",
+            count(all, "record"),
+            records.len()
+        ),
+        None if format == FORMAT => bail!(
+            "it is cut short: the last line, which says how many records there are, is missing; export again"
+        ),
+        None => eprintln!(
+            "this export is of a kind that does not say how many records there are; if it was cut short, that cannot be seen"
+        ),
+    }
+    Ok(records)
 }
 
 fn parse(line: &str) -> anyhow::Result<(TreePath, Bytes, u32)> {

@@ -9,6 +9,7 @@ mod context;
 mod documented;
 mod dump;
 mod exit;
+mod export_file;
 mod host;
 mod logging;
 mod output;

@@ -57,17 +57,51 @@ impl Target {
     }
 }
 
-/// Tells the client of a changed `zookeeper-servers`. The session stays, so all servers must belong to one ensemble.
-pub(crate) async fn follow_servers(client: Arc<ZooKeeper>, mut config: Handle) {
+/// A client for a program that goes on without a server, but not with certificates that nobody can use.
+pub(crate) fn connect(options: Options) -> anyhow::Result<Arc<ZooKeeper>> {
+    if let Some(tls) = &options.tls {
+        tls.load().context("`zookeeper-tls` cannot be used")?;
+    }
+    Ok(ZooKeeper::connect(options))
+}
+
+/// Tells the client of a changed `zookeeper-servers`. The session stays, so all servers must belong to one ensemble, and
+/// nothing else about them can change.
+pub(crate) async fn follow_servers(client: Arc<ZooKeeper>, used: Options, mut config: Handle) {
+    let mut told = Vec::new();
     while let Some(config) = config.changed().await {
         match Target::of(Some(&config)) {
-            Ok(Target::ZooKeeper(options)) => client.set_hosts(options.hosts),
+            Ok(Target::ZooKeeper(options)) => {
+                let changed = fixed_changes(&used, &options);
+                if !changed.is_empty() && changed != told {
+                    warn!(
+                        "changed, but used only after a restart: {}",
+                        changed.join(", ")
+                    );
+                }
+                told = changed;
+                client.set_hosts(options.hosts);
+            }
             Ok(Target::Embedded(_)) => {
                 warn!("`zookeeper-servers` is gone; another store is used after a restart");
             }
             Err(error) => warn!("the ZooKeeper servers stay as they were: {error:#}"),
         }
     }
+}
+
+/// The keys whose values a connection keeps.
+fn fixed_changes(used: &Options, new: &Options) -> Vec<&'static str> {
+    let keys = [
+        ("`chroot` of `zookeeper-servers`", used.chroot != new.chroot),
+        ("`zookeeper-tls`", used.tls != new.tls),
+        (
+            "`zookeeper-timeout`",
+            used.session_timeout != new.session_timeout,
+        ),
+    ];
+    let changed = keys.into_iter().filter(|(_, changed)| *changed);
+    changed.map(|(key, _)| key).collect()
 }
 
 /// Where this installation keeps what belongs to this host.
@@ -140,7 +174,7 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
     match target {
         Target::ZooKeeper(options) => {
             let servers: Vec<String> = options.hosts.iter().map(Host::to_string).collect();
-            let client = ZooKeeper::connect(options);
+            let client = connect(options)?;
             client.connected(patience).await.with_context(|| {
                 format!(
                     "no ZooKeeper server answered within {} s: {}",

@@ -61,6 +61,9 @@ pub(crate) async fn run(
     let mut options = worker::Options::new(&*host, endpoints.clone());
     options.build_workers = hands.builds;
     options.upload_workers = hands.uploads;
+    if let Some(limit) = knobs::seconds("NODEPOOL_TEST_FOLLOW_LIMIT") {
+        options.follow_limit = limit;
+    }
     let recorder = Arc::new(Recorder::new(metrics.clone()));
     let parts = worker::Parts {
         config: config.clone(),

@@ -60,7 +60,7 @@ pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
 }
 
 fn show(context: &Context) -> anyhow::Result<Outcome> {
-    let loaded = nodeyard_config::load(&context.required_source(), Mode::Daemon);
+    let loaded = nodeyard_config::load(&context.required_source(), Mode::Show);
     print_diagnostics(&loaded);
     let Some(config) = loaded.config else {
         return Ok(Outcome::Failure);

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use nodeyard_config::{Config, Reloader, Source, Stamp};
 use nodeyard_store::Tree;
-use nodeyard_store::zookeeper::ZooKeeper;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -94,15 +93,17 @@ async fn serve(
     detached: Option<Detached>,
 ) -> anyhow::Result<()> {
     let stop = signals::stop()?;
-    let client = match Target::of(Some(&config))? {
-        Target::ZooKeeper(options) => Some(ZooKeeper::connect(options)),
-        Target::Embedded(_) => None,
+    let (client, options) = match Target::of(Some(&config))? {
+        Target::ZooKeeper(options) => {
+            (Some(store_access::connect(options.clone())?), Some(options))
+        }
+        Target::Embedded(_) => (None, None),
     };
     let tree = client.clone().map(|client| client as Arc<dyn Tree>);
     let (reloader, handle) = Reloader::new(source, config, stamp);
     let reloading = tokio::spawn(reloader.run());
-    let following = client.clone().map(|client| {
-        let following = store_access::follow_servers(client, handle.clone());
+    let following = client.clone().zip(options).map(|(client, options)| {
+        let following = store_access::follow_servers(client, options, handle.clone());
         tokio::spawn(following)
     });
     let begun = CancellationToken::new();

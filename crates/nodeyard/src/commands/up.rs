@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use nodeyard_config::{Handle, Reloader};
 use nodeyard_http_api::LocalToken;
-use nodeyard_store::zookeeper::ZooKeeper;
-use nodeyard_store::{Tree, socket};
+use nodeyard_store::Tree;
+use nodeyard_store::socket::{self, Socket};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -53,10 +53,11 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
     let result = match target {
         Target::Embedded(directory) => Box::pin(embedded(&directory, config, &stop)).await,
         Target::ZooKeeper(options) => {
-            let client = ZooKeeper::connect(options);
+            let client = store_access::connect(options.clone())?;
             let tree = Arc::clone(&client) as _;
             let following = config.clone().map(|config| {
-                tokio::spawn(store_access::follow_servers(Arc::clone(&client), config))
+                let client = Arc::clone(&client);
+                tokio::spawn(store_access::follow_servers(client, options, config))
             });
             let token = local_token(config.as_ref());
             let result = Box::pin(services(tree, config, token, &stop)).await;
@@ -95,6 +96,8 @@ async fn embedded(
     let engine = store_access::own(directory, PATIENCE).await?;
     let token = LocalToken::ensure(directory)?;
     let path = directory.join(socket::FILE_NAME);
+    // Before anything works: a store that commands cannot reach is not ready.
+    let socket = Socket::bind(&path).await?;
     info!(socket = %path.display(), "store ready");
     let session = engine.session();
     let services = async {
@@ -103,11 +106,10 @@ async fn embedded(
         stop.cancel();
         result
     };
-    let serving = socket::serve(Arc::clone(&engine), &path, stop.cancelled());
-    let (served, result) = tokio::join!(serving, services);
+    let serving = socket.serve(Arc::clone(&engine), stop.cancelled());
+    let ((), result) = tokio::join!(serving, services);
     session.close().await;
     engine.close().await;
-    served?;
     result
 }
 

@@ -50,10 +50,13 @@ fn programs_get_the_findings_as_json() {
 
 #[test]
 fn what_is_shown_has_defaults_and_no_secrets() {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
+    bed.set("NODEPOOL_WORD", "abracadabra");
     bed.write(
         "good.yaml",
-        format!("{GOOD}\ndiskimages: [{{name: i, env-vars: {{PASSWORD: open}}}}]\n"),
+        format!(
+            "{GOOD}\ndiskimages: [{{name: i, env-vars: {{PASSWORD: open}}, metadata: {{word: \"%(NODEPOOL_WORD)\"}}}}]\n"
+        ),
     );
     bed.write(
         "secure.yaml",
@@ -70,6 +73,7 @@ fn what_is_shown_has_defaults_and_no_secrets() {
         "{}",
         ran.out
     );
+    assert_eq!(shown["images"]["i"]["metadata"]["word"], "(hidden)");
 }
 
 #[test]

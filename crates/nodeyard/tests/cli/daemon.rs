@@ -140,6 +140,29 @@ fn what_is_wrong_reaches_the_terminal_and_leaves_nothing_behind() {
     start(&[]).failed("zookeeper-servers");
 }
 
+/// Whoever goes on without a server would try it again for ever.
+#[test]
+fn certificates_that_cannot_be_used_stop_everything_at_once() {
+    let bed = Bed::new();
+    bed.write(
+        "nodepool.yaml",
+        "zookeeper-servers: [{host: 127.0.0.1, port: 1}]\n\
+         zookeeper-tls: {ca: /no/such/ca.pem, cert: /no/such/cert.pem, key: /no/such/key.pem}\n\
+         images-dir: images\n",
+    );
+    let file = ["-c", "nodepool.yaml"];
+    for program in ["nodepool-launcher", "nodepool-builder"] {
+        let mut command = bed.called(program);
+        let ran = Ran::from(command.args(file).arg("-f").output().unwrap());
+        ran.failed("/no/such/ca.pem");
+    }
+    for command in [&["up"] as &[_], &["store", "ls"]] {
+        let ran = bed.run(file.iter().chain(command));
+        ran.failed("`zookeeper-tls` cannot be used")
+            .failed("/no/such/ca.pem");
+    }
+}
+
 #[test]
 fn the_ids_are_fields_of_json_lines() {
     let fleet = Fleet::new();

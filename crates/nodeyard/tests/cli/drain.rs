@@ -59,6 +59,37 @@ fn a_drain_tells_what_is_left_until_nothing_is() {
 }
 
 #[test]
+fn a_drain_does_not_wait_for_a_request_that_waits_for_room() {
+    let bed = Bed::new();
+    let small = QUICK_CLOUD.replace("{name: main,", "{name: main, max-servers: 1,");
+    bed.write(
+        "nodepool.yaml",
+        small.replace("PORT", &bed.free_port().to_string()),
+    );
+    let daemon = bed.up(&["-c", "nodepool.yaml"]);
+    daemon.wait_for_log("provider runs");
+    let is = |id: &str, state: &str| {
+        wait_until(&format!("{id} is {state}"), || {
+            let requests = bed.rows(&["request-list"]);
+            let request = requests.iter().find(|request| request["id"] == id);
+            request.is_some_and(|request| request["state"] == state)
+        });
+    };
+    bed.submit(0, "small");
+    is("200-0000000000", "fulfilled");
+    bed.submit(1, "small");
+    is("200-0000000001", "pending");
+
+    assert_eq!(run(&bed, &["drain", "provider", "cloud"]).code, 3);
+    is("200-0000000001", "requested");
+    let id = nodes(&bed)[0]["id"].as_str().unwrap().to_owned();
+    bed.nodepool(&["delete", &id]).succeeded();
+    run(&bed, &["drain", "provider", "cloud", "--wait"]).succeeded();
+    run(&bed, &["undrain", "provider", "cloud"]).succeeded();
+    is("200-0000000001", "fulfilled");
+}
+
+#[test]
 fn a_drain_of_what_nobody_has_is_kept_and_remarked() {
     let bed = Bed::new();
     let _daemon = bed.up(&[]);

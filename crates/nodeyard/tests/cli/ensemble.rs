@@ -32,8 +32,10 @@ fn goes_on_with_other_servers(program: &str, args: &[&str]) {
         is_fulfilled(&bed, "200-0000000000")
     });
 
-    bed.write("nodepool.yaml", format!("{directly}{text}"));
+    let changed = directly.replace("zookeeper-timeout: 60", "zookeeper-timeout: 61");
+    bed.write("nodepool.yaml", format!("{changed}{text}"));
     daemon.wait_for_log("configuration reloaded");
+    daemon.wait_for_log("used only after a restart: `zookeeper-timeout`");
     proxy.refuse(true);
     bed.submit_to(&store, 1, "small");
     wait_until("the second request is served", || {

@@ -1,13 +1,24 @@
 //! Images: from a program to an upload, and what is said about them.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Stdio;
 
+use nodeyard_testbeds::executable;
 use serde_json::Value;
 
-use crate::bed::{Bed, wait_until};
+use crate::bed::{Bed, read_until, wait_until};
+
+const SOMEWHERE: &str = "{name: somewhere, driver: fake, diskimages: [{name: tiny}], pools: []}";
 
 /// `nodeyard up` with an image that a small program makes.
 fn bed() -> Bed {
+    bed_with("tiny", SOMEWHERE)
+}
+
+/// The same, with these providers.
+fn bed_with(image: &str, providers: &str) -> Bed {
     let mut bed = Bed::new();
     let program = bed.image_program();
     bed.write(
@@ -19,9 +30,9 @@ fn bed() -> Bed {
              images-dir-reserve: 0\n\
              image-size-estimate: 1M\n\
              webapp: {{port: {}, listen_address: 127.0.0.1}}\n\
-             diskimages: [{{name: tiny, builder: command, command: {}, formats: [qcow2]}}]\n\
+             diskimages: [{{name: {image}, builder: command, command: {}, formats: [qcow2]}}]\n\
              labels: []\n\
-             providers: [{{name: somewhere, driver: fake, diskimages: [{{name: tiny}}], pools: []}}]\n",
+             providers: [{providers}]\n",
             bed.free_port(),
             program.display()
         ),
@@ -81,24 +92,35 @@ fn that_cannot_be_built_says_why() {
     image(&bed, &["build", "tyni"]).failed("there is no image tyni");
 }
 
-/// The one build that is not among these.
-fn new_build(bed: &Bed, known: &[&str]) -> String {
+fn ids(bed: &Bed) -> Vec<String> {
+    let builds = image(bed, &["builds", "--format", "json"]);
+    let builds = builds.succeeded().json();
+    let rows = builds.as_array().unwrap().iter();
+    rows.map(|row| row["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The one that is made without being asked for.
+fn first_build(bed: &Bed) -> String {
+    wait_until("the image is uploaded", || {
+        let uploads = image(bed, &["uploads", "--format", "json"]);
+        uploads.succeeded().json()[0]["state"] == "ready"
+    });
+    ids(bed).remove(0)
+}
+
+fn second_build(bed: &Bed, first: &str) -> String {
     image(bed, &["build", "tiny", "--wait"]).succeeded();
-    let builds = image(bed, &["builds", "--format", "json"])
-        .succeeded()
-        .json();
-    let ids = builds.as_array().unwrap().iter();
-    let mut ids = ids.map(|row| row["id"].as_str().unwrap());
-    ids.find(|id| !known.contains(id)).unwrap().to_owned()
+    ids(bed).into_iter().find(|id| id != first).unwrap()
 }
 
 #[test]
 fn is_pinned_rolled_back_and_let_go_by_command() {
     let bed = bed();
     let _daemon = up(&bed);
-    let first = new_build(&bed, &[]);
+    let first = first_build(&bed);
     image(&bed, &["rollback", "tiny"]).failed("no earlier build");
-    let second = new_build(&bed, &[&first]);
+    let second = second_build(&bed, &first);
     let id = |build: &str| build.rsplit('-').next().unwrap().to_owned();
     let why = || image(&bed, &["why", "tiny"]).succeeded().out;
     let taken_back = format!("build {} was taken back", id(&second));
@@ -132,4 +154,135 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
 
     let nothing = format!("tiny-{}", "0".repeat(32));
     image(&bed, &["pin", &nothing]).failed("is no build that is ready");
+}
+
+#[test]
+fn with_a_blank_in_its_name_is_built_and_uploaded() {
+    let provider = "{name: some where, driver: fake, diskimages: [{name: win 2022}], pools: []}";
+    let bed = bed_with("win 2022", provider);
+    let _daemon = up(&bed);
+    let waited = image(&bed, &["build", "win 2022", "--wait"]).succeeded();
+    assert!(waited.err.contains("is ready"), "{}", waited.err);
+}
+
+#[test]
+fn is_not_waited_for_where_its_uploads_are_paused() {
+    let elsewhere =
+        "{name: elsewhere, driver: fake, diskimages: [{name: tiny, pause: true}], pools: []}";
+    let bed = bed_with("tiny", &format!("{SOMEWHERE}, {elsewhere}"));
+    let _daemon = up(&bed);
+    let waited = image(&bed, &["build", "tiny", "--wait"]).succeeded();
+    let said = "is ready; uploads to elsewhere are paused\n";
+    assert!(waited.err.ends_with(said), "{}", waited.err);
+    let uploads = image(&bed, &["uploads", "--format", "json"]).succeeded();
+    let uploads = uploads.json();
+    let providers = uploads.as_array().unwrap().iter();
+    let mut providers = providers.map(|row| row["provider"].as_str().unwrap());
+    assert!(providers.all(|provider| provider == "somewhere"));
+}
+
+/// Where the daemon's own job server is.
+fn job_server(bed: &Bed) -> String {
+    let told = fs::read_to_string(bed.path("images/job-server.txt")).unwrap();
+    told.trim().to_owned()
+}
+
+/// Whether a worker follows a log for somebody now.
+fn is_followed(bed: &Bed) -> bool {
+    let mut server = TcpStream::connect(job_server(bed)).unwrap();
+    server.write_all(b"status\n").unwrap();
+    let mut said = String::new();
+    while !said.ends_with("\n.\n") {
+        let mut part = [0; 4096];
+        let length = server.read(&mut part).unwrap();
+        said.push_str(std::str::from_utf8(&part[..length]).unwrap());
+    }
+    let mut functions = said
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>());
+    functions.any(|columns| columns[0].starts_with("image-info:") && columns[2] != "0")
+}
+
+#[test]
+fn has_a_log_that_is_followed_while_it_is_built() {
+    let mut bed = bed();
+    bed.set("NODEPOOL_TEST_FOLLOW_LIMIT", "0.5");
+    // The second line is not complete before there is a file.
+    executable(
+        &bed.path("make-image"),
+        "#!/bin/sh\n\
+         echo one; printf 'two '\n\
+         while [ ! -e \"$HOME/go-on\" ]; do sleep 0.05; done\n\
+         echo three\n\
+         echo x > \"$NODEYARD_OUTPUT.qcow2\"\n",
+    )
+    .unwrap();
+    let _daemon = up(&bed);
+    wait_until("the build has begun", || {
+        let mut logs = fs::read_dir(bed.path("logs"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        logs.any(|log| fs::read_to_string(log.path()).is_ok_and(|text| text == "one\ntwo "))
+    });
+    let follow = || {
+        let mut follow = bed.command();
+        follow.args(["-c", "nodepool.yaml", "image", "logs", "-f", "tiny"]);
+        let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(read_until(&mut follow, "one"), "one\n");
+        follow
+    };
+    // Those who are interrupted are in nobody's way.
+    for _ in 0..5 {
+        let mut interrupted = follow();
+        interrupted.kill().unwrap();
+        interrupted.wait().unwrap();
+    }
+    wait_until("nobody follows", || !is_followed(&bed));
+    let mut follows = follow();
+    // It asks again when the worker has ended the first answer.
+    wait_until("the worker has ended an answer", || !is_followed(&bed));
+    wait_until("the worker is asked again", || is_followed(&bed));
+    bed.write("go-on", "");
+    let mut rest = String::new();
+    let out = follows.stdout.as_mut().unwrap();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "two three\nExit code: 0\n");
+    assert!(follows.wait().unwrap().success());
+}
+
+#[test]
+fn has_its_log_from_the_server_where_its_worker_is() {
+    let bed = bed();
+    let _daemon = up(&bed);
+    image(&bed, &["build", "tiny", "--wait"]).succeeded();
+    // The worker does not know the first of these servers.
+    let listen = bed.free_port();
+    let deserted = format!("gearman-listen: {{port: {listen}}}\n");
+    let other = format!(
+        "state-dir: other\nimages-dir: other-images\n{deserted}\
+         webapp: {{port: {}, listen_address: 127.0.0.1}}\nbuilder-webapp: {{port: {}}}\n",
+        bed.free_port(),
+        bed.free_port()
+    );
+    bed.write("other.yaml", other);
+    let other = bed.start("other-log", ["-c", "other.yaml", "up"]);
+    other.wait_for_log("job server ready");
+    let server = job_server(&bed);
+    let (host, port) = server.rsplit_once(':').unwrap();
+    let servers = format!(
+        "gearman-servers: [{{host: 127.0.0.1, port: {listen}}}, {{host: {host}, port: {port}}}]\n"
+    );
+    let config = fs::read_to_string(bed.path("nodepool.yaml")).unwrap();
+    // Where the command itself finds no logs.
+    let config = config.replace("build-log-dir: logs", "build-log-dir: elsewhere");
+    bed.write("both.yaml", config + &servers);
+    let logs = bed
+        .run(["-c", "both.yaml", "image", "logs", "tiny"])
+        .succeeded();
+    assert!(
+        logs.out.starts_with("one line of the log\n"),
+        "{}",
+        logs.out
+    );
 }

@@ -216,6 +216,6 @@ fn a_request_becomes_a_pod_that_people_and_git_reach_into() {
     command.args(["-c", "nodepool.yaml", "delete", &id]);
     Ran::from(command.output().unwrap()).succeeded();
     wait_until("its record is gone", || nodes(&bed).is_empty());
-    assert!(cluster.kubectl(&["get", "namespace", &namespace]).is_err());
+    assert!(!cluster.has_namespace(&namespace).unwrap());
     drop(daemon);
 }

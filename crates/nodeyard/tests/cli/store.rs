@@ -1,6 +1,7 @@
 //! Looking into a store, and moving it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use nodeyard_testbeds::ZooKeeperServer;
@@ -24,13 +25,16 @@ fn filled() -> Bed {
     bed
 }
 
-/// Everything in an export but the order of a record's keys, which is fixed anyway.
+/// The records of an export, without its header and its end.
 fn records(export: &str) -> Vec<Value> {
-    export
+    let lines = export
         .lines()
-        .skip(1)
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line.get("path").is_some()).collect()
+}
+
+fn mode(bed: &Bed, name: &str) -> u32 {
+    fs::metadata(bed.path(name)).unwrap().permissions().mode() & 0o777
 }
 
 #[test]
@@ -106,10 +110,7 @@ fn changes_are_seen_as_they_happen() {
 fn a_state_moves_to_zookeeper_and_back_with_its_counters() {
     let bed = filled();
     bed.store(&["export", "first.jsonl"]).succeeded();
-    let mode = std::os::unix::fs::PermissionsExt::mode(
-        &fs::metadata(bed.path("first.jsonl")).unwrap().permissions(),
-    );
-    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(mode(&bed, "first.jsonl"), 0o600);
 
     let server = ZooKeeperServer::start().unwrap();
     let certificates = server.certificates();
@@ -157,6 +158,38 @@ fn a_state_moves_to_zookeeper_and_back_with_its_counters() {
 }
 
 #[test]
+fn an_export_replaces_another_as_a_whole_and_is_for_its_owner_alone() {
+    let bed = filled();
+    let before = bed.write("out.jsonl", "what was there before");
+    fs::set_permissions(&before, fs::Permissions::from_mode(0o644)).unwrap();
+    bed.store(&["export", "--path", "/not/there", "out.jsonl"])
+        .failed("no such record");
+    assert_eq!(
+        fs::read_to_string(&before).unwrap(),
+        "what was there before"
+    );
+    std::os::unix::fs::symlink("out.jsonl", bed.path("link.jsonl")).unwrap();
+    let to_stdout = bed.store(&["export", "-"]).succeeded().out;
+    bed.store(&["export", "link.jsonl"]).succeeded();
+    assert_eq!(mode(&bed, "out.jsonl"), 0o600);
+    assert_eq!(fs::read_to_string(&before).unwrap(), to_stdout);
+    // No draft is left.
+    let names = fs::read_dir(bed.path("")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let drafts: Vec<String> = names.filter(|name| name.starts_with(".tmp")).collect();
+    assert!(drafts.is_empty(), "{drafts:?}");
+
+    let lines: Vec<&str> = to_stdout.lines().collect();
+    bed.write("cut.jsonl", lines[..lines.len() - 1].join("\n") + "\n");
+    let target = Bed::new();
+    let _daemon = target.up(&[]);
+    target
+        .store(&["import", bed.path("cut.jsonl").to_str().unwrap()])
+        .failed("it is cut short");
+    target.store(&["get", "/nodepool"]).failed("no such record");
+}
+
+#[test]
 fn an_import_changes_nothing_unless_it_can_do_everything() {
     let bed = filled();
     let _daemon = bed.up(&[]);
@@ -194,7 +227,22 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
     for (name, text, reason) in [
         ("empty", "", "the file is empty"),
         ("foreign", "{\"a\": 1}\n", "line 1 is not the header"),
-        ("newer", "{\"nodeyard-export\": 2}\n", "has format 2"),
+        ("newer", "{\"nodeyard-export\": 3}\n", "has format 3"),
+        (
+            "cut",
+            "{\"nodeyard-export\": 2}\n{\"path\": \"/x\"}\n",
+            "it is cut short",
+        ),
+        (
+            "short",
+            "{\"nodeyard-export\": 2}\n{\"path\": \"/x\"}\n{\"records\": 2}\n",
+            "2 records were exported, and 1 are there",
+        ),
+        (
+            "long",
+            "{\"nodeyard-export\": 2}\n{\"records\": 0}\n{\"path\": \"/x\"}\n",
+            "line 3 is after the end",
+        ),
         (
             "broken",
             "{\"nodeyard-export\": 1}\n{\"path\": \"/x\"}\n{\"path\"\n",

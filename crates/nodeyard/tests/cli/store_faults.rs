@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nodeyard_testbeds::skipped;
+use nodeyard_testbeds::SmallDisk;
 use serde_json::json;
 
 use crate::bed::{Bed, QUICK_CLOUD, wait_until};
@@ -28,59 +27,17 @@ fn export(bed: &Bed, prefix: &str, size: usize) -> String {
     name
 }
 
-/// A small file system of its own, as long as this is there.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    /// None where mounting is not possible, which is said loudly.
-    fn mount(at: &Path) -> Option<Self> {
-        fs::create_dir_all(at).unwrap();
-        let mounted = run(
-            "mount",
-            &[
-                "-t",
-                "tmpfs",
-                "-o",
-                "size=64m",
-                "small",
-                at.to_str().unwrap(),
-            ],
-        );
-        if !mounted {
-            skipped("a small disk cannot be mounted", "run it as root");
-            return None;
-        }
-        Some(Self(at.to_owned()))
-    }
-
-    fn remount(&self, how: &str) {
-        let option = format!("remount,{how}");
-        assert!(run("mount", &["-o", &option, self.0.to_str().unwrap()]));
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        run("umount", &["--lazy", self.0.to_str().unwrap()]);
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) -> bool {
-    let output = Command::new(program).args(arguments).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
 #[test]
 fn on_a_full_disk_reading_goes_on_and_writing_says_why_until_there_is_room() {
     let bed = Bed::new();
-    let Some(disk) = SmallDisk::mount(&bed.path("state")) else {
+    let Some(_disk) = SmallDisk::mount(&bed.path("state"), 64) else {
         return;
     };
     let daemon = bed.up(&[]);
     let small = export(&bed, "small", 10);
     bed.store(&["import", &small]).succeeded();
     let before = bed.store(&["ls"]).succeeded().out;
-    let filler = disk.0.join("filler");
+    let filler = bed.path("state/filler");
     // As much as fits.
     let _full = fs::write(&filler, vec![1; 80 << 20]);
     let large = export(&bed, "large", 50_000);
@@ -103,7 +60,7 @@ fn on_a_full_disk_reading_goes_on_and_writing_says_why_until_there_is_room() {
 #[test]
 fn a_read_only_disk_is_refused_and_nothing_is_lost() {
     let bed = Bed::new();
-    let Some(disk) = SmallDisk::mount(&bed.path("state")) else {
+    let Some(disk) = SmallDisk::mount(&bed.path("state"), 64) else {
         return;
     };
     let mut daemon = bed.up(&[]);
@@ -111,10 +68,10 @@ fn a_read_only_disk_is_refused_and_nothing_is_lost() {
     bed.store(&["import", &name]).succeeded();
     let before = bed.store(&["ls"]).succeeded().out;
     assert_eq!(daemon.terminate(), 0);
-    disk.remount("ro");
+    assert!(disk.remount("ro"));
     let refused = bed.run(["up", "--state-dir", "state"]);
     refused.failed("read-only");
-    disk.remount("rw");
+    assert!(disk.remount("rw"));
     let _daemon = bed.up(&[]);
     assert_eq!(bed.store(&["ls"]).succeeded().out, before);
 }
@@ -192,6 +149,12 @@ fn a_damaged_file_is_read_completely_or_refused_as_it_is() {
         }
     }
     assert!(refused > 20, "only {refused} of 60 were refused");
+    // So it is by a daemon.
+    let half = &bytes[..bytes.len() / 2];
+    fs::write(file, half).unwrap();
+    bed.run(["up", "--state-dir", "state"])
+        .failed("move it away");
+    assert!(fs::read(file).unwrap() == half);
     fs::write(file, bytes).unwrap();
     assert!(dump(&bed).succeeded().out == right);
 }

@@ -161,7 +161,7 @@ fn a_job_in_a_pod(zuul: &Zuul, cluster: &Cluster) {
     assert_eq!(report["place"], "/zuul/git", "what the side-car shares");
     assert_eq!(report["beside"].as_str().unwrap().len(), 40);
     wait_until("its namespace is gone", || {
-        cluster.kubectl(&["get", "namespace", &namespace]).is_err()
+        !cluster.has_namespace(&namespace).unwrap()
     });
 }
 

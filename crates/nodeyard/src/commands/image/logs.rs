@@ -5,13 +5,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use nodeyard_builder::jobs::{Function, InfoJob, to_payload};
+use bytes::Bytes;
+use nodeyard_builder::jobs::{Failure, Function, ImageInfo, InfoJob, from_payload, to_payload};
 use nodeyard_builder::steward::Functions;
 use nodeyard_config::Config;
+use nodeyard_gearman::Endpoint;
 use nodeyard_gearman::client::{Client, ClientOptions, JobEvent, JobRequest};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildKey, ImageName};
 use nodeyard_store::registry::Registry;
+use tokio::time::{sleep, timeout};
 
 use crate::commands::builder::job_server;
 use crate::commands::nodepool::images::build_key;
@@ -19,6 +22,12 @@ use crate::context::Context;
 
 /// For each job server to say who answers what.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a worker may say nothing. One that waits for a log to go on does so for half a minute.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// Before a worker is asked how the log goes on: it may be too busy with others to wait for that.
+const PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn print(
     registry: &Registry,
@@ -62,33 +71,76 @@ async fn find(registry: &Registry, text: &str) -> anyhow::Result<BuildKey> {
 }
 
 /// False if nobody answers for the build.
+///
+/// A worker tells a log that goes on for a while, and where; then it is asked again.
 async fn from_worker(config: &Config, key: &BuildKey, follow: bool) -> anyhow::Result<bool> {
     let endpoints = job_server::known(config)?;
     let function = Function::Info(ImageId::from(key.build));
-    let functions = Functions::ask(&endpoints, PATIENCE).await;
-    if !functions.answers(&function) {
-        return Ok(false);
+    let mut from = None;
+    loop {
+        let functions = Functions::ask(&endpoints, PATIENCE).await;
+        let server = functions.server_of(&function);
+        let Some(endpoint) = server.and_then(|server| endpoints.get(server)) else {
+            if from.is_some() {
+                bail!("the log went on, but no worker answers for the build any more");
+            }
+            return Ok(false);
+        };
+        let asked = InfoJob {
+            log_from: Some(from.unwrap_or(0)),
+            follow,
+        };
+        from = tell(endpoint, &function, &asked).await?;
+        if from.is_none() {
+            return Ok(true);
+        }
+        sleep(PAUSE).await;
     }
-    let asked = InfoJob {
-        log_from: Some(0),
-        follow,
-    };
-    let client = Client::new(ClientOptions::new(endpoints));
-    let request = JobRequest::new(function.to_string(), to_payload(&asked));
+}
+
+/// Prints what a worker tells, and returns where the log goes on, if it does.
+async fn tell(
+    endpoint: &Endpoint,
+    function: &Function,
+    asked: &InfoJob,
+) -> anyhow::Result<Option<u64>> {
+    let client = Client::new(ClientOptions::new(vec![endpoint.clone()]));
+    let request = JobRequest::new(function.to_string(), to_payload(asked));
     let mut job = client.submit(&request).await?;
     let mut out = io::stdout();
-    while let Some(event) = job.next().await {
-        match event {
+    // The last data of a job that fails says why. What looks like that is no part of the log unless something follows.
+    let mut held = Bytes::new();
+    loop {
+        let event = timeout(SILENCE, job.next()).await;
+        let event = event.with_context(|| {
+            format!("the worker does not answer, by way of the job server {endpoint}")
+        })?;
+        match event.unwrap_or(JobEvent::Lost) {
             JobEvent::Data(data) => {
-                out.write_all(&data)?;
+                out.write_all(&std::mem::take(&mut held))?;
+                match Failure::from_data(&data) {
+                    Some(_) => held = data,
+                    None => out.write_all(&data)?,
+                }
                 out.flush()?;
             }
-            JobEvent::Complete(_) => return Ok(true),
-            other if other.is_end() => bail!("the worker has not told the whole log: {other:?}"),
-            _ => {}
+            JobEvent::Complete(data) => {
+                out.write_all(&held)?;
+                let info: ImageInfo = from_payload(function, &data)?;
+                return Ok(info.log_next);
+            }
+            JobEvent::Fail => match Failure::from_data(&held) {
+                Some(failure) => bail!("the worker has not told the whole log: {failure}"),
+                None => bail!("the worker was lost before it had told the whole log"),
+            },
+            JobEvent::Exception(text) => {
+                let text = String::from_utf8_lossy(&text);
+                bail!("the worker has not told the whole log: {text}");
+            }
+            JobEvent::Lost => bail!("the job server {endpoint} was lost"),
+            JobEvent::Status { .. } | JobEvent::Warning(_) => {}
         }
     }
-    Ok(true)
 }
 
 fn from_file(config: &Config, key: &BuildKey) -> anyhow::Result<bool> {

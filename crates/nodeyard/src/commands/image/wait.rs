@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use nodeyard_builder::steward::{self, Functions, notes::Notes, progress};
-use nodeyard_config::Config;
+use nodeyard_config::{Config, Provider};
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState};
 use nodeyard_plan::images::{
     BuildVerdict, ImportReport, ImportVerdict, Pace, Subject, Wait, decide,
@@ -50,7 +50,7 @@ async fn builds(registry: &Registry, image: &ImageName) -> anyhow::Result<BTreeS
     Ok(builds.into_iter().map(|(key, _)| key.build).collect())
 }
 
-/// Returns when a build that was not there `before` is ready and every provider has it.
+/// Returns when a build that was not there `before` is ready and every provider has it whose uploads are not suspended.
 pub(super) async fn for_build(
     registry: &Registry,
     context: &Context,
@@ -58,14 +58,7 @@ pub(super) async fn for_build(
     before: &BTreeSet<BuildId>,
 ) -> anyhow::Result<()> {
     let config = context.load()?;
-    let providers: BTreeSet<String> = config
-        .as_ref()
-        .map(|config| {
-            let takers = config.providers_of_image(image.as_str());
-            let takers = takers.filter(|provider| provider.manages_images());
-            takers.map(|provider| provider.name().to_owned()).collect()
-        })
-        .unwrap_or_default();
+    let (paused, providers) = takers(config.as_deref(), image);
     let records = registry.images();
     let mut line = Line::default();
     let mut looks = 0;
@@ -107,7 +100,8 @@ pub(super) async fn for_build(
                         }
                     }
                     if missing.is_empty() {
-                        line.show(&format!("{image}-{} is ready", key.build))?;
+                        let paused = without(&paused);
+                        line.show(&format!("{image}-{} is ready{paused}", key.build))?;
                         return line.end();
                     }
                     let what = uploading(registry, &key, &missing).await?;
@@ -117,6 +111,32 @@ pub(super) async fn for_build(
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// The providers that take an image: those whose uploads of it are suspended, and the others.
+fn takers(config: Option<&Config>, image: &ImageName) -> (BTreeSet<String>, BTreeSet<String>) {
+    let takers = config
+        .into_iter()
+        .flat_map(|config| config.providers_of_image(image.as_str()))
+        .filter(|provider| provider.manages_images());
+    let (paused, others): (Vec<&Provider>, Vec<&Provider>) = takers.partition(|provider| {
+        let paused = provider.paused_diskimages();
+        paused.iter().any(|name| name.as_str() == image.as_str())
+    });
+    let names = |providers: Vec<&Provider>| {
+        let names = providers.iter().map(|provider| provider.name().to_owned());
+        names.collect()
+    };
+    (names(paused), names(others))
+}
+
+/// Where it is not, since somebody wants it so.
+fn without(paused: &BTreeSet<String>) -> String {
+    if paused.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = paused.iter().map(String::as_str).collect();
+    format!("; uploads to {} are paused", names.join(", "))
 }
 
 /// Why a build failed, if that is noted: as a failure of the image, or as one of the build of Zuul that it came from.

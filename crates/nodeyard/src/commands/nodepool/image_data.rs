@@ -1,6 +1,7 @@
 //! Image data in Nodepool's own form: one JSON object from paths to data.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -10,6 +11,7 @@ use nodeyard_store::registry::Registry;
 use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
 
 use crate::dump;
+use crate::export_file::ExportFile;
 
 pub(in crate::commands) async fn export(registry: &Registry, file: &Path) -> anyhow::Result<()> {
     let images = registry.images();
@@ -28,8 +30,11 @@ pub(in crate::commands) async fn export(registry: &Registry, file: &Path) -> any
             }
         }
     }
-    let out = dump::create_private(file)?;
-    serde_json::to_writer(out, &data).with_context(|| format!("cannot write {}", file.display()))
+    let text = serde_json::to_vec(&data)?;
+    let mut out = ExportFile::open(file)?;
+    out.write_all(&text)
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    out.finish()
 }
 
 async fn copy(

@@ -44,9 +44,10 @@ enum StoreCommand {
     },
     /// Write the persistent records below a path to a file
     ///
-    /// Ephemeral records and lock contenders are left out: they belong to sessions that do not move
+    /// Ephemeral records are left out, those of sessions that hold or want a lock among them: sessions do not move
     /// along. Sequence counters are kept, so that ids go on where they stopped. Stop the daemons first:
-    /// what they write during an export may be half in it.
+    /// what they write during an export may be half in it. The file is for its owner alone, and takes its name when
+    /// it is complete.
     Export {
         /// `-` for standard output
         file: PathBuf,
@@ -56,7 +57,7 @@ enum StoreCommand {
     /// Read what `export` wrote
     ///
     /// Nothing is overwritten: a record that exists already with other data stops the import before
-    /// anything is changed, unless `--overwrite` says which side wins.
+    /// anything is changed, unless `--overwrite` says which side wins. A file that was cut short is refused.
     Import {
         /// `-` for standard input
         file: PathBuf,

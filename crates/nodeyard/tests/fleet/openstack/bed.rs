@@ -57,23 +57,31 @@ impl Yard {
         self.project.directory().join(name)
     }
 
-    /// For whoever starts from now on.
-    pub(crate) fn set_image_format(&self, format: &str) {
+    /// A line about the cloud, for whoever starts from now on.
+    pub(crate) fn add_to_cloud(&self, line: &str) {
         let clouds = fs::read_to_string(&self.clouds).unwrap();
-        fs::write(
-            &self.clouds,
-            format!("{clouds}    image_format: {format}\n"),
-        )
-        .unwrap();
+        fs::write(&self.clouds, format!("{clouds}    {line}\n")).unwrap();
     }
 
     pub(crate) fn launch(&mut self, configuration: &str) {
         let binary = Path::new(env!("CARGO_BIN_EXE_nodeyard"));
         let options = LauncherOptions::nodeyard(binary, configuration)
-            .session(LONG_SESSION)
-            .env("OS_CLIENT_CONFIG_FILE", self.clouds.display().to_string())
             // What waits for the next round of clean-up should not wait long.
             .env("NODEPOOL_TEST_CLEANUP_INTERVAL", "1");
+        self.start(options);
+    }
+
+    /// Python Nodepool's launcher in place of ours.
+    pub(crate) fn launch_python(&mut self, configuration: &str) {
+        // Without a public address it knows of none, unless it is told that private ones will do.
+        self.add_to_cloud("private: true");
+        self.start(LauncherOptions::python(configuration));
+    }
+
+    fn start(&mut self, options: LauncherOptions<'_>) {
+        let options = options
+            .session(LONG_SESSION)
+            .env("OS_CLIENT_CONFIG_FILE", self.clouds.display().to_string());
         self.launcher = Some(Launcher::start(&self.zookeeper, &options).unwrap());
     }
 

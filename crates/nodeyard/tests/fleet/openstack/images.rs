@@ -64,6 +64,28 @@ fn a_managed_image_goes_through_gearman_and_becomes_a_server() {
 }
 
 #[test]
+fn pythons_launcher_boots_what_our_builder_has_uploaded() {
+    let Some(mut yard) = Yard::new("python") else {
+        return;
+    };
+    let jobs = gearmand();
+    let program = yard.image_program(r#"qemu-img create -q -f "$format" "$file" 1M"#);
+    yard.launch_python(&format!(
+        "diskimages: [{{name: disk, username: zuul}}]\n{}",
+        MANAGED.text()
+    ));
+    yard.build(&jobs, &builder(&program));
+
+    let (waiting, node) = yard.take_one_when_there_is_an_image("small");
+    let image = yard.only_active_image();
+    assert_eq!(yard.server(&node)["image"]["id"], image["id"]);
+    assert_eq!(node["username"], "zuul");
+    assert_eq!(node["cloud"], "nodepool");
+    yard.give_back(&waiting, &node["id"]);
+    yard.wait_until_empty();
+}
+
+#[test]
 fn an_image_of_2_gib_is_uploaded_in_little_memory() {
     const LIMIT_KB: u64 = 100_000;
     let Some(mut yard) = Yard::new("large") else {
@@ -76,7 +98,7 @@ fn an_image_of_2_gib_is_uploaded_in_little_memory() {
            printf middle | dd of="$file" bs=1M seek=1024 conv=notrunc status=none
            printf end | dd of="$file" bs=1M seek=2047 conv=notrunc status=none"#,
     );
-    yard.set_image_format("raw");
+    yard.add_to_cloud("image_format: raw");
     yard.build(&jobs, &builder(&program));
     let mut image = Value::Null;
     // Glance reads all of it twice, and the machine may be slow.
