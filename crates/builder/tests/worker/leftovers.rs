@@ -182,14 +182,20 @@ async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
     worker.stop().await;
 }
 
+/// A worker that has uploaded an image to a cloud where no deletion ends.
+async fn with_a_hanging_cloud(host: &Host, jobs: &Jobs) -> (Arc<MoodyCloud>, Running) {
+    let cloud = MoodyCloud::new(Mood::Hangs);
+    let config = parse(&host.config(&[("trusty", GOOD)], ""));
+    let worker = Running::start(jobs, cloud.clone(), config).await;
+    build(jobs, "1").await;
+    jobs.json("image-upload:1", MANAGED).await;
+    (cloud, worker)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
     let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Hangs);
-    let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
-    build(&jobs, "1").await;
-    jobs.json("image-upload:1", MANAGED).await;
+    let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
     let client = jobs.client();
     let function = "upload-delete:fake-cloud";
     let delete = |external: &str| {
@@ -218,11 +224,7 @@ async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_asks_for_the_same_deletion_joins() {
     let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Hangs);
-    let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
-    build(&jobs, "1").await;
-    jobs.json("image-upload:1", MANAGED).await;
+    let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
     let order =
         r#"{"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"}"#;
     let request = JobRequest::new("upload-delete:fake-cloud", order);

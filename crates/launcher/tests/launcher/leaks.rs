@@ -103,13 +103,7 @@ async fn a_request_for_the_whole_quota_waits_until_a_leak_is_gone() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
-    let timing = Timing {
-        cloud_check: Duration::from_millis(100),
-        ..by_itself()
-    };
-    let drivers = Arc::clone(&cloud) as _;
-    let session = store.session().await;
-    let mut launcher = Running::start_on(session, drivers, &config(4, SMALL), timing).await;
+    let mut launcher = that_looks_often(&store, &cloud).await;
     assert!(launcher.handle.until_ready().await);
     let zuul = Zuul::new(store.session().await);
     let system = system_id(&zuul).await;
@@ -180,13 +174,7 @@ async fn a_request_that_is_held_fails_when_others_leave_no_room_for_it() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
-    let timing = Timing {
-        cloud_check: Duration::from_millis(100),
-        ..by_itself()
-    };
-    let drivers = Arc::clone(&cloud) as _;
-    let session = store.session().await;
-    let launcher = Running::start_on(session, drivers, &config(4, SMALL), timing).await;
+    let launcher = that_looks_often(&store, &cloud).await;
     let zuul = Zuul::new(store.session().await);
     let first = zuul.submit(&["small"]).await;
     let nodeset = zuul.accept(first).await;
@@ -200,6 +188,16 @@ async fn a_request_that_is_held_fails_when_others_leave_no_room_for_it() {
     assert_eq!(zuul.done(whole).await.state, RequestState::Failed);
     zuul.unlock(nodeset).await;
     launcher.stop().await;
+}
+
+/// A launcher that sees at once what others do in its cloud.
+async fn that_looks_often(store: &Store, cloud: &Arc<FakeCloud>) -> Running {
+    let timing = Timing {
+        cloud_check: Duration::from_millis(100),
+        ..by_itself()
+    };
+    let drivers = Arc::clone(cloud) as _;
+    Running::start_on(store.session().await, drivers, &config(4, SMALL), timing).await
 }
 
 /// Clouds are looked at when there is a reason, and nothing is cleaned up.

@@ -368,6 +368,14 @@ impl fmt::Display for Told<'_, UploadVerdict> {
                 "upload {} of {} was begun and nobody looks after it; finding out what became of it comes first",
                 upload.upload, upload.build
             ),
+            UploadVerdict::Waits {
+                build,
+                wait: Wait::Worker { function },
+            } => write!(
+                f,
+                "{build} is to be uploaded, but no worker answers {function}; start the builder that has its files, or \
+                 if they are gone build the image anew"
+            ),
             UploadVerdict::Waits { build, wait } => {
                 write!(f, "{build} is to be uploaded, but {}", self.tell(wait))
             }

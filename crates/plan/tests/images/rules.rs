@@ -231,6 +231,13 @@ fn an_upload_waits_for_its_pause_its_holder_and_its_failures() {
     let plan = yard.decide();
     assert!(!plan.actions.contains(&upload));
     let function = format!("image-upload:{build}");
+    let told = plan.explanation.told_at(time(yard.now)).to_string();
+    assert!(
+        told.contains(&format!(
+            "no worker answers {function}; start the builder that has its files"
+        )),
+        "{told}"
+    );
     assert_eq!(
         plan.explanation.providers[0].verdict,
         UploadVerdict::Waits {

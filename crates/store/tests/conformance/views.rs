@@ -248,12 +248,18 @@ pub(crate) async fn own_deletes_show_at_once(backend: &impl Backend) {
     assert_eq!(shown(&view), map([("a", 3)]));
 }
 
-/// A view whose first read after `1` became `2` was answered, but has not arrived.
-async fn with_a_late_read(backend: &impl Backend) -> (Arc<Faulty>, View<Things>) {
+/// A store that does as it is told, and a record in it.
+async fn with_a_record(backend: &impl Backend) -> (Arc<Faulty>, Arc<dyn Tree>) {
     let faulty = Faulty::new(backend.session().await);
     let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
     directory(&tree).await;
     put(&tree, "a", "1").await;
+    (faulty, tree)
+}
+
+/// A view whose first read after `1` became `2` was answered, but has not arrived.
+async fn with_a_late_read(backend: &impl Backend) -> (Arc<Faulty>, View<Things>) {
+    let (faulty, tree) = with_a_record(backend).await;
     let view = things(&tree);
     within(view.synced()).await.unwrap();
     faulty.keep_reads();
@@ -309,10 +315,7 @@ fn waiting(view: &View<Things>) -> tokio::task::JoinHandle<nodeyard_store::Resul
 }
 
 pub(crate) async fn what_cannot_be_listed_is_not_taken_for_empty(backend: &impl Backend) {
-    let faulty = Faulty::new(backend.session().await);
-    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
-    directory(&tree).await;
-    put(&tree, "a", "1").await;
+    let (faulty, tree) = with_a_record(backend).await;
     faulty.forbid(Some(p("/things")));
     let view = things(&tree);
     let synced = waiting(&view);
@@ -325,10 +328,7 @@ pub(crate) async fn what_cannot_be_listed_is_not_taken_for_empty(backend: &impl 
 }
 
 pub(crate) async fn what_cannot_be_read_is_read_again(backend: &impl Backend) {
-    let faulty = Faulty::new(backend.session().await);
-    let tree: Arc<dyn Tree> = Arc::clone(&faulty) as _;
-    directory(&tree).await;
-    put(&tree, "a", "1").await;
+    let (faulty, tree) = with_a_record(backend).await;
     let view = things(&tree);
     within(view.synced()).await.unwrap();
     faulty.forbid(Some(p("/things/a")));
