@@ -1,9 +1,11 @@
 //! A pending request whose launcher is gone: its nodes are taken back, then it waits again.
 
+use std::sync::Arc;
+
 use nodeyard_model::{NodeId, RequestId};
 use nodeyard_plan::protocol;
-use nodeyard_store::Result;
 use nodeyard_store::registry::{Attempt, Patience};
+use nodeyard_store::{OpOutcome, Result};
 use tracing::{debug, info};
 
 use crate::commit::{commit, set_node, set_request, unlock};
@@ -47,8 +49,13 @@ async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
         set_request(id, &waiting, held.stat.version)?,
         unlock(&held.guard),
     ];
-    commit(&held.guard, ops).await?;
+    let outcomes = commit(&held.guard, ops).await?;
     held.guard.forget();
+    // In the view at once: as long as it looks pending, it looks left behind.
+    match outcomes.as_deref() {
+        Some([OpOutcome::Set(stat), ..]) => ctx.requests.wrote(id, Arc::new(waiting), *stat),
+        _ => ctx.requests.synced().await?,
+    }
     info!(request = %id, nodes = nodes.len(), "request was left behind by its launcher; it waits again");
     Ok(Recovered::Done)
 }

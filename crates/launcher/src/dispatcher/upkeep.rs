@@ -1,6 +1,6 @@
 //! What comes around by itself: clean-up and expiry; and answers to questions.
 
-use nodeyard_model::{NodeState, RequestId, RequestState};
+use nodeyard_model::{NodeState, RequestId};
 use nodeyard_plan::{expiry, orphans};
 use tracing::debug;
 
@@ -21,26 +21,15 @@ impl Dispatcher {
         self.note_ready();
     }
 
-    /// A request that is pending while nobody here works on it has been left behind, whatever was decided on it before.
-    fn doubt_unserved(&mut self) {
-        let mut unserved = Vec::new();
-        self.ctx.requests.for_each(|request| {
-            if request.value.state == RequestState::Pending {
-                unserved.push(request.id);
-            }
-        });
-        unserved.retain(|id| !self.serving.contains_key(id));
-        for id in unserved {
-            self.recovering.remove(&id);
-            if let Some(key) = self.world.taken_by(id).cloned() {
-                self.world.release(&key, id);
-            }
-        }
-    }
-
     pub(super) fn timer(&mut self, timer: Timer) {
         match timer {
-            Timer::Release(pool, request) => self.release(&pool, request),
+            Timer::Release(pool, request) => {
+                // The pool may be at it again, and nobody else would tell that work what to do next.
+                let task = self.serving.get(&request);
+                if task.is_none_or(|task| task.pool != pool) {
+                    self.release(&pool, request);
+                }
+            }
             Timer::Retry {
                 request,
                 missing,
@@ -62,7 +51,6 @@ impl Dispatcher {
                 self.deferred.insert(key);
             }
             Timer::Pass => {
-                self.doubt_unserved();
                 self.feed_everything();
                 self.images_changed();
                 self.timers.after(self.ctx.timing.pass, Timer::Pass);

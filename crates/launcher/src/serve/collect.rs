@@ -156,7 +156,9 @@ impl Serving {
         let (id, _) = nodes.create(&record).await?;
         let span = info_span!("node", node = %id, provider = %self.provider.name);
         async {
-            let held = match nodes.lock(id, Patience::None).await? {
+            // A launcher that has not seen the request yet looks after the node, and leaves it alone.
+            let patience = Patience::For(self.provider.settings.launch_timeout);
+            let held = match nodes.lock(id, patience).await? {
                 Attempt::Held(held) => *held,
                 Attempt::Busy | Attempt::Gone => return Err(Miss::Taken),
             };

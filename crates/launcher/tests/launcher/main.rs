@@ -10,6 +10,7 @@
 
 mod bed;
 mod cloud;
+mod contended;
 mod drain;
 mod fake;
 mod kill;
