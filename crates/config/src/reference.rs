@@ -160,7 +160,7 @@ impl Page {
             Fallback::Value(Json::Null) => "unlimited".into(),
             Fallback::Value(Json::Array(items)) if items.is_empty() => "none".into(),
             Fallback::Value(Json::Object(items)) if items.is_empty() => "none".into(),
-            Fallback::Value(Json::Object(_)) => "see below".into(),
+            Fallback::Value(Json::Object(_)) if key.shape.section.is_some() => "see below".into(),
             Fallback::Value(Json::String(text)) => format!("`{text}`"),
             Fallback::Value(value) => format!("{value}"),
         }
