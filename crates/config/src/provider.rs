@@ -272,7 +272,7 @@ pub(crate) const DRIVERS: &[Known] = known! {
 };
 
 /// Drivers Nodepool has and we do not.
-pub(crate) const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
+const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
 
 /// Drivers whose configuration is understood, and whose nodes somebody else has to make.
 pub(crate) const UNSERVED_DRIVERS: &[&str] = &["aws"];

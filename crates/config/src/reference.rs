@@ -169,7 +169,7 @@ impl Page {
     /// A section that stands in several places does not in each of them have one around it to inherit from.
     fn inherited<'t>(&self, key: &Key, text: &'t str) -> &'t str {
         let (from, otherwise) = match text.split_once(", else ") {
-            Some((from, otherwise)) => (from, otherwise),
+            Some(parts) => parts,
             None if key.shape.text.starts_with("list of ")
                 || key.shape.text.starts_with("mapping of ") =>
             {
