@@ -23,7 +23,7 @@ demo: ## Build an image on this machine, boot a container and a virtual machine 
 	testbeds/demo.sh "$(CARGO_TARGET_DIR)/demo/nodeyard"
 
 .PHONY: check
-check: ## The quick inner loop: format, lints, unit tests (nothing to install)
+check: ## The quick inner loop: format, lints, unit tests (needs Rust and a C compiler)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace --lib --bins
@@ -55,7 +55,7 @@ fuzz: ## Throw damaged records, configurations and packets at the readers, longe
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-gearman --lib codec
 
 .PHONY: bench
-bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine (a quarter of an hour)
+bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine (about half an hour)
 	$(CARGO) run --locked --release --package nodeyard-bench
 	$(CARGO) run --locked --release --package nodeyard-plan --example simulate
 	$(CARGO) bench --locked --package nodeyard-config --bench load

@@ -1,3 +1,5 @@
+//! Writes and locks on the embedded store, beside the fsyncs of the same disk.
+
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! Writes and locks through our client of ZooKeeper, beside a raw socket on the same server.
+
 use std::sync::Arc;
 use std::time::Instant;
 

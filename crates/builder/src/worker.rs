@@ -1,15 +1,17 @@
 //! The worker: does image work for whoever asks by gearman, and holds the files.
 //!
 //! ```text
-//!                     gearman servers
-//!        image-build │ image-upload, image-delete, │ image-info
-//!                    │ upload-delete               │
-//!        ┌───────────▼────────── answer ───────────▼──────────┐
-//!        │  build      upload   delete   upload_delete   info │
-//!        └───┬────────────┬───────┬──────────┬─────────────┬──┘
-//!         source       drivers    │       drivers          │
-//!            └───────────────► repository ◄────────────────┘
+//!                         gearman servers
+//!    image-build    │  image-upload   │  upload-delete  │  image-info
+//!    image-import   │  image-delete   │                 │
+//! ┌───────▼─────────────────▼────── answer ───▼────────────────▼──────┐
+//! │ build, import     upload, delete    upload_delete        info     │
+//! └────┬───────┬─────────┬───────┬─────────────┬───────────────┬──────┘
+//!   source  download  drivers    │          drivers            │
+//!      └───────┴───────────► repository ◄──────────────────────┘
 //! ```
+//!
+//! Each column has slots of its own.
 //!
 //! Builds, uploads and deletions from clouds are `works`: they go on when the caller or the job server is lost, and
 //! whoever asks for the same again joins. What came of them is in the repository's manifests, so that a later question,

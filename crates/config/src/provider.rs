@@ -272,13 +272,26 @@ pub(crate) const DRIVERS: &[Known] = known! {
 };
 
 /// Drivers Nodepool has and we do not.
-pub(crate) const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
+const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
 
 /// Drivers whose configuration is understood, and whose nodes somebody else has to make.
-const UNSERVED_DRIVERS: &[&str] = &["aws"];
+pub(crate) const UNSERVED_DRIVERS: &[&str] = &["aws"];
 
 const ELSEWHERE: &str =
     "keep this provider in the file of a Nodepool launcher and leave it out of this one";
+
+/// The drivers of which we have only the configuration, or nothing.
+pub(crate) fn absent_drivers() -> String {
+    let quoted = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        names.join(", ")
+    };
+    format!(
+        "{} is only checked, not served; there is no driver yet for {}.",
+        quoted(UNSERVED_DRIVERS),
+        quoted(MISSING_DRIVERS)
+    )
+}
 
 impl Decode<()> for Provider {
     fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {

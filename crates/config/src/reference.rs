@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value as Json;
 
 use crate::file::{File, SecureFile};
-use crate::provider::{DRIVERS, MISSING_DRIVERS, ProviderCommon};
+use crate::provider::{DRIVERS, ProviderCommon, UNSERVED_DRIVERS, absent_drivers};
 use crate::section::{Describe, Description, Fallback, Key, Section};
 
 const HEAD: &str = "\
@@ -24,6 +24,7 @@ pub fn reference() -> String {
     let mut page = Page {
         text: HEAD.to_owned(),
         seen: HashSet::new(),
+        outer: Vec::new(),
     };
     page.section(
         "##",
@@ -38,28 +39,30 @@ pub fn reference() -> String {
         .iter()
         .map(|driver| format!("`{}`{}", driver.name, mark(driver.ours)))
         .collect();
-    let missing: Vec<String> = MISSING_DRIVERS
-        .iter()
-        .map(|name| format!("`{name}`"))
-        .collect();
     page.line("| key | type | default | meaning |\n|---|---|---|---|");
-    let meaning = format!("Driver. There is none yet for {}.", missing.join(", "));
     page.line(&format!(
-        "| `driver` | {} | `openstack` | {meaning} |",
-        names.join(", ")
+        "| `driver` | {} | `openstack` | Driver. {} |",
+        names.join(", "),
+        absent_drivers()
     ));
-    for key in <ProviderCommon as Section<()>>::keys() {
-        page.row(&key);
+    let common = <ProviderCommon as Section<()>>::keys();
+    for key in &common {
+        page.row(key);
     }
+    page.outer.extend(common.iter().map(|key| key.key));
     for driver in DRIVERS {
         let title = format!("`driver: {}`{}", driver.name, mark(driver.ours));
-        page.section(
-            "##",
-            &title,
-            "",
-            (driver.shape)().section.map(|describe| describe()),
-        );
+        let mut section = (driver.shape)().section.map(|describe| describe());
+        if UNSERVED_DRIVERS.contains(&driver.name)
+            && let Some(section) = &mut section
+        {
+            section
+                .doc
+                .push_str(" It is only checked, not served: no driver makes its machines yet.");
+        }
+        page.section("##", &title, "", section);
     }
+    page.outer.clear();
     page.section(
         "##",
         "The secure file",
@@ -76,6 +79,8 @@ fn mark(ours: bool) -> &'static str {
 struct Page {
     text: String,
     seen: HashSet<&'static str>,
+    /// The keys of the sections around the one that is shown.
+    outer: Vec<&'static str>,
 }
 
 impl Page {
@@ -99,6 +104,10 @@ impl Page {
         if section.other_keys.is_some() {
             self.line("| any other | whole number | — | Limit of the resource of that name. |");
         }
+        let around = self.outer.len();
+        let names = section.keys.iter();
+        self.outer
+            .extend(names.flat_map(|key| key.aliases.iter().copied().chain([key.key])));
         for key in &section.keys {
             if let Some(describe) = key.shape.section {
                 let list = if key.shape.text.starts_with("list") {
@@ -114,6 +123,7 @@ impl Page {
                 self.section("###", &format!("`{inner}`"), &inner, Some(describe()));
             }
         }
+        self.outer.truncate(around);
     }
 
     fn row(&mut self, key: &Key) {
@@ -137,22 +147,40 @@ impl Page {
             key.key,
             mark(key.ours),
             key.shape.text,
-            fallback(&key.fallback)
+            self.fallback(key)
         );
         self.line(&row);
     }
-}
 
-fn fallback(fallback: &Fallback) -> String {
-    match fallback {
-        Fallback::Required => "required".into(),
-        Fallback::Optional => "—".into(),
-        Fallback::Inherited(text) => (*text).into(),
-        Fallback::Value(Json::Null) => "unlimited".into(),
-        Fallback::Value(Json::Array(items)) if items.is_empty() => "none".into(),
-        Fallback::Value(Json::Object(items)) if items.is_empty() => "none".into(),
-        Fallback::Value(Json::Object(_)) => "see below".into(),
-        Fallback::Value(Json::String(text)) => format!("`{text}`"),
-        Fallback::Value(value) => format!("{value}"),
+    fn fallback(&self, key: &Key) -> String {
+        match &key.fallback {
+            Fallback::Required => "required".into(),
+            Fallback::Optional => "—".into(),
+            Fallback::Inherited(text) => self.inherited(key, text).into(),
+            Fallback::Value(Json::Null) => "unlimited".into(),
+            Fallback::Value(Json::Array(items)) if items.is_empty() => "none".into(),
+            Fallback::Value(Json::Object(items)) if items.is_empty() => "none".into(),
+            Fallback::Value(Json::Object(_)) if key.shape.section.is_some() => "see below".into(),
+            Fallback::Value(Json::String(text)) => format!("`{text}`"),
+            Fallback::Value(value) => format!("{value}"),
+        }
+    }
+
+    /// A section that stands in several places does not in each of them have one around it to inherit from.
+    fn inherited<'t>(&self, key: &Key, text: &'t str) -> &'t str {
+        let (from, otherwise) = match text.split_once(", else ") {
+            Some(parts) => parts,
+            None if key.shape.text.starts_with("list of ")
+                || key.shape.text.starts_with("mapping of ") =>
+            {
+                (text, "none")
+            }
+            None => (text, "—"),
+        };
+        if from.ends_with("'s") && !self.outer.contains(&key.key) {
+            otherwise
+        } else {
+            text
+        }
     }
 }

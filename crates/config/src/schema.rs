@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map as JsonMap, Value as Json, json};
 
 use crate::file::File;
-use crate::provider::{DRIVERS, MISSING_DRIVERS, ProviderCommon};
+use crate::provider::{DRIVERS, ProviderCommon, absent_drivers};
 use crate::section::{Describe, Description, Fallback, Key, Section};
 
 /// JSON schema (draft 2020-12) of nodepool.yaml, made from the declarations of its sections.
@@ -123,7 +123,7 @@ fn providers(definitions: &mut BTreeMap<String, Json>) {
     }
     let provider = json!({
         "type": "object",
-        "description": format!("A place that has nodes. There is no driver yet for {}.", MISSING_DRIVERS.join(", ")),
+        "description": format!("A place that has nodes. {}", absent_drivers()),
         "required": ["name"],
         "properties": {"driver": {"enum": names}},
         "allOf": choices,

@@ -167,15 +167,19 @@ impl<T: Describe> Describe for Option<T> {
     }
 }
 
+/// Several of what a shape's text calls one.
+fn plural(one: &str) -> String {
+    match one {
+        "mapping" | "port" | "whole number" => format!("{one}s"),
+        _ => one.to_owned(),
+    }
+}
+
 impl<T: Describe> Describe for Vec<T> {
     fn shape() -> Shape {
         let item = T::shape();
         Shape {
-            text: if item.section.is_some() {
-                "list of mappings".into()
-            } else {
-                format!("list of {}", item.text)
-            },
+            text: format!("list of {}", plural(&item.text)),
             schema: json!({"type": ["array", "null"], "items": item.schema}),
             section: item.section,
         }
@@ -384,7 +388,7 @@ impl<T: Describe> Describe for Table<T> {
     fn shape() -> Shape {
         let value = T::shape();
         Shape {
-            text: format!("mapping of {}", value.text),
+            text: format!("mapping of {}", plural(&value.text)),
             schema: json!({"type": ["object", "null"], "additionalProperties": value.schema}),
             section: value.section,
         }
@@ -455,11 +459,7 @@ impl<T: Describe> Describe for OneOrMany<T> {
     fn shape() -> Shape {
         let one = T::shape();
         Shape {
-            text: if one.section.is_some() {
-                "list of mappings, or one".into()
-            } else {
-                format!("list of {0}, or one {0}", one.text)
-            },
+            text: format!("list of {}, or one {}", plural(&one.text), one.text),
             schema: json!({"anyOf": [one.schema, {"type": ["array", "null"], "items": one.schema}]}),
             section: one.section,
         }

@@ -10,8 +10,8 @@ use crate::output::{Color, Format};
 
 /// Builds the images that CI machines boot from, and hands out those machines
 ///
-/// Nodeyard reads Nodepool's configuration, speaks its contracts in ZooKeeper and gearman, and also runs
-/// on one machine with nothing else installed. Called as `nodepool`, `nodepool-launcher` or
+/// Nodeyard reads Nodepool's configuration, keeps its records in ZooKeeper, and also runs on one machine
+/// with nothing else installed. Called as `nodepool`, `nodepool-launcher` or
 /// `nodepool-builder` it takes the command lines of those programs; `nodeyard install-links` makes the
 /// links.
 #[derive(Debug, Parser)]

@@ -1,3 +1,5 @@
+//! What an operation on the tree can answer instead of a result.
+
 use std::path::PathBuf;
 
 use crate::path::{InvalidPath, TreePath};

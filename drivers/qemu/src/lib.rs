@@ -8,7 +8,7 @@
 //!                      <id>.lock     held by the process that runs it, from its first moment on
 //!                      <id>/         disk.qcow2, seed.img, console.log, qemu.log, qmp.sock, variables.fd of a firmware
 //!             uploads/<id>.json      an image of ours: whose it is, and whether it is complete
-//!                     <id>.qcow2     its bytes; never without the description
+//!                     <id>.<format>  its bytes; never without the description
 //!             templates/             saved memory that machines continue from, for labels with `warm-template`
 //!             images/                files that an operator put there, for `image-filters`
 //!             accelerator.json       what a trial of KVM came to
@@ -16,7 +16,8 @@
 //!
 //! QEMU runs in a session of its own and outlives us. A process is taken for a machine's only if its start time
 //! fits as well as its number, or, when we died before we could write these down, if its command line names the
-//! machine; the lock tells that there will be such a process before it has a command line. So after the death of either side everything is found again from the files alone.
+//! machine; the lock tells that there will be such a process before it has a command line. So after the death of
+//! either side everything is found again from the files alone.
 //!
 //! [`Host`] is the seam: what the driver decides is on this side of it, what happens to files and processes on the
 //! other, in [`LocalHost`].

@@ -32,7 +32,7 @@ section! {
     pub struct OpenStackSettings (outer: ProviderCommon) {
         /// Region, for clouds that have several.
         "region-name" region_name: Option<String> = optional;
-        /// Seconds between two API calls.
+        /// Seconds between two API calls; without effect on the simulated cloud of `driver: fake`.
         "rate" rate: Seconds = default(Seconds::new(1));
         /// How long a machine may take from active until SSH answers.
         "boot-timeout" boot_timeout: Seconds = default(Seconds::new(60));

@@ -148,7 +148,7 @@ section! {
         "host-key-checking" [ours] host_key_checking: bool = default(true);
         /// Whether the serial console is logged when SSH does not answer.
         "console-log" [ours] console_log: bool = default(true);
-        /// Whether guests start from saved memory where the accelerator allows it.
+        /// Whether guests start from saved memory, with `network: user` and an image that is made for it.
         "warm-template" [ours] warm_template: bool = default(false);
     }
 }

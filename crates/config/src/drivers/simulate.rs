@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::decode::{Decode, Decoder};
@@ -38,10 +39,22 @@ section! {
 }
 
 /// A time, or a range of times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SimulatedTime {
     pub min: Seconds,
     pub max: Seconds,
+}
+
+impl Serialize for SimulatedTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.min == self.max {
+            return self.min.serialize(serializer);
+        }
+        let mut range = serializer.serialize_struct("SimulatedTime", 2)?;
+        range.serialize_field("min", &self.min)?;
+        range.serialize_field("max", &self.max)?;
+        range.end()
+    }
 }
 
 section! {

@@ -1,3 +1,5 @@
+//! `nodeyard completions`, and the definitions of all command lines that it and the manual pages are made from.
+
 use std::io::{self, Write as _};
 
 use clap::{Args, CommandFactory as _};

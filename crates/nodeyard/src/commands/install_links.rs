@@ -1,3 +1,5 @@
+//! `nodeyard install-links`: the names by which the binary is also called. What is not a link to it stays.
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 

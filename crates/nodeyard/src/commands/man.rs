@@ -1,3 +1,5 @@
+//! `nodeyard man`: a manual page for each command, made from its definition.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;

@@ -1,3 +1,5 @@
+//! `nodepool info`: what the records have of one provider.
+
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 

@@ -1,3 +1,5 @@
+//! The lists of `nodepool`. What is in them is decided in `nodeyard_status`.
+
 use std::io::{self, Write as _};
 
 use nodeyard_model::NodeId;

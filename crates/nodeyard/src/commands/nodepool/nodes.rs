@@ -1,3 +1,5 @@
+//! `nodepool delete` and `hold`: the node as it is afterwards, or why it cannot be.
+
 use anyhow::anyhow;
 use nodeyard_model::{Node, NodeId};
 use nodeyard_operations::nodes::Hold;

@@ -1,3 +1,5 @@
+//! `nodeyard store ls`, `get` and `watch`: records as they are in the tree, whatever is in them.
+
 use std::io::{self, Write};
 
 use jiff::Timestamp;
