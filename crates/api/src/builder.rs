@@ -38,6 +38,8 @@ struct Recorded {
 pub struct Sources {
     pub metrics: BuilderMetrics,
     pub worker: Arc<dyn LookAtWorker>,
+    /// None where the process runs no job server.
+    pub job_server: Option<Arc<dyn LookAtJobServer>>,
 }
 
 /// Sees what a worker is doing.
@@ -64,6 +66,24 @@ pub struct ImagesHeld {
     pub images: usize,
     /// On disk.
     pub bytes: u64,
+}
+
+/// Sees what a job server is doing.
+pub trait LookAtJobServer: fmt::Debug + Send + Sync {
+    fn look(&self) -> JobServerNow;
+}
+
+/// What a job server is doing.
+#[derive(Debug, Clone, Default)]
+pub struct JobServerNow {
+    pub connections: usize,
+    pub functions: usize,
+    pub waiting: usize,
+    pub running: usize,
+    /// Of the payloads of jobs.
+    pub bytes: usize,
+    /// How often what has happened since its start.
+    pub events: Vec<(&'static str, u64)>,
 }
 
 impl BuilderMetrics {

@@ -19,7 +19,7 @@ mod views;
 
 pub use census::{Census, PerState};
 pub use metrics::{LaunchResult, Metrics};
-pub use nodeyard_status::{BuildRequest, ImageRow};
+pub use nodeyard_status::ImageRow;
 pub use statsd::Statsd;
 pub use views::{Views, marks::Mark, marks::MarkShape, marks::images as image_rows};
 pub use webapp::{Explain, Reasons, Sources, Webapp};

@@ -57,45 +57,32 @@ pub struct Launch<'a> {
     pub duration: Duration,
 }
 
-macro_rules! results {
-    ($($(#[$meta:meta])* $name:ident = $word:literal,)*) => {
-        /// How a launch ended.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum LaunchResult {
-            $($(#[$meta])* $name,)*
-        }
-
-        impl LaunchResult {
-            pub const ALL: &[Self] = &[$(Self::$name),*];
-
-            /// In Nodepool's words.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
-        }
-    };
+/// How a launch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LaunchResult {
+    Ready,
+    Quota,
+    /// Our session ended, and the node's lock with it.
+    Session,
+    HostKeys,
+    Capacity,
+    CreateTimeout,
+    Unknown,
 }
 
-results! {
-    Ready = "ready",
-    Quota = "error.quota",
-    /// Our session ended, and the node's lock with it.
-    Session = "error.zksession",
-    /// Our own mistake.
-    Internal = "error.nodepool",
-    /// The cloud says that the instance is broken.
-    Status = "error.status",
-    Network = "error.network",
-    HostKeys = "error.keyscan",
-    Capacity = "error.capacity",
-    Ssh = "error.ssh",
-    Address = "error.ipadd",
-    CreateTimeout = "error.servercreatetimeout",
-    DeleteTimeout = "error.serverdeletetimeout",
-    ImageTimeout = "error.imagetimeout",
-    Unknown = "error.unknown",
+impl LaunchResult {
+    /// In Nodepool's words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Quota => "error.quota",
+            Self::Session => "error.zksession",
+            Self::HostKeys => "error.keyscan",
+            Self::Capacity => "error.capacity",
+            Self::CreateTimeout => "error.servercreatetimeout",
+            Self::Unknown => "error.unknown",
+        }
+    }
 }
 
 impl fmt::Display for LaunchResult {

@@ -45,19 +45,19 @@ pub use images::{
     Artifact, Auth, AuthKind, Build, Builder, Canary, Checksum, Compression, DownloadAuth,
     FormatName, Image, ImageSource, SignaturePolicy, ZuulImage,
 };
-pub use load::{Loaded, MAX_FILE_SIZE, Source, Stamp, load, load_bytes};
+pub use load::{Loaded, Source, Stamp, load, load_bytes};
 pub use point_in_time::PointInTime;
 pub use provider::{Driver, LabelRef, PoolCommon, PoolRef, Provider, ProviderCommon};
 pub use reference::reference;
 pub use reload::{Handle, Reloader};
-pub use render::{render, summary};
+pub use render::render;
 pub use schema::schema;
 pub use service::{
     AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, BuilderWebapp, GearmanClient, GearmanListen,
     GearmanRight, GearmanServer, LOCAL_TOKEN,
 };
 pub use size::Size;
-pub use source::{ENVIRONMENT_PREFIX, Environment};
+pub use source::Environment;
 pub use values::{
     Concurrency, EnvValue, Limit, MaybeSeconds, Name, Object, OneOrMany, PathName, Port, Seconds,
     Secret, Spanned, Table,

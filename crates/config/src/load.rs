@@ -16,7 +16,7 @@ use crate::source::{Environment, Expansion, SourceFile, Sources, Span};
 use crate::yaml::{self, Node, Problem};
 
 /// Larger files are refused.
-pub const MAX_FILE_SIZE: usize = 16 << 20;
+const MAX_FILE_SIZE: usize = 16 << 20;
 
 /// A file may be missing for a moment while an editor replaces it.
 const TRIES: u32 = 3;

@@ -58,13 +58,6 @@ impl Handle {
     pub fn rejected(&self) -> Option<Arc<Diagnostics>> {
         self.rejected.borrow().clone()
     }
-
-    /// Waits until [`Self::rejected`] has another answer and gives it; `None` once nobody follows
-    /// the files any more.
-    pub async fn rejection_changed(&mut self) -> Option<Option<Arc<Diagnostics>>> {
-        self.rejected.changed().await.ok()?;
-        Some(self.rejected.borrow_and_update().clone())
-    }
 }
 
 impl Reloader {

@@ -34,7 +34,7 @@ pub fn render(diagnostics: &Diagnostics, colour: bool) -> String {
 }
 
 /// One line: `2 errors, 1 warning`.
-pub fn summary(diagnostics: &Diagnostics) -> String {
+pub(crate) fn summary(diagnostics: &Diagnostics) -> String {
     let count = |number: usize, word: &str| match number {
         1 => format!("1 {word}"),
         number => format!("{number} {word}s"),

@@ -16,7 +16,7 @@ use crate::values::Name;
 pub type Environment = Vec<(String, String)>;
 
 /// Only variables with this prefix are interpolated.
-pub const ENVIRONMENT_PREFIX: &str = "NODEPOOL_";
+pub(crate) const ENVIRONMENT_PREFIX: &str = "NODEPOOL_";
 
 /// A place in one of the files, as byte offsets in its expanded text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -45,10 +45,10 @@ async fn wait_for_label(handle: &mut Handle, label: &str) {
         .unwrap_or_else(|_| panic!("{label} never came"));
 }
 
-async fn wait_for_rejection(handle: &mut Handle, rejected: bool) {
+async fn wait_for_rejection(handle: &Handle, rejected: bool) {
     let wait = async {
         while handle.rejected().is_some() != rejected {
-            handle.rejection_changed().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(DEADLINE, wait)
@@ -64,7 +64,7 @@ async fn a_broken_file_keeps_the_one_before_in_force() {
     let mut handle = follow(&main, None);
 
     fs::write(&main, "labels: [").unwrap();
-    wait_for_rejection(&mut handle, true).await;
+    wait_for_rejection(&handle, true).await;
     assert!(handle.config().labels.contains_key("first"));
     assert_eq!(
         handle.rejected().unwrap().diagnostics[0].code,
@@ -73,7 +73,7 @@ async fn a_broken_file_keeps_the_one_before_in_force() {
 
     fs::write(&main, text("second")).unwrap();
     wait_for_label(&mut handle, "second").await;
-    wait_for_rejection(&mut handle, false).await;
+    wait_for_rejection(&handle, false).await;
 }
 
 #[tokio::test]

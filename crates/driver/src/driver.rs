@@ -24,10 +24,6 @@ pub struct Capabilities {
     pub launches: bool,
     /// It takes uploads.
     pub manages_images: bool,
-    /// The cloud can fetch an image from an address.
-    pub imports_images: bool,
-    /// A pool without room waits for it; otherwise it leaves the request to others.
-    pub pauses_at_quota: bool,
 }
 
 /// Whether machines with a label can be made.

@@ -16,7 +16,8 @@ pub struct UploadOrder {
     pub upload: UploadKey,
     /// The image's name in the cloud.
     pub name: Box<str>,
-    pub source: ImageSource,
+    /// On the host that uploads it.
+    pub file: PathBuf,
     pub format: Box<str>,
     pub md5: Option<Box<str>>,
     pub sha256: Option<Box<str>>,
@@ -53,15 +54,6 @@ impl Progress {
     pub fn watch(&self) -> watch::Receiver<Bytes> {
         self.0.subscribe()
     }
-}
-
-/// Where the bytes are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageSource {
-    /// On this host: upload them.
-    File(PathBuf),
-    /// Somewhere the cloud can fetch them: import them.
-    Url(Box<str>),
 }
 
 /// An upload that is ready for use.

@@ -12,7 +12,6 @@ pub struct Instance {
     pub public_ipv4: Option<Box<str>>,
     pub public_ipv6: Option<Box<str>>,
     pub private_ipv4: Option<Box<str>>,
-    pub private_ipv6: Option<Box<str>>,
     /// Where to connect to, unless the configuration prefers the private address.
     pub interface_ip: Option<Box<str>>,
     pub cloud: Option<Box<str>>,
@@ -44,7 +43,6 @@ impl Instance {
             public_ipv4: None,
             public_ipv6: None,
             private_ipv4: None,
-            private_ipv6: None,
             interface_ip: None,
             cloud: None,
             region: None,

@@ -39,7 +39,7 @@ pub use driver::{Capabilities, Driver, Readiness, Tidied};
 pub use error::{Error, ErrorClass};
 pub use ids::{ExternalId, SystemId};
 pub use image::{
-    Bytes, CloudImage, ImageSource, ImageStatus, ImageTarget, Progress, UploadOrder, UploadedImage,
+    Bytes, CloudImage, ImageStatus, ImageTarget, Progress, UploadOrder, UploadedImage,
 };
 pub use image_filters::ImageFilter;
 pub use instance::Instance;

@@ -9,12 +9,13 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use nodeyard_lease::MAX_TEXT;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_path_to_error::Segment;
 
 use crate::problem::Problem;
 
-/// No body of this API is nearly as long.
+/// No body that makes sense is nearly as long.
 pub(crate) const BODY_BYTES: usize = 64 * 1024;
 
 /// For all of a body to come.
@@ -161,12 +162,18 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequestParts<S> f
     }
 }
 
-/// What [`is_plain`] asks for.
-pub(crate) const PLAIN: &str = "it must have 1 to 255 characters, none of them a control character";
+/// The field at `pointer` is to be a name or a remark.
+pub(crate) fn check_plain(pointer: &str, text: &str) -> Result<(), Problem> {
+    if is_short(text) && !text.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let why = format!("it must have 1 to {MAX_TEXT} characters, none of them a control character");
+    Err(Problem::invalid_body(pointer, why))
+}
 
-/// Whether a text can be a name or a remark.
-pub(crate) fn is_plain(text: &str) -> bool {
-    (1..=255).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+/// Whether a text has the length of a name.
+pub(crate) fn is_short(text: &str) -> bool {
+    (1..=MAX_TEXT).contains(&text.chars().count())
 }
 
 /// Makes what a client sends twice happen once.

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use nodeyard_api::{Explain, Views};
 use nodeyard_config::Config;
-use nodeyard_launcher::drain::{DRAINS, DrainShape};
+use nodeyard_launcher::drain::DrainShape;
 use nodeyard_lease::Leases;
 use nodeyard_model::layout;
 use nodeyard_store::registry::Registry;
@@ -110,7 +110,7 @@ impl HttpApi {
         let tree: &Arc<dyn Tree> = registry.tree();
         let path = TreePath::new(layout::COMPONENTS).map_err(nodeyard_store::Error::from)?;
         let components = View::open(Arc::clone(tree), path, components::ComponentShape);
-        let path = TreePath::new(DRAINS).map_err(nodeyard_store::Error::from)?;
+        let path = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
         let drains = View::open(Arc::clone(tree), path, DrainShape);
         let gate = Arc::new(Gate::open(config.clone(), local_token).await);
         let app = App::new(Inner {

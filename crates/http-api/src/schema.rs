@@ -1,5 +1,6 @@
 //! Schemas of texts that several things share: ids and states. The types stand only for their schemas.
 
+use nodeyard_lease::MAX_TEXT;
 use nodeyard_model::{
     BuildState as Build, ComponentState as Component, NodeState as Node, RequestState as Request,
     UploadState as Upload,
@@ -60,7 +61,7 @@ texts! {
     /// The name of a scope, unique within its tenant. A point or two points alone are none.
     ScopeName = id("^(?!\\.{1,2}$)[A-Za-z0-9._:@+-]{1,128}$", "debugging");
     /// A label or a tenant: any text without control characters.
-    LabelName = plain(255);
+    LabelName = plain(MAX_TEXT);
     /// The name of a provider, which is a part of paths.
     PathText = id(
         "^(?!\\.{1,2}$)[^/\\x00-\\x1f\\x7f-\\x9f\\ue000-\\uf8ff\\ufff0-\\uffff]+$",

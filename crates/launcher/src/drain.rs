@@ -7,6 +7,7 @@ mod remaining;
 use std::fmt;
 
 use bytes::Bytes;
+use nodeyard_model::layout::DRAINS;
 use nodeyard_model::{Label, PoolName, ProviderName};
 use nodeyard_plan::PoolKey;
 use nodeyard_store::view::{Kind, Shape};
@@ -103,9 +104,6 @@ fn unescape(text: &str) -> Option<String> {
     }
     String::from_utf8(bytes).ok()
 }
-
-/// Where the records are.
-pub const DRAINS: &str = "/nodeyard/drains";
 
 /// Drains in force.
 #[derive(Debug, Clone, Copy)]

@@ -55,21 +55,6 @@ pub enum LaunchResult {
     Unknown,
 }
 
-impl LaunchResult {
-    /// As Nodepool's metrics name it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Quota => "error.quota",
-            Self::Capacity => "error.capacity",
-            Self::CreateTimeout => "error.servercreatetimeout",
-            Self::KeyScan => "error.keyscan",
-            Self::Session => "error.zksession",
-            Self::Unknown => "error.unknown",
-        }
-    }
-}
-
 /// Nobody wants to know.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoEvents;

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config::Config;
-use nodeyard_model::{Component, ComponentKind, ComponentState};
+use nodeyard_model::{Component, ComponentKind, ComponentState, layout};
 use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
@@ -140,7 +140,7 @@ impl Launcher {
             system = prepare(&registry) => system?,
             () = shutdown.cancelled() => return Ok(()),
         };
-        let drains = TreePath::new(drain::DRAINS).map_err(nodeyard_store::Error::from)?;
+        let drains = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
         let drains = View::open(Arc::clone(&parts.tree), drains, drain::DrainShape);
         let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);
         component.state = ComponentState::Running;

@@ -10,7 +10,7 @@ use crate::scope::ScopeName;
 
 /// All nodes of a request change hands in one write, which must fit into one packet of the store.
 pub const MAX_LABELS: usize = 100;
-/// The longest text of a label, a tenant, an idempotency key or the name of a requestor.
+/// In characters: the longest text of a label, a tenant, an idempotency key or the name of a requestor.
 pub const MAX_TEXT: usize = 255;
 /// The longest lease. Whoever needs more renews it.
 pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -134,10 +134,11 @@ impl Ask {
 }
 
 pub(crate) fn check_text(what: &'static str, text: &str) -> Result<(), Error> {
+    let length = text.chars().count();
     let why = if text.is_empty() {
         "it is empty".to_owned()
-    } else if text.len() > MAX_TEXT {
-        format!("it has {} bytes; {MAX_TEXT} are possible", text.len())
+    } else if length > MAX_TEXT {
+        format!("it has {length} characters; {MAX_TEXT} are possible")
     } else if text.chars().any(char::is_control) {
         "it has control characters".to_owned()
     } else {
@@ -155,4 +156,21 @@ pub(crate) fn check_duration(seconds: u64) -> Result<(), Error> {
         what: "duration",
         why: format!("it is {seconds} seconds; 1 to {most} are possible"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_as_long_as_they_have_characters() {
+        for (text, fits) in [
+            ("ü".repeat(200), true),
+            ("ü".repeat(MAX_TEXT), true),
+            ("ü".repeat(MAX_TEXT + 1), false),
+            ("x".repeat(MAX_TEXT + 1), false),
+        ] {
+            assert_eq!(check_text("label", &text).is_ok(), fits, "{text}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_driver::Clock;
+use nodeyard_model::layout::{LEASES, SCOPES};
 use nodeyard_model::{NodeId, NodeRequest, Opaque, RequestId, layout};
 use nodeyard_store::registry::{NodeShape, Registry, RequestShape, Stored, Views};
 use nodeyard_store::view::{Kind, Shape, View};
@@ -15,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::buildsets::Buildsets;
 use crate::ids::{LeaseId, ScopeId};
-use crate::lease::{LEASES, Lease};
-use crate::scope::{SCOPES, Scope, ScopeName};
+use crate::lease::Lease;
+use crate::scope::{Scope, ScopeName};
 
 /// What leases are kept with.
 #[derive(Debug, Clone)]

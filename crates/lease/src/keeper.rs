@@ -12,9 +12,9 @@ mod round;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodeyard_model::layout;
 use nodeyard_store::election::Election;
 use nodeyard_store::{self as store, TreePath};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::book::Book;
@@ -22,7 +22,6 @@ use crate::error::KeeperError;
 use crate::leases::Leases;
 use round::Round;
 
-const ELECTION: &str = "/nodeyard/elections/leases";
 /// How long a keeper that ends may take to say so to the store.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -46,55 +45,27 @@ impl Options {
     }
 }
 
-/// How others see a running keeper. Cloning is cheap.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    working: watch::Receiver<bool>,
-}
-
-impl Handle {
-    /// True while this keeper is the one that works.
-    pub fn is_working(&self) -> bool {
-        *self.working.borrow()
-    }
-
-    /// Returns when this keeper is the one that works; false if it has ended before.
-    pub async fn until_working(&mut self) -> bool {
-        self.working.wait_for(|working| *working).await.is_ok()
-    }
-}
-
 #[derive(Debug)]
 pub struct Keeper {
     options: Options,
     book: Arc<Book>,
-    working: watch::Sender<bool>,
 }
 
 impl Keeper {
-    pub fn new(options: Options, leases: &Leases) -> (Self, Handle) {
-        let (working, is_working) = watch::channel(false);
-        let keeper = Self {
+    pub fn new(options: Options, leases: &Leases) -> Self {
+        Self {
             options,
             book: Arc::clone(&leases.book),
-            working,
-        };
-        let handle = Handle {
-            working: is_working,
-        };
-        (keeper, handle)
+        }
     }
 
     /// Works until `shutdown`, or until the store is closed. The store stays open, and so do the leases. What is
     /// under way is left as it is, and goes on with the next keeper.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), KeeperError> {
-        let path = TreePath::new(ELECTION).map_err(store::Error::from)?;
+        let path = TreePath::new(layout::LEASES_ELECTION).map_err(store::Error::from)?;
         let locks = self.book.registry.locks();
         let election = Election::new(locks, path, &self.options.name);
-        let lead = election.run(|tree| async {
-            let _working = Working(&self.working);
-            Round::new(&self, tree).run().await
-        });
+        let lead = election.run(|tree| Round::new(&self, tree).run());
         let result = tokio::select! {
             led = lead => led.and_then(|result| result),
             () = shutdown.cancelled() => Ok(()),
@@ -105,14 +76,5 @@ impl Keeper {
             Err(store::Error::Closed) => Err(KeeperError::StoreClosed),
             result => Ok(result?),
         }
-    }
-}
-
-/// However the work ends, it has ended then.
-struct Working<'a>(&'a watch::Sender<bool>);
-
-impl Drop for Working<'_> {
-    fn drop(&mut self) {
-        self.0.send_replace(false);
     }
 }

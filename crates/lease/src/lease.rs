@@ -1,4 +1,4 @@
-//! The record of a lease, below `/nodeyard/leases`.
+//! The record of a lease, below [`LEASES`](nodeyard_model::layout::LEASES).
 //!
 //! ```text
 //!   waiting ──► taking ──► active ──► ending ──► ended
@@ -16,9 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::Ask;
 use crate::ids::ScopeId;
-
-/// Where the records are.
-pub const LEASES: &str = "/nodeyard/leases";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,4 +1,4 @@
-//! The record of a scope, below `/nodeyard/scopes`.
+//! The record of a scope, below [`SCOPES`](nodeyard_model::layout::SCOPES).
 //!
 //! A scope owns leases. One that was opened on purpose has an end of its own, after which its leases end; one that a
 //! request made by naming it lives as long as it has leases. The first nodes that one of its leases gets pin it to
@@ -12,9 +12,6 @@ use nodeyard_model::{ProviderName, TenantName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-
-/// Where the records are.
-pub const SCOPES: &str = "/nodeyard/scopes";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

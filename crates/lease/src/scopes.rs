@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodeyard_model::{
-    Label, Node, NodeId, NodeRequest, NodeState, RequestId, TenantName, Timestamp,
+    Label, Node, NodeId, NodeRequest, NodeState, RequestId, TenantName, Timestamp, layout,
 };
 use nodeyard_store::registry::Stored;
 use nodeyard_store::view::Changes;
@@ -19,7 +19,7 @@ use crate::ids::ScopeId;
 use crate::inventory::inventory;
 use crate::lease::PartState;
 use crate::leases::{Leases, Status};
-use crate::scope::{SCOPES, Scope, ScopeName};
+use crate::scope::{Scope, ScopeName};
 
 /// A scope and what it owns.
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ impl Leases {
         };
         let data = json(&path, &scope)?;
         let tree = &**self.book.tree();
-        let root = TreePath::new(SCOPES).map_err(store::Error::from)?;
+        let root = TreePath::new(layout::SCOPES).map_err(store::Error::from)?;
         ext::persist(tree, || ext::ensure_path(tree, &root)).await?;
         match tree.create(&path, data, CreateMode::Persistent).await {
             Ok(_) => Ok(Arc::new(scope)),

@@ -24,6 +24,17 @@ pub const NODEYARD: &str = "/nodeyard";
 pub const SYSTEM_ID: &str = "/nodeyard/system-id";
 /// What stewards remember of images beside Nodepool's records.
 pub const IMAGE_NOTES: &str = "/nodeyard/images";
+/// What is to accept nothing new.
+pub const DRAINS: &str = "/nodeyard/drains";
+/// Why requests ended as they did.
+pub const EXPLANATIONS: &str = "/nodeyard/explanations";
+/// Held by whoever asks for nodes that are to be ready before anybody wants them.
+pub const MIN_READY_LOCK: &str = "/nodeyard/min-ready";
+pub const LEASES: &str = "/nodeyard/leases";
+/// Scopes own leases.
+pub const SCOPES: &str = "/nodeyard/scopes";
+/// Of all that keep leases, the one that wins this election works.
+pub const LEASES_ELECTION: &str = "/nodeyard/elections/leases";
 
 /// The child of a node, build or directory of builds or uploads that holds its lock.
 /// Lists of builds and uploads contain it, too.
@@ -40,6 +51,11 @@ pub fn request_prefix(precedence: u16) -> String {
 
 pub fn request_lock(id: RequestId) -> String {
     format!("{REQUEST_LOCKS}/{id}")
+}
+
+/// What became of a request, and why.
+pub fn explanation(id: RequestId) -> String {
+    format!("{EXPLANATIONS}/{id}")
 }
 
 pub fn node(id: NodeId) -> String {

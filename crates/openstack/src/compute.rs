@@ -241,7 +241,7 @@ impl Zone {
     }
 }
 
-/// What a project may have and has; -1 is without limit.
+/// What a project may have; -1 is without limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct ComputeLimits {
     #[serde(rename = "maxTotalCores")]
@@ -251,12 +251,6 @@ pub struct ComputeLimits {
     /// In MiB.
     #[serde(rename = "maxTotalRAMSize")]
     pub ram: i64,
-    #[serde(rename = "totalCoresUsed", default)]
-    pub cores_used: i64,
-    #[serde(rename = "totalInstancesUsed", default)]
-    pub instances_used: i64,
-    #[serde(rename = "totalRAMUsed", default)]
-    pub ram_used: i64,
 }
 
 #[derive(Deserialize)]

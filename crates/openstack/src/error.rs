@@ -136,14 +136,6 @@ impl Error {
     pub fn into_source(self) -> Option<Box<dyn StdError + Send + Sync>> {
         self.0.source
     }
-
-    /// Whether the cloud may have done what it was asked to, although it did not say so.
-    pub fn may_have_happened(&self) -> bool {
-        matches!(
-            self.kind(),
-            ErrorKind::Fault | ErrorKind::Unavailable | ErrorKind::Malformed
-        )
-    }
 }
 
 fn kind_of(service: Service, status: StatusCode, headers: &HeaderMap, said: &Said) -> ErrorKind {

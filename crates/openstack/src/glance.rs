@@ -19,6 +19,8 @@ use crate::session::Session;
 const PAGE: &str = "200";
 const PATCH_TYPE: &str = "application/openstack-images-v2.1-json-patch";
 const DATA_TYPE: &str = "application/octet-stream";
+/// How the service calls an import of what was staged.
+pub const STAGED_IMPORT: &str = "glance-direct";
 
 /// What belongs to every image and says nothing about it.
 const NO_PROPERTIES: [&str; 6] = [
@@ -115,14 +117,6 @@ impl Place {
     }
 }
 
-/// Where an import gets its data.
-#[derive(Debug, Clone, Copy)]
-pub enum Import<'a> {
-    /// From what was staged.
-    Staged,
-    Web(&'a str),
-}
-
 /// One change of an image.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -214,15 +208,12 @@ impl Images {
         })
     }
 
-    /// Has the service fetch the data by itself; it does so after the answer.
-    pub async fn import(&self, id: &str, from: Import<'_>) -> Result<(), Error> {
+    /// Has the service take the data from the stage; it does so after the answer.
+    pub async fn import(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::POST, format!("import image {id}"));
-        let method = match from {
-            Import::Staged => json!({"name": "glance-direct"}),
-            Import::Web(uri) => json!({"name": "web-download", "uri": uri}),
-        };
         let call = call.path(["images", id, "import"]);
-        call.body(&json!({"method": method})).answer().await?;
+        let method = json!({"method": {"name": STAGED_IMPORT}});
+        call.body(&method).answer().await?;
         Ok(())
     }
 

@@ -34,8 +34,8 @@ pub use compute::{
 };
 pub use data::Digests;
 pub use error::{Error, ErrorKind};
-pub use glance::{Change, Image, Images, Import, NewImage, Place};
-pub use network::{FixedIp, FloatingIp, Net, Network, NewFloatingIp, Port, SecurityGroup, Subnet};
+pub use glance::{Change, Image, Images, NewImage, Place, STAGED_IMPORT};
+pub use network::{FixedIp, FloatingIp, Net, Network, NewFloatingIp, Port, SecurityGroup};
 pub use reqwest::{Method, StatusCode, Url, header};
 pub use service::Service;
 pub use session::{Options, Session};

@@ -26,16 +26,6 @@ pub struct Net {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Subnet {
-    pub id: Box<str>,
-    pub network_id: Box<str>,
-    #[serde(default)]
-    pub ip_version: u8,
-    #[serde(default)]
-    pub gateway_ip: Option<Box<str>>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
 pub struct Port {
     pub id: Box<str>,
     #[serde(default)]
@@ -118,13 +108,6 @@ impl Network {
         self.call(Method::GET, "list networks")
             .path(["networks"])
             .list("networks")
-            .await
-    }
-
-    pub async fn subnets(&self) -> Result<Vec<Subnet>, Error> {
-        self.call(Method::GET, "list subnets")
-            .path(["subnets"])
-            .list("subnets")
             .await
     }
 

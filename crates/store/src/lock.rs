@@ -36,7 +36,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
-use crate::tree::{Session, SessionId, Tree, Version};
+use crate::tree::{Session, SessionId, Tree};
 use cleanup::{Cleanup, Leftover};
 use contender::{Contender, Place};
 
@@ -130,8 +130,8 @@ impl Lock {
         self
     }
 
-    /// The contender outlives the session and the guard. It goes by [`LockGuard::release`] or
-    /// [`Lock::force_unlock`] only.
+    /// The contender outlives the session and the guard. It goes by [`LockGuard::release`], or
+    /// when somebody deletes its record.
     pub fn persistent(mut self) -> Self {
         self.persistent = true;
         self
@@ -220,17 +220,6 @@ impl Lock {
         }
         found.sort_by_key(|(order, _)| *order);
         Ok(found.into_iter().map(|(_, contender)| contender).collect())
-    }
-
-    /// Takes the lock away from whoever holds it, and says from whom. The holder is not asked.
-    pub async fn force_unlock(&self) -> Result<Option<LockContender>> {
-        let Some(holder) = self.contenders().await?.into_iter().next() else {
-            return Ok(None);
-        };
-        match self.tree.delete(&holder.path, Version::Any).await {
-            Ok(()) | Err(Error::NoNode { .. }) => Ok(Some(holder)),
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -125,8 +125,6 @@ impl Driver for ContainerDriver {
         Capabilities {
             launches: true,
             manages_images: true,
-            imports_images: false,
-            pauses_at_quota: true,
         }
     }
 

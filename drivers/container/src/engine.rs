@@ -7,7 +7,6 @@
 mod answers;
 mod text;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -269,7 +268,6 @@ impl Engine {
     pub(crate) async fn import(
         &self,
         order: &UploadOrder,
-        file: &Path,
         reference: &str,
     ) -> Result<String, Error> {
         let name = "import an image";
@@ -282,7 +280,7 @@ impl Engine {
             encode(reference),
             encode(&label)
         );
-        let (body, verdict) = image_file::body(order, file);
+        let (body, verdict) = image_file::body(order);
         let body = CallBody::Stream(body);
         let answer = self
             .call(name, Method::POST, uri, body, IMPORT_LIMIT)

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -69,11 +69,11 @@ impl Verdict {
 }
 
 /// The file as the body of a call.
-pub(crate) fn body(order: &UploadOrder, path: &Path) -> (BoxBody<Bytes, io::Error>, Verdict) {
+pub(crate) fn body(order: &UploadOrder) -> (BoxBody<Bytes, io::Error>, Verdict) {
     let verdict = Verdict::default();
     let (pieces, receiver) = mpsc::channel(PIECES_AHEAD);
     let mut reader = Reader {
-        path: path.to_owned(),
+        path: order.file.clone(),
         sha256: order
             .sha256
             .clone()

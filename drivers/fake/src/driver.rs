@@ -117,8 +117,6 @@ impl Driver for FakeDriver {
         Capabilities {
             launches: true,
             manages_images: true,
-            imports_images: true,
-            pauses_at_quota: true,
         }
     }
 

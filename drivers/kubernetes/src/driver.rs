@@ -219,8 +219,6 @@ impl Driver for KubernetesDriver {
         Capabilities {
             launches: true,
             manages_images: false,
-            imports_images: false,
-            pauses_at_quota: true,
         }
     }
 

@@ -203,8 +203,6 @@ impl Driver for MetastaticDriver {
         Capabilities {
             launches: true,
             manages_images: false,
-            imports_images: false,
-            pauses_at_quota: true,
         }
     }
 

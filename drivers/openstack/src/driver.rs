@@ -107,8 +107,6 @@ impl Driver for OpenStackDriver {
         Capabilities {
             launches: true,
             manages_images: true,
-            imports_images: false,
-            pauses_at_quota: true,
         }
     }
 

@@ -59,8 +59,6 @@ impl Driver for QemuDriver {
         Capabilities {
             launches: true,
             manages_images: true,
-            imports_images: false,
-            pauses_at_quota: true,
         }
     }
 

@@ -37,8 +37,6 @@ impl Driver for StaticDriver {
         Capabilities {
             launches: false,
             manages_images: false,
-            imports_images: false,
-            pauses_at_quota: false,
         }
     }
 

@@ -3,13 +3,20 @@
 //! Labels of series are names of images and providers: those of the configuration, and of the files that are left of
 //! an earlier one. Ids of images are not among them.
 
-use super::{Recorded, WorkerNow};
+use super::{JobServerNow, Recorded, WorkerNow};
 use crate::metrics::exposition::{Exposition, Kind};
 
-pub(super) fn all(recorded: &Recorded, now: &WorkerNow) -> String {
+pub(super) fn all(
+    recorded: &Recorded,
+    now: &WorkerNow,
+    job_server: Option<&JobServerNow>,
+) -> String {
     let mut exposition = Exposition::default();
     happened(&mut exposition, recorded);
     existing(&mut exposition, now);
+    if let Some(job_server) = job_server {
+        serving(&mut exposition, job_server);
+    }
     exposition.build_info();
     exposition.finish()
 }
@@ -94,6 +101,43 @@ fn existing(exposition: &mut Exposition, now: &WorkerNow) {
             "Connections to job servers; each slot has one to each of them.",
         )
         .sample(&[], now.connections);
+}
+
+fn serving(exposition: &mut Exposition, now: &JobServerNow) {
+    let mut gauge = |name, help, value: usize| {
+        let mut family = exposition.family(Kind::Gauge, name, help);
+        family.sample(&[], value);
+    };
+    gauge(
+        "nodeyard_gearman_connections",
+        "Connections to the job server of this process.",
+        now.connections,
+    );
+    gauge(
+        "nodeyard_gearman_functions",
+        "Functions that its workers offer or its clients have asked for.",
+        now.functions,
+    );
+    gauge(
+        "nodeyard_gearman_job_bytes",
+        "What the payloads of its jobs take in memory.",
+        now.bytes,
+    );
+    let mut jobs = exposition.family(
+        Kind::Gauge,
+        "nodeyard_gearman_jobs",
+        "Jobs that wait for a worker, and jobs that run.",
+    );
+    jobs.sample(&[("state", "waiting")], now.waiting);
+    jobs.sample(&[("state", "running")], now.running);
+    let mut events = exposition.family(
+        Kind::Counter,
+        "nodeyard_gearman_events_total",
+        "What has happened at the job server of this process.",
+    );
+    for (event, count) in &now.events {
+        events.sample(&[("event", event)], count);
+    }
 }
 
 fn result(succeeded: bool) -> &'static str {

@@ -30,6 +30,7 @@ async fn ready(State(sources): State<Arc<Sources>>) -> Response {
 
 async fn metrics(State(sources): State<Arc<Sources>>) -> Response {
     let now = sources.worker.look().unwrap_or_default();
-    let text = families::all(&sources.metrics.recorded(), &now);
+    let job_server = sources.job_server.as_ref().map(|server| server.look());
+    let text = families::all(&sources.metrics.recorded(), &now, job_server.as_ref());
     answer(StatusCode::OK, EXPOSITION, text)
 }

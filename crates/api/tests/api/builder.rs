@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodeyard_api::builder::{BuilderMetrics, ImagesHeld, LookAtWorker, Sources, WorkerNow};
+use nodeyard_api::builder::{
+    BuilderMetrics, ImagesHeld, JobServerNow, LookAtJobServer, LookAtWorker, Sources, WorkerNow,
+};
 use nodeyard_api::{Webapp, webapp};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +24,22 @@ impl LookAtWorker for Worker {
     }
 }
 
+#[derive(Debug)]
+struct JobServer;
+
+impl LookAtJobServer for JobServer {
+    fn look(&self) -> JobServerNow {
+        JobServerNow {
+            connections: 12,
+            functions: 3,
+            waiting: 2,
+            running: 1,
+            bytes: 300,
+            events: vec![("job-submitted", 4), ("job-completed", 1)],
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_builders_metrics_are_the_golden_ones() {
     let metrics = BuilderMetrics::new(None, "builder.example");
@@ -33,6 +51,7 @@ async fn a_builders_metrics_are_the_golden_ones() {
     let sources = Sources {
         metrics: metrics.clone(),
         worker: Arc::clone(&worker) as _,
+        job_server: Some(Arc::new(JobServer)),
     };
     let pages = Webapp::bind_builder(options, sources).await.unwrap();
     let address = pages.local_addr().unwrap();

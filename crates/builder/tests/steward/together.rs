@@ -323,10 +323,9 @@ async fn is_everywhere(registry: &Registry, image: &ImageName, hostname: &str) -
         return None;
     };
     for name in ["one", "two"] {
-        images
-            .newest_ready_upload(image, &provider(name))
-            .await
-            .unwrap()?;
+        let uploads = images.uploads(key, &provider(name)).await.unwrap();
+        let mut uploads = uploads.iter().map(|(_, upload)| upload.value.state);
+        uploads.find(|state| *state == UploadState::Ready)?;
     }
     (build.value.builder.as_deref() == Some(hostname)).then_some(key.build)
 }

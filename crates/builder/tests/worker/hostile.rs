@@ -378,8 +378,6 @@ impl Driver for Panicking {
         Capabilities {
             launches: false,
             manages_images: true,
-            imports_images: false,
-            pauses_at_quota: false,
         }
     }
 

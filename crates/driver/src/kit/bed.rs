@@ -1,6 +1,7 @@
 //! What the tests of a driver bring along.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,7 +9,6 @@ use nodeyard_model::{ImageName, Label, PoolName, Resources, Timestamp};
 
 use super::faults::Faults;
 use crate::driver::Driver;
-use crate::image::ImageSource;
 use crate::order::BootImage;
 use crate::tags::Owner;
 
@@ -46,6 +46,6 @@ pub struct Setup {
     pub pool: PoolName,
     pub label: Label,
     pub image: BootImage,
-    /// For drivers that take uploads: what to upload, and its format.
-    pub upload: Option<(ImageName, ImageSource, Box<str>)>,
+    /// For drivers that take uploads: an image, its file and its format.
+    pub upload: Option<(ImageName, PathBuf, Box<str>)>,
 }

@@ -394,14 +394,14 @@ fn upload_key(setup: &Setup, upload: UploadId) -> Result<UploadKey, Error> {
 
 fn upload_order(setup: &Setup, upload: UploadId) -> Result<UploadOrder, Error> {
     let key = upload_key(setup, upload)?;
-    let (image, source, format) = setup
+    let (image, file, format) = setup
         .upload
         .clone()
         .ok_or_else(|| Error::permanent("the bed has nothing to upload"))?;
     Ok(UploadOrder {
         upload: key,
         name: format!("{image}-{upload}").into(),
-        source,
+        file,
         format,
         md5: None,
         sha256: None,

@@ -8,9 +8,7 @@ mod connection;
 mod events;
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,23 +21,11 @@ use crate::net::{ConnectError, Endpoint, Keepalive};
 pub use self::admin::{AdminClient, AdminError, ConnectedWorker, FunctionStatus, ServerJob};
 pub use self::events::{JobEvent, Outcome, SubmittedJob};
 
-/// Which server a job goes to first. The others follow in order when that one cannot be reached or refuses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// The first server of the list.
-    #[default]
-    InOrder,
-    /// Each in its turn.
-    RoundRobin,
-    /// By function and unique, so that equal jobs meet on one server.
-    ByHash,
-}
-
 /// How a [`Client`] works.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
+    /// A job goes to the first of them that can be reached and takes it.
     pub servers: Vec<Endpoint>,
-    pub placement: Placement,
     /// Ask servers to pass on exceptions.
     pub exceptions: bool,
     pub limits: Limits,
@@ -53,7 +39,6 @@ impl ClientOptions {
     pub fn new(servers: Vec<Endpoint>) -> Self {
         Self {
             servers,
-            placement: Placement::default(),
             exceptions: true,
             limits: Limits::default(),
             connect_timeout: Duration::from_secs(10),
@@ -168,7 +153,6 @@ pub struct Client {
 struct Inner {
     options: ClientOptions,
     connections: Vec<Mutex<Option<Arc<Connection>>>>,
-    next: AtomicUsize,
 }
 
 impl Client {
@@ -179,7 +163,6 @@ impl Client {
             inner: Arc::new(Inner {
                 options,
                 connections,
-                next: AtomicUsize::new(0),
             }),
         }
     }
@@ -248,12 +231,9 @@ impl Client {
         background: bool,
         events: Option<tokio::sync::mpsc::Sender<JobEvent>>,
     ) -> Result<(JobHandle, Arc<Connection>), ClientError> {
-        let count = self.inner.options.servers.len();
-        let first = self.first_server(request, count);
         let packet = request.packet(background);
         let mut last = ClientError::NoServers;
-        for step in 0..count {
-            let server = (first + step) % count;
+        for server in 0..self.inner.options.servers.len() {
             match self.ask(server, &packet, events.clone()).await {
                 Ok((Answer::Created(handle), connection)) => {
                     return Ok((JobHandle { server, handle }, connection));
@@ -272,18 +252,6 @@ impl Client {
             }
         }
         Err(last)
-    }
-
-    fn first_server(&self, request: &JobRequest, count: usize) -> usize {
-        match self.inner.options.placement {
-            Placement::InOrder => 0,
-            Placement::RoundRobin => self.inner.next.fetch_add(1, Ordering::Relaxed) % count.max(1),
-            Placement::ByHash => {
-                let mut hasher = DefaultHasher::new();
-                (&request.function, &request.unique).hash(&mut hasher);
-                usize::try_from(hasher.finish() % count.max(1) as u64).unwrap_or(0)
-            }
-        }
     }
 
     async fn ask(

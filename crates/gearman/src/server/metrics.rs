@@ -34,6 +34,54 @@ pub struct Counters {
     pub refused_packets: u64,
 }
 
+impl Counters {
+    /// All of them, by name.
+    pub fn named(self) -> [(&'static str, u64); 19] {
+        let Self {
+            connections,
+            connections_refused,
+            malformed,
+            slow_readers,
+            submitted,
+            coalesced,
+            queue_full,
+            assigned,
+            completed,
+            failed,
+            exceptions,
+            timed_out,
+            requeued,
+            lost,
+            abandoned,
+            cancelled,
+            wakes,
+            denied,
+            refused_packets,
+        } = self;
+        [
+            ("connection-accepted", connections),
+            ("connection-refused", connections_refused),
+            ("connection-malformed", malformed),
+            ("connection-slow", slow_readers),
+            ("job-submitted", submitted),
+            ("job-coalesced", coalesced),
+            ("job-refused", queue_full),
+            ("job-assigned", assigned),
+            ("job-completed", completed),
+            ("job-failed", failed),
+            ("job-exception", exceptions),
+            ("job-timed-out", timed_out),
+            ("job-requeued", requeued),
+            ("job-lost", lost),
+            ("job-abandoned", abandoned),
+            ("job-cancelled", cancelled),
+            ("worker-woken", wakes),
+            ("access-denied", denied),
+            ("packet-refused", refused_packets),
+        ]
+    }
+}
+
 /// A snapshot of the server: what has happened and what there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerMetrics {

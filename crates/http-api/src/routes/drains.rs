@@ -16,7 +16,7 @@ use crate::access::{Operator, Reader, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Kind, Subject};
-use crate::extract::Named;
+use crate::extract::{Named, is_short};
 use crate::page::Page;
 use crate::problem::Problem;
 use crate::{schema, time};
@@ -217,12 +217,9 @@ pub(crate) async fn end_pool_drain(
     end(&app, &pool_scope(&provider, &pool)?).await
 }
 
-/// The longest name; the record of a drain is called by it.
-const NAME_BYTES: usize = 255;
-
 fn scope(kind: &str, name: String) -> Result<Scope> {
     let unknown = || Problem::not_found(format!("nothing of kind {kind:?} can be called {name:?}"));
-    if name.is_empty() || name.len() > NAME_BYTES {
+    if !is_short(&name) {
         return Err(unknown());
     }
     Ok(match kind {
@@ -235,7 +232,7 @@ fn scope(kind: &str, name: String) -> Result<Scope> {
 
 fn pool_scope(provider: &str, pool: &str) -> Result<Scope> {
     let unknown = || Problem::not_found(format!("there can be no pool {provider:?}/{pool:?}"));
-    if pool.is_empty() || pool.len() + provider.len() > NAME_BYTES {
+    if !is_short(pool) || !is_short(provider) {
         return Err(unknown());
     }
     let name = ProviderName::new(provider).map_err(|_| unknown())?;

@@ -17,7 +17,7 @@ use super::refusal::refused;
 use crate::access::{Caller, Operator, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
-use crate::extract::{Named, OptionalJson, PLAIN, is_plain};
+use crate::extract::{Named, OptionalJson, check_plain};
 use crate::problem::Problem;
 use crate::whole::maybe_whole;
 use crate::{schema, time};
@@ -81,10 +81,8 @@ const MOST_HOLD: u32 = 31_536_000;
 
 impl NewHold {
     fn check(&self) -> Result<()> {
-        if let Some(comment) = &self.comment
-            && !is_plain(comment)
-        {
-            return Err(Problem::invalid_body("/comment", PLAIN));
+        if let Some(comment) = &self.comment {
+            check_plain("/comment", comment)?;
         }
         if let Some(seconds) = self.expiration
             && !(1..=MOST_HOLD).contains(&seconds)

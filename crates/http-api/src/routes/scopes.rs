@@ -15,7 +15,7 @@ use crate::access::{Caller, Insider, Requestor, Right};
 use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Follow, Kind, Subject};
-use crate::extract::{Json, Named, OptionalJson, PLAIN, Query, is_plain};
+use crate::extract::{Json, Named, OptionalJson, Query, check_plain};
 use crate::page::{Page, PageQuery, Place};
 use crate::problem::Problem;
 use crate::whole::whole;
@@ -163,11 +163,9 @@ pub(crate) async fn open_scope(
 }
 
 fn tenant(text: Option<&str>) -> Result<Option<TenantName>> {
-    match text {
-        None => Ok(None),
-        Some(text) if is_plain(text) => Ok(Some(text.into())),
-        Some(_) => Err(Problem::invalid_body("/tenant", PLAIN)),
-    }
+    let Some(text) = text else { return Ok(None) };
+    check_plain("/tenant", text)?;
+    Ok(Some(text.into()))
 }
 
 /// Whose scope is meant.

@@ -106,7 +106,7 @@ impl Bed {
         let (sender, config) = watch::channel(Arc::new(config));
         sources.config = config;
         let (registry, views) = (sources.registry.clone(), sources.views.clone());
-        let (keeper, _) = Keeper::new(Options::new("test"), &sources.leases);
+        let keeper = Keeper::new(Options::new("test"), &sources.leases);
         let api = HttpApi::bind(sources).await.unwrap();
         let address = api.local_addr().unwrap();
         let shutdown = CancellationToken::new();

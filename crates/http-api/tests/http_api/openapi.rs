@@ -1,5 +1,6 @@
 //! The document that describes the API.
 
+use nodeyard_lease::{MAX_DURATION, MAX_LABELS};
 use nodeyard_testbeds::checkout;
 use serde_json::Value;
 
@@ -17,6 +18,18 @@ fn the_checked_in_document_is_the_golden_one() {
         made, kept,
         "docs/openapi.json is not what the program serves; `make generate` writes it again"
     );
+}
+
+#[test]
+fn limits_are_those_of_leases() {
+    let document: Value = serde_json::from_str(&nodeyard_http_api::openapi_json()).unwrap();
+    let schemas = &document["components"]["schemas"];
+    let labels = &schemas["NewRequest"]["properties"]["labels"];
+    assert_eq!(labels["maxItems"], MAX_LABELS);
+    for body in ["NewRequest", "NewScope", "Renewal"] {
+        let duration = &schemas[body]["properties"]["duration"];
+        assert_eq!(duration["maximum"], MAX_DURATION.as_secs(), "{body}");
+    }
 }
 
 #[tokio::test]

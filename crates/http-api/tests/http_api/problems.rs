@@ -73,6 +73,20 @@ async fn a_wrong_body_is_pointed_at() {
 }
 
 #[tokio::test]
+async fn names_are_as_long_as_they_have_characters() {
+    let bed = Bed::new().await;
+    let admin = bed.by(ADMIN);
+    let name = "ü".repeat(200);
+    let request = json!({"labels": [name], "tenant": name});
+    admin.post("/requests", &request).await.is(201);
+    let scope = json!({"name": "debugging", "duration": 60, "tenant": name});
+    admin.post("/scopes", &scope).await.is(201);
+    let drain = |length| format!("/drains/label/{}", "%C3%BC".repeat(length));
+    admin.put(&drain(200)).await.is(201);
+    admin.put(&drain(256)).await.problem(404, "not-found");
+}
+
+#[tokio::test]
 async fn what_is_no_json_is_refused_in_the_same_shape() {
     let bed = Bed::new().await;
     let alice = bed.by(ALICE);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_model::{Label, NodeId, NodeRequest, RequestId, RequestState, Timestamp};
+use nodeyard_model::{Label, NodeId, NodeRequest, RequestId, RequestState, Timestamp, layout};
 use nodeyard_plan::min_ready::Submit;
 use nodeyard_plan::{MIN_READY_REQUESTOR, min_ready};
 use nodeyard_store::{Error, Result, SessionId, Stat, TreePath, ext};
@@ -26,8 +26,6 @@ use crate::drain::Scope;
 use crate::report::Report;
 use crate::settle;
 
-/// Whoever asks for ready nodes holds this lock.
-const LOCK: &str = "/nodeyard/min-ready";
 /// After a request for a ready node has failed, or could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -161,7 +159,10 @@ async fn ask(ctx: Context) {
 
 /// If it is interrupted, the next attempt sees what this one has made.
 async fn ask_for_missing(ctx: &Context) -> Result<()> {
-    let lock = ctx.registry.locks().lock(TreePath::new(LOCK)?);
+    let lock = ctx
+        .registry
+        .locks()
+        .lock(TreePath::new(layout::MIN_READY_LOCK)?);
     let guard = lock.acquire().await?;
     ctx.requests.synced().await?;
     let departed = answered(ctx, Report::Departed).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nodeyard_driver::Clock;
-use nodeyard_model::{RequestId, Timestamp};
+use nodeyard_model::{RequestId, Timestamp, layout};
 use nodeyard_plan::explain::Ended;
 use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
 use tokio::sync::mpsc;
@@ -15,7 +15,6 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-const EXPLANATIONS: &str = "/nodeyard/explanations";
 /// Written together, and no more than this between two pauses.
 const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,7 +43,7 @@ pub async fn read(tree: &dyn Tree, request: RequestId) -> Result<Option<Ended>> 
 }
 
 fn path(request: RequestId) -> Result<TreePath> {
-    Ok(TreePath::new(format!("{EXPLANATIONS}/{request}"))?)
+    Ok(TreePath::new(layout::explanation(request))?)
 }
 
 impl Archive {
@@ -86,7 +85,7 @@ impl Archive {
 }
 
 async fn write(tree: &dyn Tree, batch: &[Arc<Ended>]) -> Result<()> {
-    ext::ensure_path(tree, &TreePath::new(EXPLANATIONS)?).await?;
+    ext::ensure_path(tree, &TreePath::new(layout::EXPLANATIONS)?).await?;
     let writes = batch.iter().map(|ended| async {
         let Ok(data) = serde_json::to_vec(&**ended) else {
             return Ok(());
@@ -102,7 +101,7 @@ async fn write(tree: &dyn Tree, batch: &[Arc<Ended>]) -> Result<()> {
 
 /// Numbers of requests grow, so the smallest are the oldest.
 async fn prune(tree: &dyn Tree, now: Timestamp) -> Result<()> {
-    let root = TreePath::new(EXPLANATIONS)?;
+    let root = TreePath::new(layout::EXPLANATIONS)?;
     let names = ext::child_names(tree, &root).await?.into_iter();
     let ids = names.filter_map(|name| name.parse::<RequestId>().ok());
     let ids: BTreeSet<(u64, RequestId)> = ids.map(|id| (id.sequence(), id)).collect();
@@ -168,7 +167,7 @@ mod tests {
         prune(&*tree, Timestamp::from_secs(later).unwrap())
             .await
             .unwrap();
-        let root = TreePath::new(EXPLANATIONS).unwrap();
+        let root = TreePath::new(layout::EXPLANATIONS).unwrap();
         assert!(ext::child_names(&*tree, &root).await.unwrap().is_empty());
         tree.close().await;
         engine.close().await;

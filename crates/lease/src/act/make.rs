@@ -17,9 +17,9 @@ use crate::ask::{Ask, Caller};
 use crate::book::{self, json, lease_path, request_path, scope_path};
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
-use crate::lease::{LEASES, Lease, Phase, Placement};
+use crate::lease::{Lease, Phase, Placement};
 use crate::leases::Asked;
-use crate::scope::{SCOPES, Scope, ScopeName};
+use crate::scope::{Scope, ScopeName};
 
 impl Hand<'_> {
     /// Makes a lease with its request, unless it is there already.
@@ -74,7 +74,7 @@ impl Hand<'_> {
                     });
                 }
                 Err(error) if is_conflict(&error) => {
-                    for directory in [LEASES, SCOPES, layout::REQUESTS] {
+                    for directory in [layout::LEASES, layout::SCOPES, layout::REQUESTS] {
                         let directory = TreePath::new(directory).map_err(store::Error::from)?;
                         ext::ensure_path(&**self.tree, &directory).await?;
                     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use nodeyard_model::{NodeId, NodeState, Timestamp};
 use nodeyard_store::view::Change;
 use nodeyard_store::{Error, Result, Tree};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
@@ -21,7 +20,6 @@ const AT_ONCE: usize = 64;
 pub(super) struct Round<'a> {
     book: &'a Arc<Book>,
     options: &'a Options,
-    working: &'a watch::Sender<bool>,
     /// Ends with our leadership.
     tree: Arc<dyn Tree>,
     agenda: Agenda,
@@ -33,7 +31,6 @@ impl<'a> Round<'a> {
         Self {
             book: &keeper.book,
             options: &keeper.options,
-            working: &keeper.working,
             tree,
             agenda: Agenda::default(),
             tasks: JoinSet::new(),
@@ -50,7 +47,6 @@ impl<'a> Round<'a> {
         self.book.requests.synced().await?;
         self.book.nodes.synced().await?;
         self.look_at_everything();
-        self.working.send_replace(true);
         let mut pass = tokio::time::interval(self.options.pass);
         pass.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         pass.tick().await;

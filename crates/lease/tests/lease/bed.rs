@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
 use nodeyard_lease::{
-    Ask, Caller, Clock, Handle, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts,
-    Phase, Status,
+    Ask, Caller, Clock, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts, Phase, Status,
 };
-use nodeyard_model::{Label, Timestamp};
+use nodeyard_model::{Label, NodeId, Timestamp, layout};
 use nodeyard_nodescan::NetworkScanner;
-use nodeyard_store::Tree;
+use nodeyard_store::lock::Locks;
 use nodeyard_store::registry::{Registry, Views};
+use nodeyard_store::{Tree, TreePath, Version};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -124,7 +124,7 @@ pub(crate) fn leases(tree: &Arc<dyn Tree>, time: &Time) -> Leases {
 /// A process with a keeper, and what its API would use.
 pub(crate) struct Keeping {
     pub(crate) leases: Leases,
-    pub(crate) handle: Handle,
+    locks: Locks,
     pub(crate) service: Running<nodeyard_lease::KeeperError>,
 }
 
@@ -136,12 +136,29 @@ impl Keeping {
             pass: Duration::from_millis(100),
             ..Options::new("test")
         };
-        let (keeper, handle) = Keeper::new(options, &leases);
+        let keeper = Keeper::new(options, &leases);
         Self {
             leases,
-            handle,
+            locks: Locks::new(Arc::clone(&tree)),
             service: Running::start(tree, |stop| tokio::spawn(keeper.run(stop))),
         }
+    }
+
+    /// Of all keepers this is the one that works.
+    pub(crate) async fn is_working(&self) -> bool {
+        let election = TreePath::new(layout::LEASES_ELECTION).unwrap();
+        let candidates = self.locks.lock(election).contenders().await.unwrap();
+        let session = self.locks.tree().session().borrow().id();
+        candidates
+            .first()
+            .is_some_and(|first| first.session == session)
+    }
+
+    pub(crate) async fn until_working(&self) {
+        eventually("the keeper works", || async {
+            self.is_working().await.then_some(())
+        })
+        .await;
     }
 }
 
@@ -200,6 +217,14 @@ impl Yard {
             (status.lease.phase == Phase::Ended).then_some(status)
         })
         .await
+    }
+
+    /// Deletes the lock of a node.
+    pub(crate) async fn take_away(&self, node: NodeId) {
+        let lock = self.records.nodes().lock_of(node).unwrap();
+        let holder = &lock.contenders().await.unwrap()[0];
+        let tree = self.records.tree();
+        tree.delete(&holder.path, Version::Any).await.unwrap();
     }
 
     /// No node, no request, no server, and no lease that has not ended.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use nodeyard_lease::{Cause, Phase};
+use nodeyard_model::layout;
 use nodeyard_store::{Session, TreePath};
 
 use crate::bed::{HOUR, Keeping, Store, Yard, ask, caller, eventually};
@@ -52,13 +53,13 @@ async fn a_keeper_goes_on_in_a_new_session() {
     let mut yard = Yard::start(store, small_and_large(4)).await;
     yard.keeping.service.stop().await;
     yard.keeping = Keeping::start(Arc::clone(&tree), &yard.time);
-    assert!(yard.keeping.handle.until_working().await);
+    yard.keeping.until_working().await;
     let me = caller("acme");
     let active = yard.lease(&me, &ask(&["small"])).await;
     let before = tree.session().borrow().id();
     proxy.refuse(true);
     eventually("the session is over", || async {
-        let lock = TreePath::new("/nodeyard/elections/leases").unwrap();
+        let lock = TreePath::new(layout::LEASES_ELECTION).unwrap();
         let candidates = yard.records.tree().children(&lock).await.unwrap();
         candidates.names.is_empty().then_some(())
     })

@@ -45,10 +45,10 @@ async fn leases_outlive_launchers_and_keepers() {
 async fn one_of_many_keepers_works_and_the_next_takes_over() {
     let mut yard = Yard::start(Store::zookeeper().await, small_and_large(8)).await;
     let me = caller("acme");
-    assert!(yard.keeping.handle.until_working().await);
-    let mut beside = Keeping::start(yard.store.session().await, &yard.time);
+    yard.keeping.until_working().await;
+    let beside = Keeping::start(yard.store.session().await, &yard.time);
     let first = yard.lease(&me, &ask(&["small"])).await;
-    assert!(!beside.handle.is_working());
+    assert!(!beside.is_working().await);
 
     // Callers of both processes at once.
     let many = (0..6).map(|number| {
@@ -71,7 +71,7 @@ async fn one_of_many_keepers_works_and_the_next_takes_over() {
     assert_eq!(nodes.len(), 6, "each node is given once");
 
     yard.keeping.service.kill().await;
-    assert!(beside.handle.until_working().await);
+    beside.until_working().await;
     yard.keeping = beside;
     yard.time.jump(HOUR);
     for status in many.iter().chain([&first]) {
@@ -88,8 +88,7 @@ async fn a_node_that_is_taken_away_by_force_is_told() {
     let me = caller("acme");
     let status = yard.lease(&me, &ask(&["small", "large"])).await;
     let gone = status.lease.parts[0].node;
-    let lock = yard.records.nodes().lock_of(gone).unwrap();
-    lock.force_unlock().await.unwrap();
+    yard.take_away(gone).await;
     let lease = eventually("the loss is noticed", || async {
         let lease = yard.leases().get(&me, status.id).await.unwrap().lease;
         (lease.part(gone).unwrap().state == PartState::Lost).then_some(lease)
@@ -97,8 +96,7 @@ async fn a_node_that_is_taken_away_by_force_is_told() {
     .await;
     assert_eq!(lease.phase, Phase::Active);
     let other = status.lease.parts[1].node;
-    let lock = yard.records.nodes().lock_of(other).unwrap();
-    lock.force_unlock().await.unwrap();
+    yard.take_away(other).await;
     let ended = yard.ended(&me, status.id).await;
     assert_eq!(ended.lease.end.as_ref().unwrap().cause, Cause::Lost);
     yard.nothing_is_left().await;
@@ -163,7 +161,7 @@ async fn what_a_vanished_lease_had_is_given_back() {
         .await
         .unwrap();
     for id in [active.id, waiting.id] {
-        let path = TreePath::new(format!("{}/{id}", nodeyard_lease::LEASES)).unwrap();
+        let path = TreePath::new(format!("{}/{id}", layout::LEASES)).unwrap();
         let tree = Arc::clone(yard.records.tree());
         tree.delete(&path, Version::Any).await.unwrap();
     }

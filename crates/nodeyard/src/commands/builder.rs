@@ -56,6 +56,7 @@ pub(crate) async fn run(
     let metrics = BuilderMetrics::new(open_statsd().await?, &host);
     let serving = CancellationToken::new();
     let address = own.as_ref().map(Server::local_addr);
+    let job_server = own.as_ref().map(Server::handle);
     let server = own.map(|server| tokio::spawn(server.run(serving.clone())));
     let config = follow(config);
     let mut options = worker::Options::new(&*host, endpoints.clone());
@@ -71,7 +72,7 @@ pub(crate) async fn run(
         events: Arc::clone(&recorder) as _,
     };
     let (worker, mut handle) = Worker::new(options, parts);
-    let pages = pages::bind(&first, metrics, handle.clone()).await?;
+    let pages = pages::bind(&first, metrics, handle.clone(), job_server).await?;
     let showing = pages::show(pages, serving.clone());
     let telling = async {
         // From now on images-dir is there, and ours.

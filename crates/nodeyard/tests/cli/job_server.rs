@@ -12,7 +12,7 @@ use nodeyard_testbeds::gearman::{Peer, python, tool};
 use nodeyard_testbeds::{Authority, Identity};
 use serde_json::Value;
 
-use crate::bed::{Bed, Daemon, wait_until};
+use crate::bed::{Bed, Daemon, get, wait_until};
 
 /// So long that only a hang exceeds it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Yard {
     bed: Bed,
     port: u16,
+    /// Of the builder's pages.
+    pages: u16,
     daemon: Daemon,
 }
 
@@ -28,31 +30,41 @@ impl Yard {
     /// `listen` is what `gearman-listen` says beside the port.
     fn start(mut bed: Bed, listen: &str) -> Self {
         let program = bed.image_program();
-        let port = bed.free_port();
+        let (port, pages) = (bed.free_port(), bed.free_port());
         bed.write(
             "nodepool.yaml",
             format!(
                 "state-dir: state\nimages-dir: images\nbuild-log-dir: logs\n\
                  images-dir-reserve: 0\nimage-size-estimate: 1M\n\
                  webapp: {{port: {}, listen_address: 127.0.0.1}}\n\
-                 builder-webapp: {{port: {}}}\n\
+                 builder-webapp: {{port: {pages}}}\n\
                  gearman-listen: {{port: {port}, {listen}}}\n\
                  diskimages: [{{name: tiny, builder: command, command: {}, formats: [qcow2]}}]\n\
                  providers: [{{name: somewhere, driver: fake, diskimages: [{{name: tiny}}], pools: []}}]\n",
-                bed.free_port(),
                 bed.free_port(),
                 program.display()
             ),
         );
         let daemon = bed.start("log", ["-c", "nodepool.yaml", "up"]);
         daemon.wait_for_log("job server ready");
-        Self { bed, port, daemon }
+        Self {
+            bed,
+            port,
+            pages,
+            daemon,
+        }
     }
 
     /// The steward in the process has had an image made, by way of this server.
     fn builds_for_itself(&self) {
         let build = ["-c", "nodepool.yaml", "image", "build", "tiny", "--wait"];
         self.bed.run(build).succeeded();
+        let (_, page) = get(self.pages, "/metrics");
+        let counted = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("nodeyard_gearman_events_total"))
+            .any(|rest| rest.starts_with("{event=\"job-completed\"}") && !rest.ends_with(" 0"));
+        assert!(counted, "{page}");
     }
 }
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
 use nodeyard_model::{
     BuildId, BuildKey, BuildState, ImageBuild, ImageName, ImageUpload, ProviderName, Record as _,
-    UploadId, UploadKey, UploadState, layout,
+    UploadId, UploadKey, layout,
 };
 
 use super::{Attempt, ImageShape, Patience, Registry, Stored, new_id, path, store};
@@ -205,28 +204,6 @@ impl Images<'_> {
     /// The providers that a build was uploaded to, or is about to be.
     pub async fn providers(&self, build: &BuildKey) -> Result<BTreeSet<ProviderName>> {
         self.names_in(&path(layout::build_providers(build))?).await
-    }
-
-    /// The upload that nodes boot from: the newest of all builds that is ready.
-    pub async fn newest_ready_upload(
-        &self,
-        image: &ImageName,
-        provider: &ProviderName,
-    ) -> Result<Option<(UploadKey, Stored<ImageUpload>)>> {
-        let builds: Vec<BuildId> = self.names_in(&path(layout::builds(image))?).await?;
-        let keys: Vec<BuildKey> = builds
-            .into_iter()
-            .map(|build| BuildKey {
-                image: image.clone(),
-                build,
-            })
-            .collect();
-        let uploads = try_join_all(keys.iter().map(|key| self.uploads(key, provider))).await?;
-        Ok(uploads
-            .into_iter()
-            .flatten()
-            .filter(|(_, upload)| upload.value.state == UploadState::Ready)
-            .max_by_key(|(_, upload)| upload.value.state_time))
     }
 
     pub async fn store_upload(

@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::backend::{Backend, ZooKeeperBackend, eventually, p, within};
+use crate::locks::take_away;
 
 const DIR: &str = "/locks/shared";
 /// One test waits for its end, and none is to see it before.
@@ -203,7 +204,7 @@ pub(crate) async fn kazoos_death_wakes_us(backend: &ZooKeeperBackend) {
 
 pub(crate) async fn persistent_contenders_are_respected(backend: &ZooKeeperBackend) {
     let (mut kazoo, lock) = setup(backend).await;
-    let leaving = backend.session().await;
+    let (leaving, tree) = (backend.session().await, backend.session().await);
     let ours = Locks::new(Arc::clone(&leaving))
         .lock(p(DIR))
         .persistent()
@@ -215,7 +216,7 @@ pub(crate) async fn persistent_contenders_are_respected(backend: &ZooKeeperBacke
         .ask(json!({"do": "contenders", "lock": "list", "path": DIR}))
         .await;
     assert_eq!(list, json!(["ours"]));
-    lock.force_unlock().await.unwrap();
+    take_away(&tree, &lock).await;
     let order = json!({
         "do": "acquire", "lock": "p", "path": DIR, "blocking": true, "ephemeral": false, "identifier": "kazoo's",
     });
@@ -227,7 +228,7 @@ pub(crate) async fn persistent_contenders_are_respected(backend: &ZooKeeperBacke
         ("kazoo's", None)
     );
     assert!(lock.try_acquire().await.unwrap().is_none());
-    lock.force_unlock().await.unwrap();
+    take_away(&tree, &lock).await;
     assert!(lock.try_acquire().await.unwrap().is_some());
 }
 

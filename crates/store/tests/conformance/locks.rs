@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use nodeyard_store::CreateMode::{EphemeralSequential, Persistent};
 use nodeyard_store::election::Election;
-use nodeyard_store::lock::Locks;
+use nodeyard_store::lock::{Lock, Locks};
 use nodeyard_store::{Error, Tree, Version};
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,6 +25,12 @@ async fn contenders(tree: &Arc<dyn Tree>) -> Vec<String> {
 
 async fn locks(backend: &impl Backend) -> Locks {
     Locks::new(backend.session().await)
+}
+
+/// Takes the lock away from whoever holds it.
+pub(crate) async fn take_away(tree: &Arc<dyn Tree>, lock: &Lock) {
+    let holder = &lock.contenders().await.unwrap()[0];
+    tree.delete(&holder.path, Version::Any).await.unwrap();
 }
 
 /// Waits until so many contend for the lock.
@@ -261,7 +267,7 @@ pub(crate) async fn what_is_not_a_contender_is_ignored(backend: &impl Backend) {
     let guard = lock.try_acquire().await.unwrap().unwrap();
     assert_eq!(lock.contenders().await.unwrap().len(), 1);
     guard.release().await.unwrap();
-    assert!(lock.force_unlock().await.unwrap().is_none());
+    assert_eq!(lock.contenders().await.unwrap(), []);
     assert_eq!(contenders(tree).await.len(), 5);
 }
 
@@ -305,28 +311,19 @@ pub(crate) async fn a_persistent_contender_outlives_its_session(backend: &impl B
             .is_none()
     );
     assert_eq!(contenders(other.tree()).await, [holder.path.name()]);
-    lock.force_unlock().await.unwrap();
+    take_away(other.tree(), &lock).await;
     let guard = lock.persistent().try_acquire().await.unwrap().unwrap();
     guard.release().await.unwrap();
     assert_eq!(contenders(other.tree()).await, [""; 0]);
 }
 
-pub(crate) async fn force_unlock_takes_the_lowest(backend: &impl Backend) {
+pub(crate) async fn a_lock_that_is_taken_away_goes_to_the_next(backend: &impl Backend) {
     let (mine, other) = (locks(backend).await, locks(backend).await);
-    let guard = mine
-        .lock(p(DIR))
-        .identifier("first")
-        .acquire()
-        .await
-        .unwrap();
+    let guard = mine.lock(p(DIR)).acquire().await.unwrap();
     let lock = other.lock(p(DIR));
     let waiting = tokio::spawn(async move { lock.acquire().await });
     queued(mine.tree(), 2).await;
-    let taken = other.lock(p(DIR)).force_unlock().await.unwrap().unwrap();
-    assert_eq!(
-        (taken.path, taken.identifier.as_str()),
-        (guard.path().clone(), "first")
-    );
+    take_away(other.tree(), &other.lock(p(DIR))).await;
     let next = within(waiting).await.unwrap().unwrap();
     assert_eq!(contenders(mine.tree()).await, [next.path().name()]);
     // What is no longer ours is not released a second time.

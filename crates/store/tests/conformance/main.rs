@@ -144,7 +144,7 @@ macro_rules! every_behaviour {
                 what_is_not_a_contender_is_ignored
                 contenders_are_listed_in_order
                 a_persistent_contender_outlives_its_session
-                force_unlock_takes_the_lowest
+                a_lock_that_is_taken_away_goes_to_the_next
                 a_lock_of_something_gone_does_not_bring_it_back
                 a_missing_directory_is_made
                 a_lost_answer_is_looked_for

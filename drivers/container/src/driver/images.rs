@@ -1,8 +1,6 @@
 //! Uploads: root file system archives that become images of the runtime.
 
-use nodeyard_driver::{
-    Error, ImageSource, ImageTarget, State, Step, Tags, UploadOrder, UploadedImage,
-};
+use nodeyard_driver::{Error, ImageTarget, State, Step, Tags, UploadOrder, UploadedImage};
 use nodeyard_model::{Timestamp, UploadKey};
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +29,6 @@ impl ContainerDriver {
                 "images of a container runtime have no tags without a value; use properties",
             ));
         }
-        let ImageSource::File(file) = &order.source else {
-            return Err(Error::unsupported("fetch images from elsewhere"));
-        };
         let reference = reference(order);
         let earlier = if state.take_fresh() {
             None
@@ -42,7 +37,7 @@ impl ContainerDriver {
         };
         let id = match earlier {
             Some(image) => image.id,
-            None => self.engine.import(order, file, &reference).await?,
+            None => self.engine.import(order, &reference).await?,
         };
         state.external_id = Some(id.as_str().into());
         Ok(Step::Done(UploadedImage {

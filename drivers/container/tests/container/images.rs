@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, Driver, ErrorClass, ImageFilter, ImageSource, ImageTarget, ResourceKind, State,
-    Step, Target, UploadOrder, UploadedImage,
+    BootImage, Driver, ErrorClass, ImageFilter, ImageTarget, ResourceKind, State, Step, Target,
+    UploadOrder, UploadedImage,
 };
 use nodeyard_driver_container::{ContainerDriver, LabelImage, Reach};
 use nodeyard_model::{BuildId, BuildKey, ImageName, UploadKey};
@@ -37,7 +37,7 @@ fn upload_order(system: &str, number: u32, file: &Path, format: &str) -> UploadO
             upload,
         },
         name: "Base Image".into(),
-        source: ImageSource::File(file.to_owned()),
+        file: file.to_owned(),
         format: format.into(),
         md5: None,
         sha256: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ErrorClass, ImageSource, State, Step};
+use nodeyard_driver::{BootImage, Driver, ErrorClass, State, Step};
 use nodeyard_driver_container::{Answer, Call, CallError, Options, Reach, Socket, Transport};
 use nodeyard_model::{ImageName, Resources, Timestamp};
 use nodeyard_testbeds::ContainerRuntime;
@@ -75,7 +75,7 @@ impl Bed for EmulatedBed {
             image: BootImage::Cloud,
             upload: Some((
                 ImageName::new("tiny").unwrap(),
-                ImageSource::File(self.files.path().join("tiny.tar")),
+                self.files.path().join("tiny.tar"),
                 "tar".into(),
             )),
         }

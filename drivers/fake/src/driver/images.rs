@@ -1,8 +1,7 @@
 //! Uploads.
 
 use nodeyard_driver::{
-    CloudImage, Error, ImageSource, ImageStatus, ImageTarget, State, Step, Tags, UploadOrder,
-    UploadedImage,
+    CloudImage, Error, ImageStatus, ImageTarget, State, Step, Tags, UploadOrder, UploadedImage,
 };
 use nodeyard_model::{Timestamp, UploadKey};
 use serde::{Deserialize, Serialize};
@@ -146,15 +145,12 @@ impl FakeDriver {
 }
 
 fn upload_arguments(order: &UploadOrder) -> Result<Value, Error> {
-    let filename = match &order.source {
-        ImageSource::File(path) => path.to_str().ok_or_else(|| {
-            let path = path.display();
-            Error::permanent(format!(
-                "the name of image file {path} is not UTF-8; rename it"
-            ))
-        })?,
-        ImageSource::Url(url) => url,
-    };
+    let filename = order.file.to_str().ok_or_else(|| {
+        let path = order.file.display();
+        Error::permanent(format!(
+            "the name of image file {path} is not UTF-8; rename it"
+        ))
+    })?;
     let mut arguments = Map::new();
     for (key, value) in &order.metadata {
         arguments.insert(key.clone(), value.as_str().into());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Injected, Setup};
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, ErrorClass, ImageSource, Owner, RequestAttributes, SystemId,
+    BootImage, CreateOrder, Driver, ErrorClass, Owner, RequestAttributes, SystemId,
 };
 use nodeyard_driver_fake::{
     CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
@@ -193,7 +193,7 @@ impl Bed for SimulatedBed {
             image: BootImage::Cloud,
             upload: Some((
                 ImageName::new("ubuntu").unwrap(),
-                ImageSource::File("/images/ubuntu.qcow2".into()),
+                "/images/ubuntu.qcow2".into(),
                 "qcow2".into(),
             )),
         }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! begin     Ordered   an image without data, or what an earlier run has left
-//! send      Made      its data, by us or by the cloud
+//! send      Made      its data
 //! confirm   Sent      the wait for the data, what the cloud has of it, and then the properties
 //! ```
 
@@ -40,7 +40,7 @@ enum Upload {
 #[derive(Debug, Serialize, Deserialize)]
 struct Sent {
     image: Box<str>,
-    /// Of our data; none of what somebody else has sent for the same upload, or the cloud fetches by itself.
+    /// Of our data; none of what somebody else has sent for the same upload.
     digests: Option<Digests>,
     since: Timestamp,
 }

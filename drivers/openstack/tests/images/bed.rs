@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use nodeyard_config::{Config, Driver as Section, Mode, Source};
 use nodeyard_driver::{
-    Driver, Error, ErrorClass, ExternalId, ImageSource, ImageTarget, Owner, Progress, State, Step,
-    SystemId, UploadOrder, UploadedImage,
+    Driver, Error, ErrorClass, ExternalId, ImageTarget, Owner, Progress, State, Step, SystemId,
+    UploadOrder, UploadedImage,
 };
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
 use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, Timestamp, UploadKey};
@@ -108,7 +108,7 @@ impl Bed {
         UploadOrder {
             tags: self.owner().upload_tags(upload.build.build, upload.upload),
             name: format!("disk-{number}").into(),
-            source: ImageSource::File(file),
+            file,
             format,
             md5: None,
             sha256: None,

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nodeyard_driver::{
-    CloudImage, Error, ImageSource, ImageStatus, State, Step, UploadOrder, UploadedImage,
-    image_filters,
+    CloudImage, Error, ImageStatus, State, Step, UploadOrder, UploadedImage, image_filters,
 };
 use nodeyard_model::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,9 +33,6 @@ impl QemuDriver {
         state: &mut State,
         now: Timestamp,
     ) -> Result<Step<UploadedImage>, Error> {
-        let ImageSource::File(source) = &order.source else {
-            return Err(Error::unsupported("fetch images from elsewhere"));
-        };
         if !order.marks.is_empty() {
             return Err(Error::unsupported("give tags to images"));
         }
@@ -48,7 +44,7 @@ impl QemuDriver {
         match state.read()? {
             Progress::Ordered => {
                 let format = DiskFormat::parse(&order.format)?;
-                check(source, format)?;
+                check(&order.file, format)?;
                 uploads.retain(|upload| {
                     upload.tags == order.tags && upload.status != UploadStatus::Going
                 });
@@ -73,7 +69,7 @@ impl QemuDriver {
                     )));
                 };
                 if upload.status != UploadStatus::Active {
-                    self.host.place(&upload, source).await?;
+                    self.host.place(&upload, &order.file).await?;
                 }
                 Ok(Step::Done(UploadedImage {
                     external_id: upload.id.as_str().into(),

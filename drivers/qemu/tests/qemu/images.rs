@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use nodeyard_driver::{
-    BootImage, Driver, ErrorClass, ImageFilter, ImageSource, ImageStatus, ImageTarget, State, Step,
-    UploadOrder, UploadedImage,
+    BootImage, Driver, ErrorClass, ImageFilter, ImageStatus, ImageTarget, State, Step, UploadOrder,
+    UploadedImage,
 };
 use nodeyard_driver_qemu::{DiskImageOptions, ImageChoice, LabelImage, QemuDriver, Reach};
 use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
@@ -30,7 +30,7 @@ fn upload(yard: &Yard, file: &str, format: &str) -> UploadOrder {
     UploadOrder {
         upload: key(1),
         name: "debian-1".into(),
-        source: ImageSource::File(yard.path().join(file)),
+        file: yard.path().join(file),
         format: format.into(),
         md5: None,
         sha256: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Failure, Faults, Injected, Report, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, Error, ImageSource, SystemId};
+use nodeyard_driver::{BootImage, Driver, Error, SystemId};
 use nodeyard_driver_qemu::{
     Answering, DiskFormat, Endpoint, Host, LocalHost, LocalId, Machine, QemuDriver, Recipe, Stop,
     Upload, UploadStatus, Vitals,
@@ -190,11 +190,7 @@ impl Bed for LocalBed {
             pool: "main".into(),
             label: "small".into(),
             image: BootImage::Cloud,
-            upload: Some((
-                ImageName::new("image").unwrap(),
-                ImageSource::File(image),
-                "raw".into(),
-            )),
+            upload: Some((ImageName::new("image").unwrap(), image, "raw".into())),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    Bytes, Driver, ImageSource, ImageTarget, Owner, Progress, State, UploadOrder, UploadedImage,
+    Bytes, Driver, ImageTarget, Owner, Progress, State, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
 use nodeyard_model::{UploadKey, with_causes};
@@ -239,7 +239,7 @@ impl Upload {
             tags: self.owner.upload_tags(upload.build.build, upload.upload),
             upload,
             name: self.name.clone(),
-            source: ImageSource::File(file),
+            file,
             format: self.format.as_str().into(),
             md5: digests.md5,
             sha256: digests.sha256,

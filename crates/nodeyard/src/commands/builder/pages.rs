@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
-use nodeyard_api::builder::{BuilderMetrics, ImagesHeld, LookAtWorker, Sources, WorkerNow};
+use nodeyard_api::builder::{
+    BuilderMetrics, ImagesHeld, JobServerNow, LookAtJobServer, LookAtWorker, Sources, WorkerNow,
+};
 use nodeyard_api::{Webapp, webapp};
 use nodeyard_builder::worker::Handle;
 use nodeyard_config::Config;
+use nodeyard_gearman::server::ServerHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -34,11 +37,29 @@ impl LookAtWorker for Seen {
     }
 }
 
+#[derive(Debug)]
+struct SeenServer(ServerHandle);
+
+impl LookAtJobServer for SeenServer {
+    fn look(&self) -> JobServerNow {
+        let now = self.0.metrics();
+        JobServerNow {
+            connections: now.open_connections,
+            functions: now.functions,
+            waiting: now.waiting_jobs,
+            running: now.running_jobs,
+            bytes: now.job_bytes,
+            events: now.counters.named().into(),
+        }
+    }
+}
+
 /// Takes the port. One that nobody asked for may be somebody else's.
 pub(super) async fn bind(
     config: &Config,
     metrics: BuilderMetrics,
     worker: Handle,
+    job_server: Option<ServerHandle>,
 ) -> anyhow::Result<Option<Webapp>> {
     let wanted = config.builder_webapp.as_ref();
     let settings = wanted.cloned().unwrap_or_default();
@@ -49,6 +70,7 @@ pub(super) async fn bind(
     let sources = Sources {
         metrics,
         worker: Arc::new(Seen(worker)),
+        job_server: job_server.map(|server| Arc::new(SeenServer(server)) as _),
     };
     match Webapp::bind_builder(options, sources).await {
         Ok(webapp) => Ok(Some(webapp)),

@@ -15,7 +15,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
 use nodeyard_builder::worker::machine;
 use nodeyard_driver::{
-    Error, ImageSource, ImageStatus, ImageTarget, Progress, State, UploadOrder, UploadedImage,
+    Error, ImageStatus, ImageTarget, Progress, State, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{Digests, Format, digest, inspect};
 use nodeyard_model::{BuildId, ProviderName};
@@ -154,7 +154,7 @@ fn order(
     Ok(UploadOrder {
         upload: no_record(&args.image, provider, build)?,
         name: name.into(),
-        source: ImageSource::File(args.file.clone()),
+        file: args.file.clone(),
         format: format.as_str().into(),
         md5: digests.md5.clone(),
         sha256: digests.sha256.clone(),

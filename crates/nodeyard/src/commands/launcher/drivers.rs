@@ -120,8 +120,12 @@ impl Drivers {
                 let scanner = Arc::clone(&self.scanner);
                 Ok(clusters::openshiftpods(section, owner, scanner))
             }
+            config::Driver::Aws(_) => Err(Error::permanent(
+                "the `aws` driver is not part of this program: keep the provider in the file of a Nodepool launcher",
+            )),
+            #[cfg(not(all(feature = "kubernetes", feature = "openstack")))]
             other => Err(Error::permanent(format!(
-                "the `{}` driver is not part of this program: keep the provider in the file of a Nodepool launcher",
+                "this program was built without the `{}` driver: build it with default features",
                 other.name()
             ))),
         }

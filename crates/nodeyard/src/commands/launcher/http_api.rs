@@ -45,7 +45,7 @@ impl Leasing<'_> {
             clock: Clock::system(),
             explain: Arc::clone(&self.explainer) as _,
         })?;
-        let (keeper, _) = Keeper::new(Options::new(self.hostname), &leases);
+        let keeper = Keeper::new(Options::new(self.hostname), &leases);
         let sources = Sources {
             registry: self.registry,
             views: self.views,

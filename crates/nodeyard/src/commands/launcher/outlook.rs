@@ -13,7 +13,7 @@ use nodeyard_api::{
 };
 use nodeyard_config::Config;
 use nodeyard_driver::ResourceKind;
-use nodeyard_launcher::{Events, Handle, LaunchAttempt, history};
+use nodeyard_launcher::{self as launcher, Events, Handle, LaunchAttempt, history};
 use nodeyard_model::{Limits, PoolName, ProviderName, RequestId, TenantName};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::{self, Registry};
@@ -41,15 +41,20 @@ pub(super) struct Recorder(pub(super) Metrics);
 
 impl Events for Recorder {
     fn launched(&self, attempt: &LaunchAttempt<'_>) {
-        let word = attempt.result.as_str();
-        let result = LaunchResult::ALL
-            .iter()
-            .find(|result| result.as_str() == word);
+        let result = match attempt.result {
+            launcher::LaunchResult::Ready => LaunchResult::Ready,
+            launcher::LaunchResult::Quota => LaunchResult::Quota,
+            launcher::LaunchResult::Capacity => LaunchResult::Capacity,
+            launcher::LaunchResult::CreateTimeout => LaunchResult::CreateTimeout,
+            launcher::LaunchResult::KeyScan => LaunchResult::HostKeys,
+            launcher::LaunchResult::Session => LaunchResult::Session,
+            launcher::LaunchResult::Unknown => LaunchResult::Unknown,
+        };
         self.0.launched(Launch {
             provider: attempt.provider,
             az: attempt.zone,
             requestor: attempt.requestor,
-            result: result.copied().unwrap_or(LaunchResult::Unknown),
+            result,
             duration: attempt.took,
         });
     }

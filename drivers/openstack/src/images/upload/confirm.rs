@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nodeyard_driver::{Error, ErrorClass, ImageSource, State, Step, UploadOrder, UploadedImage};
+use nodeyard_driver::{Error, ErrorClass, State, Step, UploadOrder, UploadedImage};
 use nodeyard_model::Timestamp;
 use nodeyard_openstack::{Digests, ErrorKind, Image};
 
@@ -74,17 +74,9 @@ impl OpenStackDriver {
         image: &Image,
         sent: Option<Digests>,
     ) -> Result<(), Error> {
-        let digests = match (sent, &order.source) {
-            (Some(digests), _) => digests,
-            (None, ImageSource::File(path)) => hash(path).await?,
-            (None, ImageSource::Url(_)) => {
-                return agree(
-                    "md5",
-                    order.md5.as_deref(),
-                    image.checksum.as_deref(),
-                    image,
-                );
-            }
+        let digests = match sent {
+            Some(digests) => digests,
+            None => hash(&order.file).await?,
         };
         for (name, promised, found) in [
             ("md5", &order.md5, &digests.md5),

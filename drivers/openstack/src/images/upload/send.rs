@@ -1,8 +1,8 @@
-//! The data of an image, by us or by the cloud.
+//! The data of an image.
 
-use nodeyard_driver::{Error, ImageSource, State, Step, UploadOrder, UploadedImage};
+use nodeyard_driver::{Error, State, Step, UploadOrder, UploadedImage};
 use nodeyard_model::Timestamp;
-use nodeyard_openstack::{Digests, ErrorKind, Import, Place};
+use nodeyard_openstack::{Digests, ErrorKind, Place, STAGED_IMPORT};
 
 use super::{Sent, Upload, failed, vanished};
 use crate::driver::OpenStackDriver;
@@ -32,42 +32,33 @@ impl OpenStackDriver {
         Ok(Step::go_on())
     }
 
-    /// The digests of what was sent; none of what the cloud fetches by itself.
+    /// The digests of what was sent; none where somebody else has sent it.
     async fn send(&self, order: &UploadOrder, image: &str) -> Result<Option<Digests>, Error> {
         let glance = self.glance();
-        let path = match &order.source {
-            ImageSource::File(path) => path,
-            ImageSource::Url(url) => {
-                self.offers("web-download").await?;
-                let import = glance.import(image, Import::Web(url));
-                import.await.map_err(failed)?;
-                return Ok(None);
-            }
-        };
         let place = match self.options.image_import {
             true => Place::Stage,
             false => Place::Image,
         };
         if place == Place::Stage {
-            self.offers("glance-direct").await?;
+            self.imports().await?;
         }
         let progress = order.progress.clone();
         let told = move |sent, all| progress.report(sent, all);
-        let sent = glance.send(image, path, place, told).await;
+        let sent = glance.send(image, &order.file, place, told).await;
         let digests = match sent {
             Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
             sent => sent.map_err(failed)?,
         };
         if place == Place::Stage {
-            let import = glance.import(image, Import::Staged);
-            import.await.map_err(failed)?;
+            glance.import(image).await.map_err(failed)?;
         }
         Ok(Some(digests))
     }
 
-    async fn offers(&self, method: &str) -> Result<(), Error> {
+    /// Whether the cloud can import what is staged.
+    async fn imports(&self) -> Result<(), Error> {
         let methods = self.glance().import_methods().await.map_err(failed)?;
-        if methods.iter().any(|offered| offered == method) {
+        if methods.iter().any(|offered| offered == STAGED_IMPORT) {
             return Ok(());
         }
         let offered = match methods.as_slice() {
@@ -75,7 +66,7 @@ impl OpenStackDriver {
             methods => methods.join(", "),
         };
         Err(Error::permanent(format!(
-            "the cloud does not import images by {method}; it offers {offered}"
+            "the cloud does not import images by {STAGED_IMPORT}; it offers {offered}"
         )))
     }
 }
