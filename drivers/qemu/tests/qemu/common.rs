@@ -69,6 +69,7 @@ impl Yard {
             architecture: "x86_64".into(),
             machine: None,
             accelerator: Accelerator::Tcg,
+            kvm: "/dev/kvm".into(),
             firmware: None,
             network: Network::User {
                 address: [127, 0, 0, 1].into(),
