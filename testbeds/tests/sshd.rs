@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodeyard_testbeds::Sshd;
+use nodeyard_testbeds::{Sshd, skipped};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -50,7 +50,7 @@ fn a_login_finds_a_host_of_its_own() {
 fn what_root_leaves_behind_ends_with_the_server() {
     let sshd = Sshd::start().unwrap();
     if sshd.username() != "root" {
-        // Nobody else can have a namespace for it.
+        skipped("a namespace for what logins leave behind", "run it as root");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 //! grammar comes from an event parser; the meaning of scalars, merge keys, anchors and the limits
 //! that keep a hostile file from hurting are here. Nothing in this module knows Nodepool.
 
+mod offsets;
 mod parse;
 mod plain;
 mod scalar;

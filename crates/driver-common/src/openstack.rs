@@ -5,6 +5,8 @@ mod options;
 mod takes;
 mod tidy;
 
-pub use options::{CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions};
+pub use options::{
+    CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
+};
 pub use takes::takes;
-pub use tidy::{DownPorts, Removed};
+pub use tidy::{DownPorts, TidyOptions, Untagged};

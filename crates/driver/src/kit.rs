@@ -14,9 +14,11 @@ mod bed;
 mod explore;
 mod faults;
 mod life;
+mod orders;
 mod records;
 
 pub use bed::{Bed, Setup};
 pub use explore::{Failure, Report, Suite, explore};
 pub use faults::{Fault, Faults, Injected};
 pub use life::{Recovery, Violation};
+pub use orders::order;

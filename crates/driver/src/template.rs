@@ -1,4 +1,5 @@
-//! Templates of the `dynamic-*` keys: Python's format syntax, as far as it names parts of a request.
+//! Templates in Python's format syntax, as far as it names things. Those of the `dynamic-*` keys name parts of a
+//! request.
 //!
 //! `{request.tenant_name}` is replaced, `{{` and `}}` are braces, and `[…]` picks an entry of a list or a
 //! mapping. Values are written as Python writes them. Conversions and format specifications are refused.
@@ -20,6 +21,18 @@ pub enum TemplateError {
 
 /// The text of `template` for this request.
 pub fn render(template: &str, request: &RequestAttributes) -> Result<String, TemplateError> {
+    fill(template, |field| {
+        let mut text = String::new();
+        write_value(&mut text, &lookup(field, request)?, Quotes::No);
+        Some(text)
+    })
+}
+
+/// The text of `template` with what `value` has for each field. It has none for what is unknown, and that is refused.
+pub fn fill(
+    template: &str,
+    value: impl Fn(&str) -> Option<String>,
+) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(at) = rest.find(['{', '}']) {
@@ -33,10 +46,10 @@ pub fn render(template: &str, request: &RequestAttributes) -> Result<String, Tem
             rest = after;
         } else if let Some(after) = brace.strip_prefix('{') {
             let (field, after) = after.split_once('}').ok_or(TemplateError::Unclosed)?;
-            let value = lookup(field, request).ok_or_else(|| TemplateError::UnknownField {
+            let text = value(field).ok_or_else(|| TemplateError::UnknownField {
                 field: field.chars().take(60).collect(),
             })?;
-            write_value(&mut out, &value, Quotes::No);
+            out.push_str(&text);
             rest = after;
         } else {
             return Err(TemplateError::Unopened);

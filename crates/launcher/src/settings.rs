@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nodeyard_config::{
     self as config, ImageAccess, Limit, Metastatic, OpenStackPool, OpenStackSettings, PoolCommon,
-    Static,
+    Seconds, Static,
 };
 use nodeyard_model::{
     ConnectionPort, ImageName, Label, Limits, Opaque, PoolName, Quantity, ResourceName,
@@ -128,6 +128,23 @@ impl Settings {
         settings.max_launches = launches.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
         Ok(settings)
     }
+
+    /// Of pools that look at the quota.
+    fn new(
+        launch_timeout: Seconds,
+        boot_timeout: Seconds,
+        launch_retries: u64,
+        pools: BTreeMap<PoolName, PoolSettings>,
+    ) -> Self {
+        Self {
+            launch_timeout: *launch_timeout,
+            boot_timeout: *boot_timeout,
+            launch_attempts: launch_retries.max(1),
+            max_launches: None,
+            ignore_quota: false,
+            pools,
+        }
+    }
 }
 
 fn of_static(section: &Static) -> Settings {
@@ -166,13 +183,15 @@ fn of_metastatic(section: &Metastatic) -> Settings {
         });
         common(&pool.common, [], labels.collect())
     });
+    let settings = Settings::new(
+        section.launch_timeout,
+        section.boot_timeout,
+        section.launch_retries,
+        pools.collect(),
+    );
     Settings {
-        launch_timeout: *section.launch_timeout,
-        boot_timeout: *section.boot_timeout,
-        launch_attempts: section.launch_retries.max(1),
-        max_launches: None,
         ignore_quota: true,
-        pools: pools.collect(),
+        ..settings
     }
 }
 
@@ -190,13 +209,15 @@ fn of_openstack(section: &OpenStackSettings) -> Result<Settings, StartError> {
         let labels = labels.collect::<Result<_, StartError>>()?;
         Ok(common(&pool.common, openstack_limits(pool), labels))
     });
+    let settings = Settings::new(
+        section.launch_timeout,
+        section.boot_timeout,
+        section.launch_retries,
+        pools.collect::<Result<_, StartError>>()?,
+    );
     Ok(Settings {
-        launch_timeout: *section.launch_timeout,
-        boot_timeout: *section.boot_timeout,
-        launch_attempts: section.launch_retries.max(1),
-        max_launches: None,
         ignore_quota: section.pools.iter().all(|pool| pool.ignore_provider_quota),
-        pools: pools.collect::<Result<_, StartError>>()?,
+        ..settings
     })
 }
 
@@ -220,6 +241,16 @@ fn image_of(disk: Option<&config::Name>, cloud: Option<&str>) -> Result<ImageSet
 
 pub(crate) fn quantity(limit: u64) -> Quantity {
     i64::try_from(limit).unwrap_or(i64::MAX).into()
+}
+
+/// A pool whose machines take from this host.
+fn local_pool(
+    pool: &PoolCommon,
+    (cores, ram): (Limit, Limit),
+    labels: impl Iterator<Item = Result<(Label, LabelSettings), StartError>>,
+) -> Result<(PoolName, PoolSettings), StartError> {
+    let limits = [(ResourceName::CORES, cores), (ResourceName::RAM, ram)];
+    Ok(common(pool, limits, labels.collect::<Result<_, _>>()?))
 }
 
 fn common(

@@ -63,6 +63,7 @@ impl FakeDriver {
 
     fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
         self.options
+            .cloud
             .pools
             .iter()
             .find(|pool| pool.name == *name)
@@ -258,7 +259,7 @@ impl Driver for FakeDriver {
     }
 
     async fn tidy(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        self.remove_untagged(now).await
+        self.down_ports.tidy(self, self.options.tidy, now).await
     }
 }
 

@@ -22,7 +22,8 @@ pub use http::serve;
 pub use nodeyard_driver::Clock;
 pub use nodeyard_driver_common::LabelImage;
 pub use nodeyard_driver_common::openstack::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
+    CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
+    TidyOptions,
 };
 pub use options::Options;
 pub use simulate::{FailureRates, FlavorOptions, Quota, Simulate, Span};

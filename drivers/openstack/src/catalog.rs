@@ -235,7 +235,7 @@ impl OpenStackDriver {
     }
 
     fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
-        let mut images = self.options.cloud_images.iter();
+        let mut images = self.options.cloud.cloud_images.iter();
         images.find(|image| &*image.name == name).ok_or_else(|| {
             let provider = &self.options.owner.provider;
             Error::permanent(format!("provider {provider} has no cloud-image {name:?}"))
@@ -281,7 +281,7 @@ impl OpenStackDriver {
     ) -> Result<Boot, Error> {
         match (&order.image, &label.image) {
             (BootImage::Upload { image, external_id }, _) => {
-                let mut known = self.options.disk_images.iter();
+                let mut known = self.options.cloud.disk_images.iter();
                 let known = known.find(|known| known.name == *image);
                 Ok(Boot {
                     name: image.to_string(),

@@ -75,8 +75,9 @@ impl OpenStackDriver {
 
     /// Reads what clouds.yaml and the environment say of the cloud. Logs in with the first call.
     pub fn connect(options: Options, around: &Surroundings) -> Result<Self, Error> {
-        let settings = Clouds::find(around)
-            .and_then(|clouds| clouds.cloud(Some(&options.cloud), options.region.as_deref()));
+        let settings = Clouds::find(around).and_then(|clouds| {
+            clouds.cloud(Some(&options.cloud.name), options.cloud.region.as_deref())
+        });
         let session = settings.and_then(|settings| {
             let session = nodeyard_openstack::Options {
                 interval: options.rate,
@@ -93,7 +94,7 @@ impl OpenStackDriver {
     }
 
     fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
-        let mut pools = self.options.pools.iter();
+        let mut pools = self.options.cloud.pools.iter();
         pools.find(|pool| pool.name == *name).ok_or_else(|| {
             let provider = &self.options.owner.provider;
             Error::permanent(format!("provider {provider} has no pool {name}"))
@@ -214,7 +215,7 @@ impl Driver for OpenStackDriver {
     }
 
     async fn tidy(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        self.remove_untagged(now).await
+        self.down_ports.tidy(self, self.options.tidy, now).await
     }
 }
 

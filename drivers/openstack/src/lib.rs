@@ -17,7 +17,8 @@ mod shared;
 pub use driver::OpenStackDriver;
 pub use nodeyard_driver_common::LabelImage;
 pub use nodeyard_driver_common::openstack::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
+    CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
+    TidyOptions,
 };
 pub use nodeyard_openstack::Surroundings;
 pub use options::Options;

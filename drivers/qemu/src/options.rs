@@ -19,6 +19,8 @@ pub struct Options {
     pub architecture: Box<str>,
     pub machine: Option<Box<str>>,
     pub accelerator: Accelerator,
+    /// What has to open before KVM is tried out.
+    pub kvm: PathBuf,
     pub firmware: Option<Firmware>,
     pub network: Network,
     pub boot_timeout: Duration,
@@ -149,6 +151,7 @@ impl Options {
             architecture,
             machine: section.machine.as_deref().map(Into::into),
             accelerator: section.accelerator,
+            kvm: "/dev/kvm".into(),
             firmware: firmware(section)?,
             network: network(section)?,
             boot_timeout: *section.boot_timeout,

@@ -1,6 +1,5 @@
 //! A store with something of everything in it, and a webapp in front of it.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +17,8 @@ use nodeyard_store::{CreateMode, Tree, TreePath, ext};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+pub(crate) use nodeyard_testbeds::until;
 
 /// Long enough for a busy machine; reaching it means that something hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
@@ -85,7 +86,7 @@ impl Fleet {
         );
         pool.supported_labels = ["small", "large"].map(Label::from).to_vec();
         let registration = registry.components().register_pool(&pool).unwrap();
-        eventually("the pool is registered", async || {
+        until("the pool is registered", async || {
             !registry.components().pools().await.unwrap().is_empty()
         })
         .await;
@@ -185,20 +186,6 @@ impl Served {
             shutdown,
             task,
         }
-    }
-}
-
-pub(crate) async fn eventually<F>(what: &str, mut condition: impl FnMut() -> F)
-where
-    F: Future<Output = bool>,
-{
-    let waiting = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
-        panic!("waited in vain until {what}");
     }
 }
 

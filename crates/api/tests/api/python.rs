@@ -11,7 +11,7 @@ use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_testbeds::{ZooKeeperServer, checkout, free_port};
 use tempfile::TempDir;
 
-use crate::bed::{DEADLINE, Fleet, Served, eventually, node};
+use crate::bed::{DEADLINE, Fleet, Served, node, until};
 use crate::http::{Answer, ask, get};
 use crate::statsd::{Ear, report};
 
@@ -146,7 +146,7 @@ fn without_ages(text: &str) -> String {
 async fn same(ours: SocketAddr, theirs: SocketAddr, path: &str, form: &[(&str, &str)]) {
     // Its cache may still be on its way; the pages differ in nothing else.
     let both = async || (get(ours, path, form).await, get(theirs, path, form).await);
-    eventually(&format!("{path} is complete"), async || {
+    until(&format!("{path} is complete"), async || {
         let (ours, theirs) = both().await;
         theirs.body.lines().count() >= ours.body.lines().count()
             && theirs.body.matches('{').count() >= ours.body.matches('{').count()
@@ -181,7 +181,7 @@ async fn pages_and_gauges_are_those_of_nodepool() {
     let python = Python::start(&zookeeper).await;
     let served = Served::start(&registry).await;
     served.ready.send_replace(true);
-    eventually("Python is ready", async || {
+    until("Python is ready", async || {
         let ready = ask(python.webapp, "GET", "/ready", &[]).await;
         ready.is_ok_and(|ready| (ready.status, &*ready.body) == (200, "OK"))
     })

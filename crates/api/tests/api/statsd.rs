@@ -217,7 +217,7 @@ async fn only_one_reports_and_the_next_takes_over() {
     let second = report(&Registry::new(store.session())).await;
     let election = TreePath::new(layout::STATS_ELECTION).unwrap();
     let election = Election::new(registry.locks(), election, "test");
-    crate::bed::eventually("both are candidates", async || {
+    crate::bed::until("both are candidates", async || {
         election.candidates().await.unwrap().len() == 2
     })
     .await;

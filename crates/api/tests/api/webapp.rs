@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::bed::{Fleet, Served, embedded, eventually};
+use crate::bed::{Fleet, Served, embedded, until};
 use crate::http::{ask, get};
 
 const JSON: &[(&str, &str)] = &[("Accept", "application/json")];
@@ -84,9 +84,9 @@ async fn what_changes_is_shown_and_a_paused_image_is_called_so() {
     assert_eq!(state().await, "ready");
     let debian = "debian".parse().unwrap();
     registry.images().pause(&debian).await.unwrap();
-    eventually("the build is paused", async || state().await == "paused").await;
+    until("the build is paused", async || state().await == "paused").await;
     registry.images().unpause(&debian).await.unwrap();
-    eventually("the build is back", async || state().await == "ready").await;
+    until("the build is back", async || state().await == "ready").await;
 }
 
 #[tokio::test]

@@ -30,12 +30,7 @@ impl Command {
         program.env("NODEYARD_FORMATS", order.formats.join(","));
         program.env("NODEYARD_RELEASE", &self.build.release);
         program.env("NODEYARD_ELEMENTS", self.build.elements.join(" "));
-        if let Some(path) = &order.elements_path {
-            program.env("ELEMENTS_PATH", &**path);
-        }
-        for (name, value) in &self.build.env_vars {
-            program.env(name, &value.value);
-        }
+        program.configure(order, &self.build);
         Ok(program)
     }
 }
@@ -48,8 +43,7 @@ impl Source for Command {
         console: &mut Console,
         stop: &CancellationToken,
     ) -> Result<(), SourceError> {
-        let mut program = self.program(order)?;
-        program.mark(order);
+        let program = self.program(order)?.marked(order);
         process::run(program, console, Meter::new(Announced), stop).await
     }
 }

@@ -51,12 +51,7 @@ impl Dib {
         program.env("DIB_RELEASE", &self.build.release);
         program.env("DIB_IMAGE_NAME", order.image.as_str());
         program.env("DIB_IMAGE_FILENAME", &order.base);
-        if let Some(path) = &order.elements_path {
-            program.env("ELEMENTS_PATH", &**path);
-        }
-        for (name, value) in &self.build.env_vars {
-            program.env(name, &value.value);
-        }
+        program.configure(order, &self.build);
         Ok(program)
     }
 }
@@ -69,8 +64,7 @@ impl Source for Dib {
         console: &mut Console,
         stop: &CancellationToken,
     ) -> Result<(), SourceError> {
-        let mut program = self.program(order)?;
-        program.mark(order);
+        let program = self.program(order)?.marked(order);
         process::run(program, console, Meter::new(DibPhases), stop).await
     }
 }

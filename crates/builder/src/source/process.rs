@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use nodeyard_config as config;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::AsyncReadExt;
@@ -88,10 +89,21 @@ impl Program {
         self
     }
 
+    /// What the configuration of an image says, over whatever was set so far.
+    pub(super) fn configure(&mut self, order: &BuildOrder, build: &config::Build) {
+        if let Some(path) = &order.elements_path {
+            self.env("ELEMENTS_PATH", &**path);
+        }
+        for (name, value) in &build.env_vars {
+            self.env(name, &value.value);
+        }
+    }
+
     /// Marks the program and what it starts as those of a build.
-    pub(super) fn mark(&mut self, order: &BuildOrder) {
+    pub(super) fn marked(mut self, order: &BuildOrder) -> Self {
         self.env(OUTPUT, &order.base);
         self.mark = Some(order.base.clone());
+        self
     }
 
     /// The later of two values counts.

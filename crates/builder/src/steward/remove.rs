@@ -63,14 +63,7 @@ impl Context {
                 self.worked(image, &subject).await?;
             }
             Err(reason) => {
-                let build = upload.build;
-                let order = order(&picture, build);
-                let trouble = Trouble {
-                    subject,
-                    build,
-                    order,
-                    reason,
-                };
+                let trouble = trouble(&picture, upload.build, subject, reason);
                 self.failed(image, trouble).await?;
             }
         }
@@ -96,7 +89,6 @@ impl Context {
             images.store_build(&held.guard, &key, &held.value).await?;
         }
         let subject = Subject::RemoveBuild { build };
-        let order = order(&picture, build);
         match self.delete_files(build, &DeleteJob::default()).await {
             Ok(()) => {
                 if self.has_uploads(image, build).await? {
@@ -115,12 +107,7 @@ impl Context {
                 }
             }
             Err(reason) => {
-                let trouble = Trouble {
-                    subject,
-                    build,
-                    order,
-                    reason,
-                };
+                let trouble = trouble(&picture, build, subject, reason);
                 self.failed(image, trouble).await?;
             }
         }
@@ -166,13 +153,7 @@ impl Context {
                 .await?;
             }
             Err(reason) => {
-                let order = order(&picture, build);
-                let trouble = Trouble {
-                    subject,
-                    build,
-                    order,
-                    reason,
-                };
+                let trouble = trouble(&picture, build, subject, reason);
                 self.failed(image, trouble).await?;
             }
         }
@@ -232,8 +213,14 @@ fn unlock_build(build: BuildId) -> impl FnOnce(&mut Picture) {
     }
 }
 
-fn order(picture: &Picture, build: BuildId) -> i64 {
-    picture.builds.get(&build).map_or(0, |build| build.order)
+fn trouble(picture: &Picture, build: BuildId, subject: Subject, reason: String) -> Trouble {
+    let order = picture.builds.get(&build).map_or(0, |build| build.order);
+    Trouble {
+        subject,
+        build,
+        order,
+        reason,
+    }
 }
 
 /// What is not there is deleted.

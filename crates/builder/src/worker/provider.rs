@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nodeyard_config::{Config, Driver, ImageCompression, Name, Object, Provider};
-use nodeyard_driver::{Owner, SystemId};
+use nodeyard_driver::{Owner, SystemId, template};
 use nodeyard_image::{Compression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
@@ -100,42 +100,19 @@ impl UploadSettings {
         now: Timestamp,
     ) -> Result<Box<str>, Problem> {
         let timestamp = format!("{:.0}", now.as_secs().floor());
-        let name = fill(&self.name_format, |field| match field {
+        let name = template::fill(&self.name_format, |field| match field {
             "image_name" => Some(image.to_string()),
             "upload_id" => Some(upload.to_string()),
             "timestamp" => Some(timestamp.clone()),
             _ => None,
         });
-        name.map(Into::into).ok_or_else(|| {
+        name.map(Into::into).map_err(|_| {
             Problem::refused(format!(
                 "image-name-format `{}` has more than {{image_name}}, {{upload_id}} and {{timestamp}} in braces",
                 self.name_format
             ))
         })
     }
-}
-
-/// Python's format syntax, as far as plain fields go; none for what else it knows.
-fn fill(template: &str, field: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let mut out = String::new();
-    let mut rest = template;
-    while let Some(at) = rest.find(['{', '}']) {
-        let (text, brace) = rest.split_at(at);
-        out.push_str(text);
-        if let Some(after) = brace.strip_prefix("{{") {
-            out.push('{');
-            rest = after;
-        } else if let Some(after) = brace.strip_prefix("}}") {
-            out.push('}');
-            rest = after;
-        } else {
-            let (name, after) = brace.strip_prefix('{')?.split_once('}')?;
-            out.push_str(&field(name)?);
-            rest = after;
-        }
-    }
-    out.push_str(rest);
-    Some(out)
 }
 
 /// The format that a provider takes.
@@ -224,22 +201,27 @@ pub(super) fn build_id(id: &ImageId) -> BuildId {
 mod tests {
     use super::*;
 
-    fn fields(name: &str) -> Option<String> {
-        (name == "image_name").then(|| "trusty".to_owned())
-    }
-
     #[test]
     fn names_are_filled_in_as_python_does() {
         for (template, expected) in [
             ("{image_name}-x", Some("trusty-x")),
-            ("{{{image_name}}}", Some("{trusty}")),
-            ("plain", Some("plain")),
+            ("{{{upload_id}}}", Some("{0000000007}")),
+            ("{timestamp}", Some("1500")),
             ("{other}", None),
-            ("{image_name:>10}", None),
-            ("{", None),
-            ("}", None),
         ] {
-            assert_eq!(fill(template, fields).as_deref(), expected, "{template}");
+            let settings = UploadSettings {
+                format: USUAL_FORMAT.into(),
+                compression: Compression::None,
+                name_format: template.into(),
+                hook: None,
+                timeout: None,
+                metadata: BTreeMap::new(),
+                marks: Vec::new(),
+            };
+            let (image, upload) = ("trusty".parse().unwrap(), "0000000007".parse().unwrap());
+            let now = Timestamp::from_secs(1500.9).unwrap();
+            let name = settings.external_name(&image, upload, now).ok();
+            assert_eq!(name.as_deref(), expected, "{template}");
         }
     }
 

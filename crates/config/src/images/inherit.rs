@@ -11,8 +11,8 @@ use indexmap::{IndexMap, IndexSet};
 
 use super::zuul::{Auth, AuthKind, Checksum, DownloadAuth, ZuulImage, ZuulImageEntry};
 use super::{
-    Build, Builder, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE, DEFAULT_RETENTION, DiskImageEntry,
-    Image, ImageSource,
+    Build, Builder, Canary, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE, DEFAULT_RETENTION,
+    DiskImageEntry, Image, ImageSource,
 };
 use crate::decode::{Decoder, similar};
 use crate::file::{SecureDiskImage, SecureZuulImage};
@@ -55,35 +55,57 @@ trait Entry {
     fn name(&self) -> Option<&Name>;
     fn parent(&self) -> Option<&Name>;
     fn is_abstract(&self) -> bool;
+    fn shared(&self) -> Shared<'_>;
 }
 
-impl Entry for DiskImageEntry {
-    fn name(&self) -> Option<&Name> {
-        Some(&self.name)
-    }
-
-    fn parent(&self) -> Option<&Name> {
-        self.parent.as_ref()
-    }
-
-    fn is_abstract(&self) -> bool {
-        self.is_abstract
-    }
+/// The keys that both kinds of entries have and that mean the same in both.
+struct Shared<'e> {
+    keep_formats: Option<&'e Vec<String>>,
+    delete_after_upload: Option<bool>,
+    retention: Option<u64>,
+    canary: Option<&'e Canary>,
+    pause: bool,
+    username: Option<&'e String>,
+    python_path: Option<&'e String>,
+    shell_type: Option<&'e String>,
+    metadata: &'e Object,
 }
 
-impl Entry for ZuulImageEntry {
-    fn name(&self) -> Option<&Name> {
-        self.name()
-    }
+macro_rules! entry {
+    ($entry:ty, |$this:ident| $name:expr) => {
+        impl Entry for $entry {
+            fn name(&self) -> Option<&Name> {
+                let $this = self;
+                $name
+            }
 
-    fn parent(&self) -> Option<&Name> {
-        self.parent.as_ref()
-    }
+            fn parent(&self) -> Option<&Name> {
+                self.parent.as_ref()
+            }
 
-    fn is_abstract(&self) -> bool {
-        self.is_abstract
-    }
+            fn is_abstract(&self) -> bool {
+                self.is_abstract
+            }
+
+            fn shared(&self) -> Shared<'_> {
+                Shared {
+                    keep_formats: self.keep_formats.as_ref(),
+                    delete_after_upload: self.delete_after_upload,
+                    retention: self.retention,
+                    canary: self.canary.as_ref(),
+                    pause: self.pause,
+                    username: self.username.as_ref(),
+                    python_path: self.python_path.as_ref(),
+                    shell_type: self.shell_type.as_ref(),
+                    metadata: &self.metadata,
+                }
+            }
+        }
+    };
 }
+
+entry!(DiskImageEntry, |entry| Some(&entry.name));
+entry!(ZuulImageEntry, |entry| entry.name());
 
 /// Each concrete entry with its ancestors and itself, the root first. Of entries with one name the
 /// last counts, as in Nodepool.
@@ -211,7 +233,7 @@ fn count(value: Option<u64>) -> Option<NonZeroUsize> {
     NonZeroUsize::new(usize::try_from(value?).unwrap_or(usize::MAX))
 }
 
-fn formats(value: Option<&Vec<String>>) -> Option<IndexSet<String>> {
+fn format_names(value: Option<&Vec<String>>) -> Option<IndexSet<String>> {
     value
         .filter(|value| !value.is_empty())
         .map(|value| value.iter().cloned().collect())
@@ -248,46 +270,59 @@ fn disk_image(
             })
         }
     };
+    let source = ImageSource::Build(Build {
+        builder,
+        command,
+        elements: chain
+            .iter()
+            .flat_map(|entry| entry.elements.iter().cloned())
+            .collect(),
+        env_vars,
+        release: last(chain, |entry| {
+            text(entry.release.as_ref().map(|release| &release.0))
+        })
+        .unwrap_or_default(),
+        rebuild_age: last(chain, |entry| time(entry.rebuild_age)).unwrap_or(DEFAULT_REBUILD_AGE),
+        build_timeout: last(chain, |entry| time(entry.build_timeout))
+            .unwrap_or(DEFAULT_BUILD_TIMEOUT),
+    });
+    let formats = last(chain, |entry| format_names(entry.formats.as_ref())).unwrap_or_default();
+    image(&entry.name, chain, source, formats, decoder)
+}
+
+/// An image of either kind, with what the kinds do not share.
+fn image<E: Entry>(
+    name: &Name,
+    chain: &[&E],
+    source: ImageSource,
+    formats: IndexSet<String>,
+    decoder: &mut Decoder<'_>,
+) -> Image {
+    let shared: Vec<_> = chain.iter().map(|entry| entry.shared()).collect();
+    let chain: Vec<_> = shared.iter().collect();
+    let own_metadata = chain.last().map(|entry| entry.metadata.clone());
     Image {
-        name: entry.name.to_string(),
-        source: ImageSource::Build(Build {
-            builder,
-            command,
-            elements: chain
-                .iter()
-                .flat_map(|entry| entry.elements.iter().cloned())
-                .collect(),
-            env_vars,
-            release: last(chain, |entry| {
-                text(entry.release.as_ref().map(|release| &release.0))
-            })
-            .unwrap_or_default(),
-            rebuild_age: last(chain, |entry| time(entry.rebuild_age))
-                .unwrap_or(DEFAULT_REBUILD_AGE),
-            build_timeout: last(chain, |entry| time(entry.build_timeout))
-                .unwrap_or(DEFAULT_BUILD_TIMEOUT),
-        }),
-        formats: last(chain, |entry| formats(entry.formats.as_ref())).unwrap_or_default(),
-        keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
-        delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
-        retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
-        canary: last(chain, |entry| entry.canary.clone()),
+        name: name.value.clone(),
+        source,
+        formats,
+        keep_formats: last(&chain, |entry| format_names(entry.keep_formats)).unwrap_or_default(),
+        delete_after_upload: last(&chain, |entry| entry.delete_after_upload).unwrap_or(false),
+        retention: last(&chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
+        canary: last(&chain, |entry| entry.canary.cloned()),
         pause: chain.iter().any(|entry| entry.pause),
-        username: last(chain, |entry| text(entry.username.as_ref()))
-            .unwrap_or_else(|| "zuul".into()),
-        python_path: last(chain, |entry| text(entry.python_path.as_ref()))
-            .unwrap_or_else(|| "auto".into()),
-        shell_type: last(chain, |entry| text(entry.shell_type.as_ref())),
-        metadata: metadata(&entry.metadata, entry.name.span, decoder),
+        username: last(&chain, |entry| text(entry.username)).unwrap_or_else(|| "zuul".into()),
+        python_path: last(&chain, |entry| text(entry.python_path)).unwrap_or_else(|| "auto".into()),
+        shell_type: last(&chain, |entry| text(entry.shell_type)),
+        metadata: metadata(own_metadata.unwrap_or_default(), name.span, decoder),
     }
 }
 
-fn metadata(metadata: &Object, span: Span, decoder: &mut Decoder<'_>) -> Object {
+fn metadata(metadata: Object, span: Span, decoder: &mut Decoder<'_>) -> Object {
     if metadata.keys().any(|key| key.starts_with("nodepool_")) {
         let message = "metadata of this image that starts with `nodepool_` will be overwritten";
         decoder.warning("reserved-name", span, message);
     }
-    metadata.clone()
+    metadata
 }
 
 fn zuul_image(
@@ -338,56 +373,39 @@ fn zuul_image(
         auth.token = given.auth.token.clone();
     }
     check_token(&auth, name, decoder);
-    let own_metadata = chain
-        .last()
-        .map(|entry| entry.metadata.clone())
-        .unwrap_or_default();
-    Image {
-        name: name.value.clone(),
-        source: ImageSource::Zuul(Box::new(ZuulImage {
-            api_url,
-            tenant: last(chain, |entry| text(entry.tenant.as_ref())),
-            project,
-            pipelines: last(chain, |entry| entry.pipelines.clone())
-                .unwrap_or_default()
-                .0,
-            branches: last(chain, |entry| entry.branch.clone())
-                .unwrap_or_default()
-                .0,
-            job,
-            artifacts,
-            poll_interval: last(chain, |entry| entry.poll_interval.clone())
-                .map_or(DEFAULT_POLL, |interval| interval.value),
-            auth,
-            download_auth: last(chain, |entry| entry.download_auth.clone())
-                .unwrap_or(DownloadAuth::SameOrigin),
-            ca_bundle: last(chain, |entry| text(entry.ca_bundle.as_ref())),
-            checksum: last(chain, |entry| entry.checksum).unwrap_or(Checksum::IfAvailable),
-            max_size: last(chain, |entry| entry.max_size),
-            download_timeout: last(chain, |entry| time(entry.download_timeout))
-                .unwrap_or(DEFAULT_BUILD_TIMEOUT),
-            download_retries: last(chain, |entry| entry.download_retries).unwrap_or(5),
-            download_connections: last(chain, |entry| entry.download_connections.clone())
-                .map_or(4, |number| number.value),
-            download_rate: last(chain, |entry| entry.download_rate),
-            max_age: last(chain, |entry| time(entry.max_age)),
-            signature: last(chain, |entry| entry.signature.clone()),
-            allow_insecure,
-            allow_private: last(chain, |entry| entry.allow_private).unwrap_or(false),
-        })),
-        formats: wanted.into_iter().map(|format| format.value).collect(),
-        keep_formats: last(chain, |entry| formats(entry.keep_formats.as_ref())).unwrap_or_default(),
-        delete_after_upload: last(chain, |entry| entry.delete_after_upload).unwrap_or(false),
-        retention: last(chain, |entry| count(entry.retention)).unwrap_or(DEFAULT_RETENTION),
-        canary: last(chain, |entry| entry.canary.clone()),
-        pause: chain.iter().any(|entry| entry.pause),
-        username: last(chain, |entry| text(entry.username.as_ref()))
-            .unwrap_or_else(|| "zuul".into()),
-        python_path: last(chain, |entry| text(entry.python_path.as_ref()))
-            .unwrap_or_else(|| "auto".into()),
-        shell_type: last(chain, |entry| text(entry.shell_type.as_ref())),
-        metadata: metadata(&own_metadata, name.span, decoder),
-    }
+    let source = ImageSource::Zuul(Box::new(ZuulImage {
+        api_url,
+        tenant: last(chain, |entry| text(entry.tenant.as_ref())),
+        project,
+        pipelines: last(chain, |entry| entry.pipelines.clone())
+            .unwrap_or_default()
+            .0,
+        branches: last(chain, |entry| entry.branch.clone())
+            .unwrap_or_default()
+            .0,
+        job,
+        artifacts,
+        poll_interval: last(chain, |entry| entry.poll_interval.clone())
+            .map_or(DEFAULT_POLL, |interval| interval.value),
+        auth,
+        download_auth: last(chain, |entry| entry.download_auth.clone())
+            .unwrap_or(DownloadAuth::SameOrigin),
+        ca_bundle: last(chain, |entry| text(entry.ca_bundle.as_ref())),
+        checksum: last(chain, |entry| entry.checksum).unwrap_or(Checksum::IfAvailable),
+        max_size: last(chain, |entry| entry.max_size),
+        download_timeout: last(chain, |entry| time(entry.download_timeout))
+            .unwrap_or(DEFAULT_BUILD_TIMEOUT),
+        download_retries: last(chain, |entry| entry.download_retries).unwrap_or(5),
+        download_connections: last(chain, |entry| entry.download_connections.clone())
+            .map_or(4, |number| number.value),
+        download_rate: last(chain, |entry| entry.download_rate),
+        max_age: last(chain, |entry| time(entry.max_age)),
+        signature: last(chain, |entry| entry.signature.clone()),
+        allow_insecure,
+        allow_private: last(chain, |entry| entry.allow_private).unwrap_or(false),
+    }));
+    let wanted = wanted.into_iter().map(|format| format.value).collect();
+    image(name, chain, source, wanted, decoder)
 }
 
 /// Reports that an image cannot be had in `format`; `wanted_by` is the provider that needs it.

@@ -1,12 +1,24 @@
-//! Pools, labels and images.
+//! Clouds, pools, labels and images.
 
 use std::collections::BTreeMap;
 
-use nodeyard_config::{OpenStackCloudImage, OpenStackDiskImage, OpenStackLabel, OpenStackPool};
+use nodeyard_config::{
+    OpenStackCloudImage, OpenStackDiskImage, OpenStackLabel, OpenStackPool, OpenStackSettings,
+};
 use nodeyard_driver::{CreateOrder, Error, ImageFilter, template};
 use nodeyard_model::{ImageName, Label, PoolName, ProviderName};
 
 use crate::images::{LabelImage, image_filters, image_name};
+
+#[derive(Debug, Clone)]
+pub struct CloudOptions {
+    /// The entry of clouds.yaml; goes to the `cloud` of nodes.
+    pub name: Box<str>,
+    pub region: Option<Box<str>>,
+    pub pools: Vec<PoolOptions>,
+    pub cloud_images: Vec<CloudImageOptions>,
+    pub disk_images: Vec<DiskImageOptions>,
+}
 
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
@@ -56,6 +68,21 @@ pub enum ImageChoice {
     /// Or its id, as Nodepool has it.
     Name(Box<str>),
     Filters(Vec<ImageFilter>),
+}
+
+impl CloudOptions {
+    pub fn of(name: &str, settings: &OpenStackSettings) -> Result<Self, Error> {
+        let pools = settings.pools.iter().map(PoolOptions::of);
+        let cloud_images = settings.cloud_images.iter().map(CloudImageOptions::of);
+        let disk_images = settings.diskimages.iter().map(DiskImageOptions::of);
+        Ok(Self {
+            name: name.into(),
+            region: settings.region_name.as_deref().map(Into::into),
+            pools: pools.collect::<Result<_, Error>>()?,
+            cloud_images: cloud_images.collect(),
+            disk_images: disk_images.collect::<Result<_, Error>>()?,
+        })
+    }
 }
 
 impl PoolOptions {

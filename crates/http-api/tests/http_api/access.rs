@@ -8,7 +8,7 @@ use nodeyard_model::NodeState;
 use serde_json::{Value, json};
 
 use crate::bed::{
-    ACME, ADMIN, ALICE, Bed, OPERATOR, OTHER, READER, Store, configuration, eventually, node,
+    ACME, ADMIN, ALICE, Bed, OPERATOR, OTHER, READER, Store, configuration, node, until,
 };
 use crate::client::Client;
 use crate::hand::Hand;
@@ -86,7 +86,7 @@ async fn a_new_configuration_changes_who_may_come() {
         .tokens
         .retain(|token| token.name.as_str() != "alice");
     bed.config.send_replace(Arc::new(config));
-    eventually("carol may come", async || {
+    until("carol may come", async || {
         bed.by("brand-new-token-for-carol")
             .get("/info")
             .await
@@ -193,10 +193,10 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
         ("/nodes", node),
         ("/scopes", "shared-name"),
     ] {
-        eventually(path, async || ids(&acme, path).await == [own]).await;
+        until(path, async || ids(&acme, path).await == [own]).await;
         assert_eq!(ids(&other, path).await, [""; 0], "{path}");
     }
-    eventually("both nodes are listed", async || {
+    until("both nodes are listed", async || {
         ids(&bed.by(READER), "/nodes").await.len() == 2
     })
     .await;

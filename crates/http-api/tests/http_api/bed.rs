@@ -1,6 +1,5 @@
 //! A store, an API in front of it, and everything that a test does to them.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +18,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
+
+pub(crate) use nodeyard_testbeds::until;
 
 /// Long enough for a busy machine; reaching it means that something hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
@@ -172,20 +173,6 @@ pub(crate) fn node(label: &str, state: NodeState) -> Node {
     node.pool = Some("main".into());
     node.labels = vec![Label::from(label)];
     node
-}
-
-pub(crate) async fn eventually<F>(what: &str, mut condition: impl FnMut() -> F)
-where
-    F: Future<Output = bool>,
-{
-    let waiting = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
-        panic!("waited in vain until {what}");
-    }
 }
 
 /// Explains one request and knows no other.

@@ -6,7 +6,7 @@ use nodeyard_model::{
 use nodeyard_store::registry::Registry;
 use serde_json::json;
 
-use crate::bed::{ADMIN, ALICE, Bed, OPERATOR, at, eventually};
+use crate::bed::{ADMIN, ALICE, Bed, OPERATOR, at, until};
 
 const BUILD: &str = "0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b";
 
@@ -54,7 +54,7 @@ async fn images_are_asked_for_paused_and_deleted() {
         .ask("POST", "/images/unheard-of/builds", None)
         .await
         .problem(404, "not-found");
-    eventually("the wish is seen", async || {
+    until("the wish is seen", async || {
         let image = bed.client().get("/images/debian").await.is(200);
         image["asked"].is_string()
     })
@@ -68,7 +68,7 @@ async fn images_are_asked_for_paused_and_deleted() {
 
     build(&bed.registry, &ImageName::new("debian").unwrap()).await;
     let id = format!("debian-{BUILD}");
-    eventually("the build is seen", async || {
+    until("the build is seen", async || {
         bed.client().get(&format!("/builds/{id}")).await.status == 200
     })
     .await;
@@ -81,7 +81,7 @@ async fn images_are_asked_for_paused_and_deleted() {
     let none = bed.client().get("/builds?image=other").await.is(200);
     assert_eq!(none["items"], json!([]));
     let upload = format!("/uploads/{id}/cloud/0000000000");
-    eventually("the upload is seen", async || {
+    until("the upload is seen", async || {
         bed.client().get(&upload).await.status == 200
     })
     .await;
@@ -92,7 +92,7 @@ async fn images_are_asked_for_paused_and_deleted() {
     let admin = bed.by(ADMIN);
     admin.delete(&upload).await.is(202);
     admin.delete(&format!("/builds/{id}")).await.is(202);
-    eventually("both are marked", async || {
+    until("both are marked", async || {
         let build = bed.client().get(&format!("/builds/{id}")).await.is(200);
         let upload = bed.client().get(&upload).await.is(200);
         build["state"] == "deleting" && upload["state"] == "deleting"

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bed::{ADMIN, ALICE, BOB, Bed, OPERATOR, READER, eventually};
+use crate::bed::{ADMIN, ALICE, BOB, Bed, OPERATOR, READER, until};
 use crate::hand::Hand;
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn nodes_are_asked_for_used_and_given_back() {
         .post(&renew, &json!({}))
         .await
         .problem(409, "conflict");
-    eventually("its node is used", async || {
+    until("its node is used", async || {
         let node = bed.by(READER).get(&format!("/nodes/{node}")).await;
         node.json()["state"] == "used"
     })
@@ -87,7 +87,7 @@ async fn a_request_that_waits_is_taken_back() {
         let requests = bed.by(READER).get("/requests?state=requested").await;
         requests.is(200)["items"].clone()
     };
-    eventually("its request is listed", async || {
+    until("its request is listed", async || {
         requests().await != json!([])
     })
     .await;
@@ -116,7 +116,7 @@ async fn a_request_is_known_after_its_nodes_were_taken() {
         let lease = alice.get(&format!("/leases/{id}")).await.is(200);
         lease["request"].as_str().map(str::to_owned)
     };
-    eventually("the number of the request is known", async || {
+    until("the number of the request is known", async || {
         request().await.is_some()
     })
     .await;
@@ -130,7 +130,7 @@ async fn a_request_is_known_after_its_nodes_were_taken() {
     let found = waiting.await.unwrap().is(200);
     assert_eq!(found["state"], "fulfilled");
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
-    eventually("the record of the request is gone", async || {
+    until("the record of the request is gone", async || {
         let left = bed.by(READER).get("/requests").await.is(200);
         left["items"] == json!([])
     })
@@ -162,7 +162,7 @@ async fn what_is_sent_twice_happens_once() {
         let leases = bed.by(READER).get("/leases").await.is(200);
         leases["items"].as_array().unwrap().len()
     };
-    eventually("it is listed", async || listed().await > 0).await;
+    until("it is listed", async || listed().await > 0).await;
     assert_eq!(listed().await, 1);
     // Somebody else's key is another one.
     let bob = bed.by(BOB).with("idempotency-key", "6f0a2f0e");
@@ -234,7 +234,7 @@ async fn nodes_that_nobody_leases_are_changed_as_the_command_line_does() {
     let lock = nodes.lock(used, nodeyard_store::registry::Patience::None);
     let _lock = lock.await.unwrap().held().unwrap();
     let operator = bed.by(OPERATOR);
-    eventually("both are there", async || {
+    until("both are there", async || {
         bed.by(READER).get("/nodes").await.json()["items"]
             .as_array()
             .unwrap()
@@ -278,7 +278,7 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
 
     let shown = async || bed.by(READER).get("/scopes/afternoon").await.is(200);
-    eventually("it is where its node is", async || {
+    until("it is where its node is", async || {
         shown().await["provider"] == "cloud"
     })
     .await;
@@ -287,7 +287,7 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     let path = "/scopes/afternoon/inventory";
     bed.client().get(path).await.problem(401, "unauthorized");
     bed.by(BOB).get(path).await.problem(403, "forbidden");
-    eventually("the node is in the inventory", async || {
+    until("the node is in the inventory", async || {
         let inventory = alice.get(path).await.is(200);
         let host = &inventory["small"]["hosts"][0];
         host.as_str()
@@ -306,12 +306,12 @@ async fn a_scope_owns_leases_until_it_is_closed() {
         .problem(403, "forbidden");
     let closed = alice.delete("/scopes/afternoon").await.is(202);
     assert_eq!(closed["closing"], true);
-    eventually("its lease is over", async || {
+    until("its lease is over", async || {
         let lease = alice.get(&format!("/leases/{id}")).await.is(200);
         lease["end"]["cause"] == "scope-ended"
     })
     .await;
-    eventually("it is gone", async || {
+    until("it is gone", async || {
         bed.by(READER).get("/scopes/afternoon").await.status == 404
     })
     .await;

@@ -3,7 +3,7 @@
 use nodeyard_model::{Component, ComponentKind, NodeState, PoolComponent, ProviderName};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, OPERATOR, READER, eventually, node};
+use crate::bed::{Bed, OPERATOR, READER, node, until};
 
 fn names(page: &Value, key: &str) -> Vec<String> {
     let items = page["items"].as_array().unwrap();
@@ -31,7 +31,7 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
             .unwrap();
         all.push(id.to_string());
     }
-    eventually("all are there", async || {
+    until("all are there", async || {
         let page = bed.by(READER).get("/nodes").await.is(200);
         names(&page, "id").len() == 25
     })
@@ -98,7 +98,7 @@ async fn where_nodes_come_from_is_told() {
     let mut old = node("gone", NodeState::Used);
     old.provider = Some(ProviderName::new("former").unwrap());
     bed.registry.nodes().create(&old).await.unwrap();
-    eventually("all are there", async || {
+    until("all are there", async || {
         let components = bed.client().get("/components").await.is(200);
         let pools = bed.client().get("/pools").await.is(200);
         let nodes = bed.by(READER).get("/nodes").await.is(200);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::bed::{Bed, Store, configuration, eventually};
+use crate::bed::{Bed, Store, configuration, until};
 use crate::client::raw;
 
 fn connector(ca: &Path, identity: Option<&Identity>) -> TlsConnector {
@@ -104,7 +104,7 @@ async fn a_renewed_certificate_is_taken_without_a_restart() {
     std::fs::rename(&new.server.cert, &old.server.cert).unwrap();
     std::fs::rename(&new.server.key, &old.server.key).unwrap();
     let client = connector(&new.ca, None);
-    eventually("the new certificate is shown", async || {
+    until("the new certificate is shown", async || {
         get(&bed, &client).await.is_ok()
     })
     .await;

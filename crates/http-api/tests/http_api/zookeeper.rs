@@ -5,7 +5,7 @@ use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_testbeds::ZooKeeperServer;
 use serde_json::json;
 
-use crate::bed::{ALICE, Bed, DEADLINE, READER, configuration, eventually};
+use crate::bed::{ALICE, Bed, DEADLINE, READER, configuration, until};
 use crate::hand::Hand;
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn nodes_are_had_by_way_of_zookeeper() {
         .await
         .problem(503, "unavailable");
     server.resume();
-    eventually("it goes on", async || {
+    until("it goes on", async || {
         alice.post("/requests", &body).await.status == 201
     })
     .await;

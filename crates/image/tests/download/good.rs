@@ -1,7 +1,6 @@
 //! What works.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::time::Instant;
 
 use nodeyard_image::Checksum;
 use nodeyard_testbeds::WebServer;
@@ -126,12 +125,22 @@ async fn a_server_may_refuse_head_and_still_send_pieces() {
 }
 
 #[tokio::test]
-async fn a_rate_is_kept() {
+async fn a_download_with_a_rate_is_overtaken() {
     let plain = content(200_000);
     let server = WebServer::start(move |asked| Reply::file(asked, &plain, "\"1\"")).unwrap();
-    let mut order = order(&server.url("/image.raw"));
-    order.throttle = Throttle::new(400_000);
-    let begun = Instant::now();
-    Bed::new().fetch(&order).await.unwrap();
-    assert!(begun.elapsed() >= Duration::from_millis(500));
+    let free = order(&server.url("/image.raw"));
+    let mut slow = order(&server.url("/image.raw"));
+    slow.throttle = Throttle::new(1);
+    let (first, second) = (Bed::new(), Bed::new());
+    let mut first_fetch = std::pin::pin!(first.fetch(&slow));
+    while !first.part().exists() {
+        tokio::select! {
+            ended = &mut first_fetch => panic!("{ended:?}"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+    }
+    tokio::select! {
+        ended = &mut first_fetch => panic!("{ended:?}"),
+        fetched = second.fetch(&free) => drop(fetched.unwrap()),
+    }
 }

@@ -1,9 +1,9 @@
 //! Containers on this host.
 
 use nodeyard_config::{Container, ContainerLabel, Reach};
-use nodeyard_model::{ConnectionPort, Label, ResourceName};
+use nodeyard_model::{ConnectionPort, Label};
 
-use super::{Access, LabelSettings, Settings, common, image_of};
+use super::{Access, LabelSettings, Settings, image_of, local_pool};
 use crate::error::StartError;
 
 pub(super) fn settings(section: &Container) -> Result<Settings, StartError> {
@@ -18,21 +18,14 @@ pub(super) fn settings(section: &Container) -> Result<Settings, StartError> {
             };
             Ok((Label::new(label.name.as_str()), settings))
         });
-        let labels = labels.collect::<Result<_, StartError>>()?;
-        let limits = [
-            (ResourceName::CORES, pool.max_cores),
-            (ResourceName::RAM, pool.max_ram),
-        ];
-        Ok(common(&pool.common, limits, labels))
+        local_pool(&pool.common, (pool.max_cores, pool.max_ram), labels)
     });
-    Ok(Settings {
-        launch_timeout: *section.launch_timeout,
-        boot_timeout: *section.boot_timeout,
-        launch_attempts: section.launch_retries.max(1),
-        max_launches: None,
-        ignore_quota: false,
-        pools: pools.collect::<Result<_, StartError>>()?,
-    })
+    Ok(Settings::new(
+        section.launch_timeout,
+        section.boot_timeout,
+        section.launch_retries,
+        pools.collect::<Result<_, _>>()?,
+    ))
 }
 
 /// The driver adds the port, which the runtime chooses.

@@ -1,9 +1,9 @@
 //! Settings of virtual machines on this host.
 
 use nodeyard_config::Qemu;
-use nodeyard_model::{Label, ResourceName};
+use nodeyard_model::Label;
 
-use super::{Access, LabelSettings, Settings, common, image_of};
+use super::{Access, LabelSettings, Settings, image_of, local_pool};
 use crate::error::StartError;
 
 pub(super) fn settings(section: &Qemu) -> Result<Settings, StartError> {
@@ -18,19 +18,12 @@ pub(super) fn settings(section: &Qemu) -> Result<Settings, StartError> {
             };
             Ok((Label::new(label.name.as_str()), settings))
         });
-        let labels = labels.collect::<Result<_, StartError>>()?;
-        let limits = [
-            (ResourceName::CORES, pool.max_cores),
-            (ResourceName::RAM, pool.max_ram),
-        ];
-        Ok(common(&pool.common, limits, labels))
+        local_pool(&pool.common, (pool.max_cores, pool.max_ram), labels)
     });
-    Ok(Settings {
-        launch_timeout: *section.launch_timeout,
-        boot_timeout: *section.boot_timeout,
-        launch_attempts: section.launch_retries.max(1),
-        max_launches: None,
-        ignore_quota: false,
-        pools: pools.collect::<Result<_, StartError>>()?,
-    })
+    Ok(Settings::new(
+        section.launch_timeout,
+        section.boot_timeout,
+        section.launch_retries,
+        pools.collect::<Result<_, _>>()?,
+    ))
 }

@@ -1,6 +1,5 @@
 //! Drivers and launchers for tests.
 
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use nodeyard_testbeds::eventually;
 pub(crate) use nodeyard_testbeds::store::Store;
 
 /// So long that only a hang exceeds it.
@@ -141,24 +141,6 @@ impl Running {
         self.task.abort();
         let _ = self.task.await;
         self.tree.close().await;
-    }
-}
-
-/// Waits for a condition, not for a time.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut look: impl FnMut() -> F,
-) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "never happened: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -1,6 +1,5 @@
 //! A clock that jumps, and all that works on leases.
 
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cloud::Clouds;
 
+pub(crate) use nodeyard_testbeds::eventually;
 pub(crate) use nodeyard_testbeds::store::Store;
 
 /// So long that only a hang exceeds it.
@@ -272,22 +272,6 @@ pub(crate) fn admin() -> Caller {
     Caller {
         name: "admin".into(),
         tenant: None,
-    }
-}
-
-/// Waits for a condition, not for a time.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut look: impl FnMut() -> F,
-) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        let now = tokio::time::Instant::now();
-        assert!(now < deadline, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Every sum and index is kept up to date record by record, so a change costs what it touches.
 
+mod entry;
 mod excess;
+mod index;
 mod promise;
 #[cfg(test)]
 mod tests;
@@ -10,67 +12,15 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodeyard_model::{
-    Allocation, Label, LauncherId, Node, NodeId, NodeState, ProviderName, RequestId, Resources,
-    TenantName, Timestamp,
+    Label, LauncherId, Node, NodeId, NodeState, ProviderName, RequestId, Resources, TenantName,
+    Timestamp,
 };
 
 use super::ledger::Account;
 use super::queue::MIN_READY_REQUESTOR;
 use crate::setup::{PoolKey, PoolSetup, Zone};
+use entry::Entry;
 use promise::Promise;
-
-/// What the plan keeps of a node's record.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) state: NodeState,
-    pub(crate) state_time: Timestamp,
-    pub(crate) provider: Option<ProviderName>,
-    pub(crate) key: Option<PoolKey>,
-    pub(crate) labels: Box<[Label]>,
-    pub(crate) allocated_to: Option<Allocation>,
-    pub(crate) tenant: Option<TenantName>,
-    pub(crate) hold_expiration: Option<i64>,
-    /// Launched to be ready before anybody asks.
-    pub(crate) for_min_ready: bool,
-    /// Somebody stands in line for its lock.
-    pub(crate) locked: bool,
-    resources: Option<Resources>,
-    /// What it uses: its own word, else what its label costs.
-    charge: Resources,
-    zone: Option<Zone>,
-    /// One of our pools is launching it.
-    launching: bool,
-}
-
-impl Entry {
-    fn request(&self) -> Option<RequestId> {
-        self.allocated_to.as_ref().and_then(Allocation::request)
-    }
-
-    /// Ready and nobody's, as far as the record says.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.state == NodeState::Ready && self.allocated_to.is_none() && !self.locked
-    }
-
-    /// Ready and nobody's by its record alone, whoever has the lock at the moment.
-    fn is_spare(&self) -> bool {
-        self.state == NodeState::Ready && self.allocated_to.is_none() && self.key.is_some()
-    }
-
-    /// Its room comes back without anybody's doing.
-    fn is_leaving(&self) -> bool {
-        use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
-        matches!(self.state, Used | Failed | Aborted | Deleting | Deleted)
-    }
-
-    /// What its tenant is charged. An idle node is nobody's, even if it remembers its last tenant.
-    fn tenant_charge(&self) -> Option<(&TenantName, &Resources)> {
-        if self.state == NodeState::Ready && self.allocated_to.is_none() {
-            return None;
-        }
-        Some((self.tenant.as_ref()?, self.resources.as_ref()?))
-    }
-}
 
 /// Nodes, those longest in their state first.
 pub(crate) type ByAge = BTreeSet<(Timestamp, NodeId)>;
@@ -405,111 +355,6 @@ impl Fleet {
         cost().cloned().unwrap_or_default()
     }
 
-    fn index(&mut self, id: NodeId, entry: &Entry) {
-        if let Some(provider) = &entry.provider {
-            let book = self.provider_mut(provider);
-            book.account.used += &entry.charge;
-            book.launching += usize::from(entry.launching);
-        }
-        if let Some((tenant, charge)) = entry.tenant_charge() {
-            self.tenants.entry(tenant.clone()).or_default().used += charge;
-        }
-        if let Some(request) = entry.request() {
-            self.allocated.entry(request).or_default().insert(id);
-        }
-        if let Some(key) = &entry.key {
-            let book = self.pools.entry(key.clone()).or_default();
-            book.account.used += &entry.charge;
-            book.members.insert(id);
-            if entry.is_leaving() {
-                book.leaving.insert((entry.state_time, id));
-            }
-        }
-        if is_loose(entry) {
-            self.loose.insert(id);
-        }
-        if entry.state == NodeState::Hold {
-            self.held.insert(id);
-        }
-        if entry.is_spare() {
-            for label in &entry.labels {
-                *self.spare_of_label.entry(label.clone()).or_default() += 1;
-            }
-        }
-        if entry.is_idle() && !self.claims.contains_key(&id) {
-            self.index_free(id, entry);
-        }
-    }
-
-    fn unindex(&mut self, id: NodeId, entry: &Entry) {
-        if let Some(provider) = &entry.provider {
-            let book = self.provider_mut(provider);
-            book.account.used -= &entry.charge;
-            book.launching = book.launching.saturating_sub(usize::from(entry.launching));
-        }
-        if let Some((tenant, charge)) = entry.tenant_charge()
-            && let Some(account) = self.tenants.get_mut(tenant)
-        {
-            account.used -= charge;
-        }
-        if let Some(request) = entry.request()
-            && let Some(nodes) = self.allocated.get_mut(&request)
-        {
-            nodes.remove(&id);
-            if nodes.is_empty() {
-                self.allocated.remove(&request);
-            }
-        }
-        if let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) {
-            book.account.used -= &entry.charge;
-            book.members.remove(&id);
-            book.leaving.remove(&(entry.state_time, id));
-        }
-        self.loose.remove(&id);
-        self.held.remove(&id);
-        if entry.is_spare() {
-            for label in &entry.labels {
-                if let Some(count) = self.spare_of_label.get_mut(label) {
-                    *count -= 1;
-                }
-            }
-        }
-        if entry.is_idle() && !self.claims.contains_key(&id) {
-            self.unindex_free(id, entry);
-        }
-    }
-
-    fn index_free(&mut self, id: NodeId, entry: &Entry) {
-        let Some(key) = &entry.key else { return };
-        let place = (entry.state_time, id);
-        let book = self.pools.entry(key.clone()).or_default();
-        book.idle.insert(place);
-        for label in &entry.labels {
-            let zones = book.free.entry(label.clone()).or_default();
-            zones.entry(entry.zone.clone()).or_default().insert(place);
-        }
-    }
-
-    fn unindex_free(&mut self, id: NodeId, entry: &Entry) {
-        let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) else {
-            return;
-        };
-        let place = (entry.state_time, id);
-        book.idle.remove(&place);
-        for label in &entry.labels {
-            let Some(zones) = book.free.get_mut(label) else {
-                continue;
-            };
-            let Some(nodes) = zones.get_mut(&entry.zone) else {
-                continue;
-            };
-            nodes.remove(&place);
-            if nodes.is_empty() {
-                zones.remove(&entry.zone);
-            }
-        }
-    }
-
     /// Takes a free node out of the index until its record shows why, or the claim is dropped.
     pub(crate) fn claim(&mut self, id: NodeId, claim: Claim) {
         let Some(entry) = self.nodes.remove(&id) else {
@@ -589,14 +434,4 @@ impl Fleet {
             )
             .sum()
     }
-}
-
-/// Unlocked in a state that only somebody with the lock leaves, or that says the node is to go.
-fn is_loose(entry: &Entry) -> bool {
-    use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
-    !entry.locked
-        && matches!(
-            entry.state,
-            Building | InUse | Used | Failed | Aborted | Deleting | Deleted
-        )
 }

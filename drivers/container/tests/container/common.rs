@@ -4,8 +4,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, Error, ExternalId, Instance, Owner, RequestAttributes, State,
-    Step, SystemId, Target,
+    CreateOrder, Driver, Error, ExternalId, Instance, Owner, State, Step, SystemId, Target, kit,
 };
 use nodeyard_driver_container::{
     ContainerDriver, LabelImage, LabelOptions, Options, PoolOptions, Socket, Transport,
@@ -91,15 +90,7 @@ pub(crate) fn node(number: u32) -> NodeId {
 }
 
 pub(crate) fn order(system: &str, number: u32) -> CreateOrder {
-    CreateOrder {
-        node: node(number),
-        pool: "main".into(),
-        label: "small".into(),
-        image: BootImage::Cloud,
-        tags: owner(system).node_tags(node(number), "main".into()),
-        az: None,
-        request: RequestAttributes::default(),
-    }
+    kit::order(&owner(system), node(number))
 }
 
 pub(crate) fn now() -> Timestamp {

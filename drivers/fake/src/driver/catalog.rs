@@ -108,6 +108,7 @@ impl FakeDriver {
 
     fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
         self.options
+            .cloud
             .cloud_images
             .iter()
             .find(|image| &*image.name == name)

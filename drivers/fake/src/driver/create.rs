@@ -181,7 +181,7 @@ impl FakeDriver {
     ) -> Result<(String, String, Option<bool>), Error> {
         match (&order.image, &label.image) {
             (BootImage::Upload { image, external_id }, _) => {
-                let mut known = self.options.disk_images.iter();
+                let mut known = self.options.cloud.disk_images.iter();
                 let config_drive = known
                     .find(|known| known.name == *image)
                     .and_then(|known| known.config_drive);
@@ -223,8 +223,8 @@ impl FakeDriver {
             public_ipv4: server.public_v4.map(Into::into),
             public_ipv6: server.public_v6.map(Into::into),
             interface_ip: some(server.interface_ip).map(Into::into),
-            cloud: Some(self.options.cloud.clone()),
-            region: self.options.region.clone(),
+            cloud: Some(self.options.cloud.name.clone()),
+            region: self.options.cloud.region.clone(),
             az: server.zone,
             host_id: server.host_id,
             ..Instance::new(server.id.as_str().into(), takes)

@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_driver::kit::{Bed, Faults, Injected, Setup};
-use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, ErrorClass, Owner, RequestAttributes, SystemId,
-};
+use nodeyard_driver::kit::{self, Bed, Faults, Injected, Setup};
+use nodeyard_driver::{BootImage, CreateOrder, Driver, ErrorClass, Owner, SystemId};
 use nodeyard_driver_fake::{
     CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
     LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport,
@@ -34,37 +32,28 @@ pub(crate) fn node(number: u32) -> NodeId {
 }
 
 pub(crate) fn order(number: u32) -> CreateOrder {
-    CreateOrder {
-        node: node(number),
-        pool: "main".into(),
-        label: "small".into(),
-        image: BootImage::Cloud,
-        tags: owner().node_tags(node(number), "main".into()),
-        az: None,
-        request: RequestAttributes::default(),
-    }
+    kit::order(&owner(), node(number))
 }
 
 /// One pool with one label.
 pub(crate) fn options(label: impl FnOnce(&mut LabelOptions)) -> Options {
     let mut small = LabelOptions::new("small".into(), LabelImage::Cloud("precise".into()), "tiny");
     label(&mut small);
-    Options {
-        pools: vec![PoolOptions {
-            name: "main".into(),
-            availability_zones: Vec::new(),
-            security_groups: Vec::new(),
-            auto_floating_ip: true,
-            labels: vec![small],
-        }],
-        cloud_images: vec![CloudImageOptions {
-            name: "precise".into(),
-            choice: ImageChoice::Name("Fake Precise".into()),
-            config_drive: None,
-        }],
-        call_timeout: Duration::from_secs(30),
-        ..Options::new(owner())
-    }
+    let mut options = Options::new(owner());
+    options.cloud.pools = vec![PoolOptions {
+        name: "main".into(),
+        availability_zones: Vec::new(),
+        security_groups: Vec::new(),
+        auto_floating_ip: true,
+        labels: vec![small],
+    }];
+    options.cloud.cloud_images = vec![CloudImageOptions {
+        name: "precise".into(),
+        choice: ImageChoice::Name("Fake Precise".into()),
+        config_drive: None,
+    }];
+    options.call_timeout = Duration::from_secs(30);
+    options
 }
 
 pub(crate) fn simulate() -> Simulate {

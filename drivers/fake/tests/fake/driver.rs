@@ -300,7 +300,7 @@ async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
         values: vec!["jam*".to_owned()],
     }];
     let mut with_filters = options(|_| {});
-    with_filters.cloud_images[0].choice = ImageChoice::Filters(filters);
+    with_filters.cloud.cloud_images[0].choice = ImageChoice::Filters(filters);
     let bench = Bench::new(simulate(), with_filters);
     let small: Label = "small".into();
     let ready = async || {
@@ -328,7 +328,7 @@ async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
 #[tokio::test]
 async fn filters_follow_the_images() {
     let mut with_filters = options(|_| {});
-    with_filters.cloud_images[0].choice = ImageChoice::Filters(vec![ImageFilter {
+    with_filters.cloud.cloud_images[0].choice = ImageChoice::Filters(vec![ImageFilter {
         name: "tag".to_owned(),
         values: vec!["ci".to_owned()],
     }]);

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use nodeyard_driver_kubernetes::{Kubeconfig, KubernetesDriver, Options};
-use nodeyard_testbeds::Cluster;
+use nodeyard_testbeds::{Cluster, skipped};
 use serde_json::Value;
 
 pub(crate) use crate::caller::*;
@@ -13,6 +13,19 @@ pub(crate) fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: LazyLock<Option<Cluster>> =
         LazyLock::new(|| Cluster::start_if_possible().unwrap());
     CLUSTER.as_ref()
+}
+
+/// One whose pods and services can be reached from here.
+pub(crate) fn own_cluster() -> Option<&'static Cluster> {
+    let cluster = cluster()?;
+    if !cluster.is_own() {
+        skipped(
+            "the way to pods of the cluster of KUBECONFIG",
+            "without KUBECONFIG a cluster is made whose pods can be reached",
+        );
+        return None;
+    }
+    Some(cluster)
 }
 
 pub(crate) fn kubeconfig(cluster: &Cluster) -> Kubeconfig {

@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
 use crate::common::{
-    PATIENCE, cluster, create, credentials, delete_node, driver, json, options, order,
+    PATIENCE, create, credentials, delete_node, driver, json, options, order, own_cluster,
 };
 
 async fn run(container: &Container, script: &str) {
@@ -18,9 +18,7 @@ async fn run(container: &Container, script: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_streamed_without_anybody_starting_a_console() {
-    let Some(cluster) = cluster().filter(|cluster| cluster.is_own()) else {
-        return;
-    };
+    let Some(cluster) = own_cluster() else { return };
     let label = format!("type: pod, image: '{}', console: inject", cluster.image());
     let driver = driver(cluster, options("console", "kubernetes", &label));
     let order = order("console", 90);

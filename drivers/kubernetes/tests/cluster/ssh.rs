@@ -6,7 +6,9 @@ use std::process::Command;
 use nodeyard_driver::{Driver as _, Instance};
 use nodeyard_model::ConnectionPort;
 
-use crate::common::{PATIENCE, cluster, create, delete_node, driver, json, now, options, order};
+use crate::common::{
+    PATIENCE, cluster, create, delete_node, driver, json, now, options, order, own_cluster,
+};
 
 /// A key pair, and its public half.
 fn key(directory: &Path) -> String {
@@ -68,9 +70,7 @@ fn log_in(directory: &Path, instance: &Instance) -> String {
 }
 
 async fn an_ssh_pod(number: u32, options_of_ssh: &str) {
-    let Some(cluster) = cluster().filter(|cluster| cluster.is_own()) else {
-        return;
-    };
+    let Some(cluster) = own_cluster() else { return };
     let directory = tempfile::tempdir().unwrap();
     let public = key(directory.path());
     let label = format!(
@@ -178,9 +178,7 @@ fn host_key_secret(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_keys_are_those_of_the_secret_or_nobody_is_let_in() {
-    let Some(cluster) = cluster().filter(|cluster| cluster.is_own()) else {
-        return;
-    };
+    let Some(cluster) = own_cluster() else { return };
     let [login, host, other] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let public = key(login.path());
     let (host_key, _) = (key(host.path()), key(other.path()));
@@ -220,9 +218,7 @@ async fn host_keys_are_those_of_the_secret_or_nobody_is_let_in() {
 /// There is no load balancer here: what is asked for is looked at, and its part is played by the test.
 #[tokio::test(flavor = "multi_thread")]
 async fn emulated_load_balancer_gives_the_address() {
-    let Some(cluster) = cluster().filter(|cluster| cluster.is_own()) else {
-        return;
-    };
+    let Some(cluster) = own_cluster() else { return };
     let directory = tempfile::tempdir().unwrap();
     let public = key(directory.path());
     let label = format!(

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use nodeyard_driver::backing::{HeldNode, OwnNode, Placement};
 use nodeyard_driver::kit::Faults;
-use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, ErrorClass, Instance, RequestAttributes, State, Step, Target,
-};
+use nodeyard_driver::{CreateOrder, Driver, ErrorClass, Instance, State, Step, Target, kit};
 use nodeyard_driver_metastatic::MetastaticDriver;
 use nodeyard_model::{Label, NodeId, NodeState, RequestId, RequestState};
 
@@ -15,13 +13,8 @@ use crate::yard::{Yard, node, owner, section};
 
 pub(crate) fn order(id: NodeId, label: &str) -> CreateOrder {
     CreateOrder {
-        node: id,
-        pool: "main".into(),
         label: label.into(),
-        image: BootImage::Cloud,
-        tags: owner().node_tags(id, "main".into()),
-        az: None,
-        request: RequestAttributes::default(),
+        ..kit::order(&owner(), id)
     }
 }
 

@@ -240,8 +240,8 @@ impl OpenStackDriver {
             public_ipv4: chosen.public_v4,
             public_ipv6: chosen.public_v6,
             interface_ip: chosen.interface,
-            cloud: Some(self.options.cloud.clone()),
-            region: self.options.region.clone(),
+            cloud: Some(self.options.cloud.name.clone()),
+            region: self.options.cloud.region.clone(),
             az: server.zone,
             host_id: server.host_id,
             ..Instance::new((&*server.id).into(), takes)

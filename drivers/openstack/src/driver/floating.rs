@@ -18,7 +18,12 @@ use crate::networks::Networks;
 impl OpenStackDriver {
     /// Whether floating IPs can be had at all, and somebody here wants them.
     pub(super) async fn has_floating_ips(&self) -> Result<bool, Error> {
-        let wanted = self.options.pools.iter().any(|pool| pool.auto_floating_ip);
+        let wanted = self
+            .options
+            .cloud
+            .pools
+            .iter()
+            .any(|pool| pool.auto_floating_ip);
         if !wanted || !self.session.settings().floating_ips {
             return Ok(false);
         }

@@ -116,7 +116,12 @@ impl OpenStackDriver {
 
     /// Volumes, if anybody has any to do with them.
     async fn volumes_of(&self, servers: &[Server]) -> List<Volume> {
-        let labels = self.options.pools.iter().flat_map(|pool| &pool.labels);
+        let labels = self
+            .options
+            .cloud
+            .pools
+            .iter()
+            .flat_map(|pool| &pool.labels);
         let boots = labels.into_iter().any(|label| label.boot_volume.is_some());
         if !boots && servers.iter().all(|server| server.volumes.is_empty()) {
             return Ok(Arc::default());

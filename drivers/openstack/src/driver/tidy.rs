@@ -3,55 +3,29 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use nodeyard_driver::{Error, Tidied};
-use nodeyard_driver_common::openstack::Removed;
-use nodeyard_model::Timestamp;
+use async_trait::async_trait;
+use nodeyard_driver::Error;
+use nodeyard_driver_common::openstack::Untagged;
 use nodeyard_openstack::{self as openstack, ErrorKind, Port};
 
 use super::OpenStackDriver;
 use crate::failure::failed;
 
-impl OpenStackDriver {
-    pub(super) async fn remove_untagged(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        let mut removed = Removed::default();
-        if self.options.clean_floating_ips {
-            removed.floating_ips = self.remove_floating_ips().await?;
-        }
-        if !self.options.port_cleanup_interval.is_zero() {
-            removed.ports = self.remove_down_ports(now).await?;
-        }
-        Ok(removed.tidied())
-    }
-
+#[async_trait]
+impl Untagged for OpenStackDriver {
     /// Those that lead nowhere, whoever made them: that is what the key asks for.
     async fn remove_floating_ips(&self) -> Result<usize, Error> {
         let ips = self.floating_ips(Duration::ZERO).await?;
         let mut removed = 0;
         for ip in ips.iter().filter(|ip| ip.port_id.is_none()) {
-            removed += removal(self.network.delete_unchanged_floating_ip(ip).await)?;
+            let deleted = self.network.delete_unchanged_floating_ip(ip).await;
+            removed += usize::from(is_removed(deleted)?);
         }
-        Ok(removed)
-    }
-
-    /// Those that are down at two looks that are an interval apart.
-    async fn remove_down_ports(&self, now: Timestamp) -> Result<usize, Error> {
-        let interval = self.options.port_cleanup_interval;
-        let Some(before) = self.down_ports.before(now, interval) else {
-            return Ok(0);
-        };
-        let mut ports = self.down_ports_now().await?;
-        let mut removed = 0;
-        for port in &before {
-            if ports.remove(port) {
-                removed += removal(self.network.delete_port(port).await)?;
-            }
-        }
-        self.down_ports.seen(now, ports);
         Ok(removed)
     }
 
     /// Those of servers that do not exist, and of nobody; not those of routers and the like.
-    async fn down_ports_now(&self) -> Result<BTreeSet<Box<str>>, Error> {
+    async fn down_ports(&self) -> Result<BTreeSet<Box<str>>, Error> {
         let ports = self.network.ports_that_are("DOWN").await.map_err(failed)?;
         if ports.is_empty() {
             return Ok(BTreeSet::new());
@@ -70,15 +44,19 @@ impl OpenStackDriver {
             .map(|port| port.id)
             .collect())
     }
+
+    async fn remove_port(&self, port: &str) -> Result<bool, Error> {
+        is_removed(self.network.delete_port(port).await)
+    }
 }
 
-/// How many were removed. What we may not remove stays: newer Neutrons leave the ports of servers to Nova.
-fn removal(result: Result<(), openstack::Error>) -> Result<usize, Error> {
+/// What we may not remove stays: newer Neutrons leave the ports of servers to Nova.
+fn is_removed(result: Result<(), openstack::Error>) -> Result<bool, Error> {
     match result {
-        Ok(()) => Ok(1),
+        Ok(()) => Ok(true),
         Err(error) if matches!(error.kind(), ErrorKind::Forbidden | ErrorKind::Conflict) => {
             tracing::warn!(%error, "something that nobody uses cannot be removed");
-            Ok(0)
+            Ok(false)
         }
         Err(error) => Err(failed(error)),
     }

@@ -6,11 +6,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, Error, ErrorClass, Instance, Owner, Poll, RequestAttributes,
-    State, Step, SystemId, Target,
+    CreateOrder, Driver, Error, ErrorClass, Instance, Owner, Poll, State, Step, SystemId, Target,
 };
 use nodeyard_driver_openstack::{
-    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, OpenStackDriver, Options, PoolOptions,
+    CloudImageOptions, CloudOptions, ImageChoice, LabelImage, LabelOptions, OpenStackDriver,
+    Options, PoolOptions, TidyOptions,
 };
 use nodeyard_fetch::Backoff;
 use nodeyard_model::{NodeId, ProviderName, Timestamp};
@@ -18,6 +18,8 @@ use nodeyard_openstack::{CloudSettings, Clouds, Http, Session, Surroundings, Tra
 use nodeyard_testbeds::OpenStack;
 use nodeyard_testbeds::openstack::Project;
 use serde_json::json;
+
+pub(crate) use nodeyard_driver::kit::order;
 
 /// The machine may have a lot to do at the same time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -60,23 +62,27 @@ pub(crate) fn owner(system: &str) -> Owner {
 pub(crate) fn options(owner: Owner) -> Options {
     Options {
         owner,
-        cloud: "nodepool".into(),
-        region: None,
-        pools: vec![PoolOptions {
-            name: "main".into(),
-            availability_zones: Vec::new(),
-            security_groups: Vec::new(),
-            auto_floating_ip: true,
-            labels: vec![label()],
-        }],
-        cloud_images: vec![CloudImageOptions {
-            name: "disk".into(),
-            choice: ImageChoice::Name("disk".into()),
-            config_drive: None,
-        }],
-        disk_images: Vec::new(),
-        clean_floating_ips: false,
-        port_cleanup_interval: Duration::ZERO,
+        cloud: CloudOptions {
+            name: "nodepool".into(),
+            region: None,
+            pools: vec![PoolOptions {
+                name: "main".into(),
+                availability_zones: Vec::new(),
+                security_groups: Vec::new(),
+                auto_floating_ip: true,
+                labels: vec![label()],
+            }],
+            cloud_images: vec![CloudImageOptions {
+                name: "disk".into(),
+                choice: ImageChoice::Name("disk".into()),
+                config_drive: None,
+            }],
+            disk_images: Vec::new(),
+        },
+        tidy: TidyOptions {
+            floating_ips: false,
+            port_interval: Duration::ZERO,
+        },
         image_import: false,
         rate: Duration::ZERO,
         list_age: Duration::from_millis(100),
@@ -107,7 +113,7 @@ fn label() -> LabelOptions {
 
 /// The pool and the label of [`options`].
 pub(crate) fn change(options: &mut Options, with: impl FnOnce(&mut PoolOptions)) {
-    with(options.pools.first_mut().unwrap());
+    with(options.cloud.pools.first_mut().unwrap());
 }
 
 pub(crate) fn settings(clouds_yaml: &Path) -> CloudSettings {
@@ -142,18 +148,6 @@ pub(crate) fn driver(options: Options, clouds_yaml: &Path) -> OpenStackDriver {
 
 pub(crate) fn node(number: u32) -> NodeId {
     format!("{number:010}").parse().unwrap()
-}
-
-pub(crate) fn order(owner: &Owner, node: NodeId) -> CreateOrder {
-    CreateOrder {
-        node,
-        pool: "main".into(),
-        label: "small".into(),
-        image: BootImage::Cloud,
-        tags: owner.node_tags(node, "main".into()),
-        az: None,
-        request: RequestAttributes::default(),
-    }
 }
 
 /// Takes steps until the machine is there. An error that may go away by itself is met a few times.

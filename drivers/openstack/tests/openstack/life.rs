@@ -30,7 +30,7 @@ async fn a_server_is_made_described_and_deleted() {
         .unwrap();
     let owner = owner("life");
     let mut options = options(owner.clone());
-    for image in &mut options.cloud_images {
+    for image in &mut options.cloud.cloud_images {
         image.config_drive = Some(true);
     }
     change(&mut options, |pool| {
@@ -206,13 +206,13 @@ async fn a_label_waits_for_its_image() {
         return;
     };
     let mut options = options(owner("readiness"));
-    for image in &mut options.cloud_images {
+    for image in &mut options.cloud.cloud_images {
         image.choice = ImageChoice::Name("later".into());
     }
     options.image_age = Duration::ZERO;
     options.list_age = Duration::ZERO;
     assert_eq!(
-        options.pools[0].labels[0].image,
+        options.cloud.pools[0].labels[0].image,
         LabelImage::Cloud("disk".into())
     );
     let driver = driver(options, &project.clouds_yaml());
@@ -292,8 +292,8 @@ async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
         made["port"]["id"].as_str().unwrap().to_owned()
     };
     let mut options = options(owner("tidy"));
-    options.port_cleanup_interval = Duration::from_secs(600);
-    options.clean_floating_ips = true;
+    options.tidy.port_interval = Duration::from_secs(600);
+    options.tidy.floating_ips = true;
     let driver = driver(options, &project.clouds_yaml());
     let order = order(&owner("tidy"), node(1));
     create(&driver, &order).await.unwrap();

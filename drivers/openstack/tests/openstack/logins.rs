@@ -45,7 +45,7 @@ async fn a_server_is_made_over_tls_with_a_credential_in_another_region() {
     };
     let owner = owner("secure");
     let mut options = options(owner.clone());
-    options.region = Some(region.name().into());
+    options.cloud.region = Some(region.name().into());
     let driver = OpenStackDriver::connect(options, &around).unwrap();
     let instance = create(&driver, &order(&owner, node(1))).await.unwrap();
     assert_eq!(instance.region.as_deref(), Some(region.name()));

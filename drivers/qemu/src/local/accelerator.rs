@@ -28,7 +28,6 @@ use crate::options::{Options, host_architecture};
 
 const RESULT: &str = "accelerator.json";
 const SECTOR: &str = "accelerator.img";
-const DEVICE: &str = "/dev/kvm";
 /// A guest that KVM runs needs a second or two on an idle host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -83,8 +82,8 @@ impl Accelerators {
     }
 }
 
-fn can_open_device() -> bool {
-    access(DEVICE, Access::READ_OK | Access::WRITE_OK).is_ok()
+fn can_open_device(options: &Options) -> bool {
+    access(&options.kvm, Access::READ_OK | Access::WRITE_OK).is_ok()
 }
 
 /// The host, QEMU and the part of the configuration that a guest's start depends on.
@@ -107,7 +106,7 @@ fn circumstances(options: &Options) -> String {
     };
     format!(
         "{}; {:?} {:?}; {}; {}; {:?}; {:?}; {:?}; {:?}",
-        can_open_device(),
+        can_open_device(options),
         uname.release(),
         uname.version(),
         processor("model name"),
@@ -130,11 +129,14 @@ fn kernel(options: &Options) -> Option<&Path> {
 
 /// Runs a guest until it shows that it works, or does not.
 async fn try_out(options: &Options, engine: Engine, circumstances: String) -> Result<Trial, Error> {
-    if !can_open_device() {
+    if !can_open_device(options) {
         return Ok(Trial {
             circumstances,
             works: false,
-            reason: format!("{DEVICE} cannot be opened; on Debian its users are in the group kvm"),
+            reason: format!(
+                "{} cannot be opened; on Debian its users are in the group kvm",
+                options.kvm.display()
+            ),
         });
     }
     let (guest, sign) = guest(options)?;

@@ -224,6 +224,7 @@ mod tests {
             architecture: "x86_64".into(),
             machine: None,
             accelerator: Accelerator::Tcg,
+            kvm: "/dev/kvm".into(),
             firmware: None,
             network: Network::User {
                 address: [192, 0, 2, 1].into(),

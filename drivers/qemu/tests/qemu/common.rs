@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use nodeyard_config::Accelerator;
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, Error, Instance, Owner, Poll, RequestAttributes, State, Step,
-    SystemId, Target,
+    CreateOrder, Driver, Error, Instance, Owner, Poll, State, Step, SystemId, Target, kit,
 };
 use nodeyard_driver_qemu::{
     CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options, PoolOptions,
@@ -32,15 +31,7 @@ pub(crate) fn node(number: u32) -> NodeId {
 }
 
 pub(crate) fn order(number: u32) -> CreateOrder {
-    CreateOrder {
-        node: node(number),
-        pool: "main".into(),
-        label: "small".into(),
-        image: BootImage::Cloud,
-        tags: owner().node_tags(node(number), "main".into()),
-        az: None,
-        request: RequestAttributes::default(),
-    }
+    kit::order(&owner(), node(number))
 }
 
 pub(crate) fn now() -> Timestamp {
@@ -69,6 +60,7 @@ impl Yard {
             architecture: "x86_64".into(),
             machine: None,
             accelerator: Accelerator::Tcg,
+            kvm: "/dev/kvm".into(),
             firmware: None,
             network: Network::User {
                 address: [127, 0, 0, 1].into(),

@@ -46,7 +46,7 @@ impl Bed {
     async fn run(&self, line: &str) -> Result<(), SourceError> {
         let mut program = Program::new(line).unwrap();
         program.grace = self.grace;
-        program.mark(&self.order());
+        program = program.marked(&self.order());
         let mut console = Console::open(self.path("log"), self.limits, Redactor::default())
             .await
             .unwrap();

@@ -1,0 +1,112 @@
+//! What a node adds to the sums and indexes, and takes away again.
+
+use nodeyard_model::{NodeId, NodeState};
+
+use super::{Entry, Fleet};
+
+impl Fleet {
+    pub(super) fn index(&mut self, id: NodeId, entry: &Entry) {
+        if let Some(provider) = &entry.provider {
+            let book = self.provider_mut(provider);
+            book.account.used += &entry.charge;
+            book.launching += usize::from(entry.launching);
+        }
+        if let Some((tenant, charge)) = entry.tenant_charge() {
+            self.tenants.entry(tenant.clone()).or_default().used += charge;
+        }
+        if let Some(request) = entry.request() {
+            self.allocated.entry(request).or_default().insert(id);
+        }
+        if let Some(key) = &entry.key {
+            let book = self.pools.entry(key.clone()).or_default();
+            book.account.used += &entry.charge;
+            book.members.insert(id);
+            if entry.is_leaving() {
+                book.leaving.insert((entry.state_time, id));
+            }
+        }
+        if entry.is_loose() {
+            self.loose.insert(id);
+        }
+        if entry.state == NodeState::Hold {
+            self.held.insert(id);
+        }
+        if entry.is_spare() {
+            for label in &entry.labels {
+                *self.spare_of_label.entry(label.clone()).or_default() += 1;
+            }
+        }
+        if entry.is_idle() && !self.claims.contains_key(&id) {
+            self.index_free(id, entry);
+        }
+    }
+
+    pub(super) fn unindex(&mut self, id: NodeId, entry: &Entry) {
+        if let Some(provider) = &entry.provider {
+            let book = self.provider_mut(provider);
+            book.account.used -= &entry.charge;
+            book.launching = book.launching.saturating_sub(usize::from(entry.launching));
+        }
+        if let Some((tenant, charge)) = entry.tenant_charge()
+            && let Some(account) = self.tenants.get_mut(tenant)
+        {
+            account.used -= charge;
+        }
+        if let Some(request) = entry.request()
+            && let Some(nodes) = self.allocated.get_mut(&request)
+        {
+            nodes.remove(&id);
+            if nodes.is_empty() {
+                self.allocated.remove(&request);
+            }
+        }
+        if let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) {
+            book.account.used -= &entry.charge;
+            book.members.remove(&id);
+            book.leaving.remove(&(entry.state_time, id));
+        }
+        self.loose.remove(&id);
+        self.held.remove(&id);
+        if entry.is_spare() {
+            for label in &entry.labels {
+                if let Some(count) = self.spare_of_label.get_mut(label) {
+                    *count -= 1;
+                }
+            }
+        }
+        if entry.is_idle() && !self.claims.contains_key(&id) {
+            self.unindex_free(id, entry);
+        }
+    }
+
+    pub(super) fn index_free(&mut self, id: NodeId, entry: &Entry) {
+        let Some(key) = &entry.key else { return };
+        let place = (entry.state_time, id);
+        let book = self.pools.entry(key.clone()).or_default();
+        book.idle.insert(place);
+        for label in &entry.labels {
+            let zones = book.free.entry(label.clone()).or_default();
+            zones.entry(entry.zone.clone()).or_default().insert(place);
+        }
+    }
+
+    pub(super) fn unindex_free(&mut self, id: NodeId, entry: &Entry) {
+        let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) else {
+            return;
+        };
+        let place = (entry.state_time, id);
+        book.idle.remove(&place);
+        for label in &entry.labels {
+            let Some(zones) = book.free.get_mut(label) else {
+                continue;
+            };
+            let Some(nodes) = zones.get_mut(&entry.zone) else {
+                continue;
+            };
+            nodes.remove(&place);
+            if nodes.is_empty() {
+                zones.remove(&entry.zone);
+            }
+        }
+    }
+}
