@@ -94,6 +94,13 @@ struct Task {
     next: VecDeque<(PoolKey, Order)>,
 }
 
+impl Task {
+    /// Whether a pool works on the request, or is to do so next.
+    fn concerns(&self, pool: &PoolKey) -> bool {
+        self.pool == *pool || self.next.iter().any(|(next, _)| next == pool)
+    }
+}
+
 /// Where the dispatcher's news comes from.
 pub(crate) struct Inputs {
     pub(crate) reports: mpsc::UnboundedReceiver<Report>,

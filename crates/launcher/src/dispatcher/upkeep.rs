@@ -26,7 +26,7 @@ impl Dispatcher {
             Timer::Release(pool, request) => {
                 // The pool may be at it again, and nobody else would tell that work what to do next.
                 let task = self.serving.get(&request);
-                if task.is_none_or(|task| task.pool != pool) {
+                if !task.is_some_and(|task| task.concerns(&pool)) {
                     self.release(&pool, request);
                 }
             }

@@ -1,5 +1,7 @@
 //! The nodes of a request: ready ones are allocated, others recorded and launched, all at the same time.
 
+use std::time::Duration;
+
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use nodeyard_model::{Label, Node, NodeId, NodeRequest, Resources, TenantName};
 use nodeyard_plan::Zone;
@@ -8,12 +10,15 @@ use nodeyard_plan::verdict::{Acceptance, Step};
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Result};
 use tokio::sync::oneshot;
-use tracing::{Instrument as _, debug, info_span};
+use tracing::{Instrument as _, debug, info_span, warn};
 
 use super::{Got, Serving, Taken};
 use crate::commit::steadily;
 use crate::launch::{Launch, LaunchError};
 use crate::report::Report;
+
+/// Before it is said that a node cannot be locked.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) enum Collected {
@@ -157,10 +162,12 @@ impl Serving {
         let span = info_span!("node", node = %id, provider = %self.provider.name);
         async {
             // A launcher that has not seen the request yet looks after the node, and leaves it alone.
-            let patience = Patience::For(self.provider.settings.launch_timeout);
-            let held = match nodes.lock(id, patience).await? {
-                Attempt::Held(held) => *held,
-                Attempt::Busy | Attempt::Gone => return Err(Miss::Taken),
+            let held = loop {
+                match nodes.lock(id, Patience::For(LOCK_PATIENCE)).await? {
+                    Attempt::Held(held) => break *held,
+                    Attempt::Busy => warn!("somebody keeps the lock of a new node"),
+                    Attempt::Gone => return Err(Miss::Taken),
+                }
             };
             let mut got = Got {
                 label: label.clone(),
