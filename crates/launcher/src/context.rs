@@ -1,7 +1,9 @@
 //! What every piece of work has at hand.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use nodeyard_config::Config;
 use nodeyard_driver::{Clock, SystemId};
 use nodeyard_model::LauncherId;
@@ -11,6 +13,7 @@ use nodeyard_store::view::View;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::error;
 
 use crate::events::Events;
 use crate::history::History;
@@ -71,6 +74,26 @@ impl Context {
     /// Tells the dispatcher; it is gone only when the launcher stops, and then nobody needs to know.
     pub(crate) fn report(&self, report: Report) {
         let _ = self.reports.send(report);
+    }
+
+    /// Begins work that ends with a report. Should it panic, most likely in a driver, this is the report: nothing else
+    /// may wait for it for ever.
+    pub(crate) fn spawn(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+        panicked: impl FnOnce() -> Report + Send + 'static,
+    ) {
+        let ctx = self.clone();
+        self.tasks.spawn(async move {
+            if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+                let report = panicked();
+                error!(
+                    ?report,
+                    "some work has panicked; this is a fault of the program"
+                );
+                ctx.report(report);
+            }
+        });
     }
 
     /// None if the launcher stops first.

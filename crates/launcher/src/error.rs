@@ -20,4 +20,6 @@ pub(crate) enum StartError {
     NoSettings { driver: &'static str },
     #[error("its cloud does not answer as it should")]
     Driver(#[from] nodeyard_driver::Error),
+    #[error("its driver has panicked, as the log says; this is a fault of the program")]
+    Panicked,
 }

@@ -79,6 +79,19 @@ pub(crate) struct Inventory {
     pub(crate) zones: Vec<(PoolName, Vec<Zone>)>,
 }
 
+impl Inventory {
+    pub(crate) fn nothing(provider: Arc<Provider>) -> Self {
+        Self {
+            provider,
+            limits: None,
+            resources: None,
+            readiness: Vec::new(),
+            mended: false,
+            zones: Vec::new(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Served {
     Fulfilled,

@@ -156,7 +156,11 @@ impl Dispatcher {
             orders: inbox,
             gone: gone.clone(),
         };
-        self.ctx.tasks.spawn(serving.run(order));
+        let panicked = move || Report::Served {
+            request: id,
+            outcome: Served::Lost,
+        };
+        self.ctx.spawn(serving.run(order), panicked);
         let task = Task {
             pool: key.clone(),
             provider,
@@ -209,9 +213,12 @@ impl Dispatcher {
             if self.serving.contains_key(&request) || !self.recovering.insert(request) {
                 continue;
             }
+            let panicked = move || Report::Recovered {
+                request,
+                outcome: Recovered::Again,
+            };
             self.ctx
-                .tasks
-                .spawn(recover::run(self.ctx.clone(), request));
+                .spawn(recover::run(self.ctx.clone(), request), panicked);
         }
     }
 
@@ -224,9 +231,12 @@ impl Dispatcher {
             let running = self.providers.get(node.value.provider.as_ref()?)?;
             Some(Arc::clone(&running.provider))
         });
+        let panicked = move || Report::Settled {
+            node: id,
+            outcome: Settled::Again,
+        };
         self.ctx
-            .tasks
-            .spawn(settle::run(self.ctx.clone(), provider, id));
+            .spawn(settle::run(self.ctx.clone(), provider, id), panicked);
     }
 
     pub(super) fn take_report(&mut self, report: Report, news: &mut News) {

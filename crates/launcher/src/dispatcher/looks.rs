@@ -109,11 +109,14 @@ impl Dispatcher {
             return;
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
-        self.ctx.tasks.spawn(async move {
+        let nothing = Inventory::nothing(Arc::clone(&provider));
+        let work = async move {
             if let Some(inventory) = ctx.unless_stopped(take_stock(&ctx, provider, look)).await {
                 ctx.report(Report::Inventory(Box::new(inventory)));
             }
-        });
+        };
+        self.ctx
+            .spawn(work, || Report::Inventory(Box::new(nothing)));
     }
 
     /// The picture must show by now what the views show.

@@ -124,7 +124,15 @@ impl Dispatcher {
         let ctx = self.ctx.clone();
         let options = self.options.clone();
         let factory = Arc::clone(&self.factory);
-        self.ctx.tasks.spawn(async move {
+        let panicked = {
+            let provider = name.clone();
+            move || Report::Started {
+                provider,
+                attempt,
+                result: Err(StartError::Panicked),
+            }
+        };
+        let work = async move {
             let start = Provider::start(provider, &*factory, &ctx, &options);
             let result = tokio::select! {
                 result = start => result,
@@ -135,7 +143,8 @@ impl Dispatcher {
                 attempt,
                 result: result.map(Arc::new),
             });
-        });
+        };
+        self.ctx.spawn(work, panicked);
     }
 
     /// Replaces a provider by one that knows what its cloud has now. Its pools are others to everybody, so what they have

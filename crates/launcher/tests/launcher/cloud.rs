@@ -311,3 +311,30 @@ async fn nodes_are_kept_ready_by_several_launchers_together() {
     nodes_are_kept_ready(Store::embedded(), 3).await;
     nodes_are_kept_ready(Store::zookeeper().await, 3).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_driver_does_not_survive_is_tried_again() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    cloud.panic_in(&["get_compute_limits"]);
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
+    for method in [
+        "create_server",
+        "get_server",
+        "delete_server",
+        "list_images",
+    ] {
+        cloud.panic_in(&[method]);
+        let id = zuul.submit(&["small"]).await;
+        zuul.run_job(id).await;
+        nothing_is_left(&zuul.registry, &cloud).await;
+        eventually("the driver has panicked", || async {
+            cloud.has_panicked().then_some(())
+        })
+        .await;
+    }
+    cloud.looked_at(2).await;
+    launcher.stop().await;
+}

@@ -44,6 +44,8 @@ struct Watch {
     boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
     refusals: Mutex<Vec<&'static str>>,
+    /// The next calls of these are the end of the task that makes them.
+    panics: Mutex<Vec<&'static str>>,
 }
 
 impl Watch {
@@ -250,6 +252,16 @@ impl FakeCloud {
         self.watch.refusals.lock().unwrap().extend(classes);
     }
 
+    /// The driver panics in the next call of each of these.
+    pub(crate) fn panic_in(&self, methods: &[&'static str]) {
+        self.watch.panics.lock().unwrap().extend(methods);
+    }
+
+    /// Whether it has panicked wherever it was to.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.watch.panics.lock().unwrap().is_empty()
+    }
+
     /// Refuses nothing more.
     pub(crate) fn relent(&self) {
         self.watch.refusals.lock().unwrap().clear();
@@ -275,6 +287,12 @@ impl Transport for Watched {
 
 impl Watched {
     async fn watched(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+        let panics = {
+            let mut panics = self.watch.panics.lock().unwrap();
+            let place = panics.iter().position(|panics| *panics == method);
+            place.map(|place| panics.swap_remove(place))
+        };
+        assert!(panics.is_none(), "the driver panics in {method}");
         while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst)
             || method == "get_compute_limits" && !self.watch.tells_limits()
         {
