@@ -1,5 +1,6 @@
 //! What every piece of work has at hand.
 
+use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -76,22 +77,19 @@ impl Context {
         let _ = self.reports.send(report);
     }
 
-    /// Begins work that ends with a report. Should it panic, most likely in a driver, this is the report: nothing else
-    /// may wait for it for ever.
+    /// Begins work on something that ends with a report. Should it panic, most likely in a driver, this is the report:
+    /// nothing else may wait for it for ever.
     pub(crate) fn spawn(
         &self,
+        on: impl Display + Send + 'static,
         work: impl Future<Output = ()> + Send + 'static,
-        panicked: impl FnOnce() -> Report + Send + 'static,
+        panicked: Report,
     ) {
         let ctx = self.clone();
         self.tasks.spawn(async move {
             if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-                let report = panicked();
-                error!(
-                    ?report,
-                    "some work has panicked; this is a fault of the program"
-                );
-                ctx.report(report);
+                error!(%on, "the work on this has panicked, which is a fault of the program; it is done again");
+                ctx.report(panicked);
             }
         });
     }

@@ -156,11 +156,11 @@ impl Dispatcher {
             orders: inbox,
             gone: gone.clone(),
         };
-        let panicked = move || Report::Served {
+        let panicked = Report::Served {
             request: id,
             outcome: Served::Lost,
         };
-        self.ctx.spawn(serving.run(order), panicked);
+        self.ctx.spawn(id, serving.run(order), panicked);
         let task = Task {
             pool: key.clone(),
             provider,
@@ -213,12 +213,12 @@ impl Dispatcher {
             if self.serving.contains_key(&request) || !self.recovering.insert(request) {
                 continue;
             }
-            let panicked = move || Report::Recovered {
+            let panicked = Report::Recovered {
                 request,
                 outcome: Recovered::Again,
             };
-            self.ctx
-                .spawn(recover::run(self.ctx.clone(), request), panicked);
+            let work = recover::run(self.ctx.clone(), request);
+            self.ctx.spawn(request, work, panicked);
         }
     }
 
@@ -231,12 +231,12 @@ impl Dispatcher {
             let running = self.providers.get(node.value.provider.as_ref()?)?;
             Some(Arc::clone(&running.provider))
         });
-        let panicked = move || Report::Settled {
+        let panicked = Report::Settled {
             node: id,
             outcome: Settled::Again,
         };
-        self.ctx
-            .spawn(settle::run(self.ctx.clone(), provider, id), panicked);
+        let work = settle::run(self.ctx.clone(), provider, id);
+        self.ctx.spawn(id, work, panicked);
     }
 
     pub(super) fn take_report(&mut self, report: Report, news: &mut News) {

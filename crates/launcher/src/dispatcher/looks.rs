@@ -110,13 +110,14 @@ impl Dispatcher {
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
         let nothing = Inventory::nothing(Arc::clone(&provider));
+        let nothing = Report::Inventory(Box::new(nothing));
+        let name = provider.name.clone();
         let work = async move {
             if let Some(inventory) = ctx.unless_stopped(take_stock(&ctx, provider, look)).await {
                 ctx.report(Report::Inventory(Box::new(inventory)));
             }
         };
-        self.ctx
-            .spawn(work, || Report::Inventory(Box::new(nothing)));
+        self.ctx.spawn(name, work, nothing);
     }
 
     /// The picture must show by now what the views show.

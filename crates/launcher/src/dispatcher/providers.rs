@@ -124,14 +124,12 @@ impl Dispatcher {
         let ctx = self.ctx.clone();
         let options = self.options.clone();
         let factory = Arc::clone(&self.factory);
-        let panicked = {
-            let provider = name.clone();
-            move || Report::Started {
-                provider,
-                attempt,
-                result: Err(StartError::Panicked),
-            }
+        let panicked = Report::Started {
+            provider: name.clone(),
+            attempt,
+            result: Err(StartError::Panicked),
         };
+        let on = name.clone();
         let work = async move {
             let start = Provider::start(provider, &*factory, &ctx, &options);
             let result = tokio::select! {
@@ -144,7 +142,7 @@ impl Dispatcher {
                 result: result.map(Arc::new),
             });
         };
-        self.ctx.spawn(work, panicked);
+        self.ctx.spawn(on, work, panicked);
     }
 
     /// Replaces a provider by one that knows what its cloud has now. Its pools are others to everybody, so what they have
