@@ -19,15 +19,19 @@ use crate::cloud::{SMALL, nothing_is_left};
 use crate::fake::{FakeCloud, PROVIDER, config, simulate};
 use crate::zuul::{Zuul, now};
 
-/// A node of somebody's job, which takes the room of one.
-async fn in_use(registry: &Registry) -> (NodeId, Held<Node>) {
-    let mut node = Node::new(NodeState::InUse, now());
+/// Somebody's node, which takes the room of one. Nobody cleans up after those that are being tested.
+async fn take_room(registry: &Registry) -> NodeId {
+    let mut node = Node::new(NodeState::Testing, now());
     node.provider = Some(ProviderName::new(PROVIDER).unwrap());
     node.pool = Some("main".into());
     node.labels = vec!["small".into()];
-    let (id, _) = registry.nodes().create(&node).await.unwrap();
-    let attempt = registry.nodes().lock(id, Patience::None).await.unwrap();
-    (id, attempt.held().unwrap())
+    registry.nodes().create(&node).await.unwrap().0
+}
+
+async fn make_room(registry: &Registry, node: NodeId) {
+    let attempt = registry.nodes().lock(node, Patience::None).await.unwrap();
+    let held = attempt.held().unwrap();
+    registry.nodes().delete(node, held, now()).await.unwrap();
 }
 
 async fn next(launcher: &Running, request: RequestId) -> Option<Next> {
@@ -43,7 +47,7 @@ async fn a_request_is_served_after_it_could_not_be_locked_for_long() {
     let cloud = FakeCloud::new(simulate());
     let zuul = Zuul::new(store.session().await);
     let registry = &zuul.registry;
-    let full = in_use(registry).await;
+    let taken = take_room(registry).await;
     let id = zuul.submit(&["small"]).await;
     let lock = registry.requests().lock(id, Patience::None).await.unwrap();
     let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
@@ -53,16 +57,12 @@ async fn a_request_is_served_after_it_could_not_be_locked_for_long() {
         (stat.cversion > 20).then_some(())
     })
     .await;
-    registry
-        .nodes()
-        .delete(full.0, full.1, now())
-        .await
-        .unwrap();
+    make_room(registry, taken).await;
     eventually("it would be served", || async {
         matches!(next(&launcher, id).await?, Next::NodesAreLaunched { .. }).then_some(())
     })
     .await;
-    let (_, full) = in_use(registry).await;
+    let taken = take_room(registry).await;
     eventually("it would be held again", || async {
         matches!(next(&launcher, id).await?, Next::Room { .. }).then_some(())
     })
@@ -75,7 +75,7 @@ async fn a_request_is_served_after_it_could_not_be_locked_for_long() {
     .await;
     // What comes late shows nowhere. This is longer than any pause.
     sleep(Duration::from_secs(3)).await;
-    full.guard.release().await.unwrap();
+    make_room(registry, taken).await;
     zuul.run_job(id).await;
     nothing_is_left(registry, &cloud).await;
     launcher.stop().await;
