@@ -8,6 +8,7 @@ use nodeyard_model::{Label, NodeId, NodeState, ProviderName, Timestamp};
 
 use crate::protocol::node::Seen;
 use crate::setup::{LabelPolicy, PoolSetup};
+use crate::span::Span;
 use crate::world::World;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,8 +47,8 @@ impl fmt::Display for Reason {
             Self::Hold { age, limit } => ("held", age, limit),
             Self::Bound => return f.write_str("the request that it was launched for is gone"),
         };
-        let (age, limit) = (age.as_secs(), limit.as_secs());
-        write!(f, "{what} for {age} s, the limit is {limit} s")
+        let (age, limit) = (Span(*age), Span(*limit));
+        write!(f, "{what} for {age}, the limit is {limit}")
     }
 }
 

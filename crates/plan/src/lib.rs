@@ -42,6 +42,7 @@ pub mod min_ready;
 pub mod orphans;
 pub mod protocol;
 pub mod setup;
+mod span;
 pub mod verdict;
 mod world;
 

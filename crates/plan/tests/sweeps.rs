@@ -124,7 +124,10 @@ fn old_nodes_expire_and_the_next_look_is_known() {
     };
     assert_eq!(expired, [(node_id(1), ready), (node_id(4), hold)]);
     assert_eq!(plan.again_at, Some(time(1500.0)));
-    assert_eq!(hold.to_string(), "held for 500 s, the limit is 400 s");
+    assert_eq!(
+        hold.to_string(),
+        "held for 8 min 20 s, the limit is 6 min 40 s"
+    );
     let plan = expiry::plan(world, &BTreeMap::new(), Some(secs(500)), time(1000.0));
     let expired: Vec<_> = plan.expired.iter().map(|e| e.node).collect();
     assert_eq!(expired, [node_id(4), node_id(5)]);

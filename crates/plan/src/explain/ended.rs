@@ -6,6 +6,7 @@ use nodeyard_model::{Label, NodeId, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::setup::PoolKey;
+use crate::span::Span;
 use crate::verdict::List;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,20 +58,17 @@ impl Ended {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            request, waited, ..
-        } = self;
-        write!(f, "request {request} for {} ", List(&self.labels))?;
+        let took = Span::of_secs(self.took());
+        write!(f, "request {} for {} ", self.request, List(&self.labels))?;
         match &self.end {
             End::Fulfilled {
                 by,
                 nodes,
                 launched,
             } => {
-                let took = self.took();
                 write!(
                     f,
-                    "was fulfilled by {by} after {took:.1} s with nodes {}",
+                    "was fulfilled by {by} after {took:.1} with nodes {}",
                     List(nodes)
                 )?;
                 match launched {
@@ -78,12 +76,13 @@ impl fmt::Display for Ended {
                     launched => writeln!(f, ", {launched} of them launched for it")?,
                 }
             }
-            End::Failed => writeln!(f, "failed after {:.1} s", self.took())?,
-            End::Cancelled => writeln!(f, "was taken back after {:.1} s", self.took())?,
+            End::Failed => writeln!(f, "failed after {took:.1}")?,
+            End::Cancelled => writeln!(f, "was taken back after {took:.1}")?,
         }
-        match self.worked {
-            Some(worked) => writeln!(f, "waited {waited:.1} s, then its nodes took {worked:.1} s")?,
-            None => writeln!(f, "waited {waited:.1} s")?,
+        write!(f, "waited {:.1}", Span::of_secs(self.waited))?;
+        match self.worked.map(Span::of_secs) {
+            Some(worked) => writeln!(f, ", then its nodes took {worked:.1}")?,
+            None => writeln!(f)?,
         }
         remarks(f, "while it waited", &self.waited_for)?;
         remarks(f, "declined", &self.declined)

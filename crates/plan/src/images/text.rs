@@ -4,7 +4,6 @@
 //! stop. Times are told as seen from a moment that is passed in.
 
 use std::fmt;
-use std::time::Duration;
 
 use nodeyard_model::Timestamp;
 
@@ -14,6 +13,7 @@ use super::verdict::{
     UploadVerdict, Wait, WhyBuild, WhyKept, WhyPaused,
 };
 use crate::canary::{Ended, Trial};
+use crate::span::Span;
 
 impl Explanation {
     /// The explanation as text, told at this moment.
@@ -40,35 +40,6 @@ impl<T> Told<'_, T> {
 
     fn until(&self, time: Timestamp) -> Span {
         Span(time.since(self.now))
-    }
-}
-
-/// `2 d 3 h`, `40 min`, `5 s`: at most two units.
-struct Span(Duration);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-        let mut rest = self.0.as_secs();
-        let mut told = 0;
-        for (size, unit) in UNITS {
-            let count = rest / size;
-            rest %= size;
-            if count > 0 {
-                let gap = if told > 0 { " " } else { "" };
-                write!(f, "{gap}{count} {unit}")?;
-                told += 1;
-            } else if told > 0 {
-                break;
-            }
-            if told == 2 {
-                break;
-            }
-        }
-        if told == 0 {
-            f.write_str("0 s")?;
-        }
-        Ok(())
     }
 }
 
