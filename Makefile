@@ -54,9 +54,18 @@ fuzz: ## Throw damaged records, configurations and packets at the readers, longe
 	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked --workspace --test hostile survived
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-gearman --lib codec
 
+# What is handed out, and what is measured.
+HANDED_OUT := $(CARGO_TARGET_DIR)/handed-out
+
+.PHONY: release
+release: ## Build the program to be handed out, and a Debian package of it (a quarter of an hour)
+	testbeds/packages.sh gcc libc6-dev openjdk-17-jre-headless libzookeeper-java valgrind
+	packaging/release.sh "$(HANDED_OUT)"
+	packaging/deb.sh "$(HANDED_OUT)/nodeyard" "$(HANDED_OUT)"
+
 .PHONY: bench
-bench: testbeds ## Print the figures of docs/benchmarks.md, measured on this machine (about half an hour)
-	$(CARGO) run --locked --release --package nodeyard-bench
+bench: testbeds release ## Print the figures of docs/benchmarks.md, measured on this machine (about half an hour)
+	$(CARGO) run --locked --release --package nodeyard-bench -- --program "$(HANDED_OUT)/nodeyard"
 	$(CARGO) run --locked --release --package nodeyard-plan --example simulate
 	$(CARGO) bench --locked --package nodeyard-config --bench load
 	$(CARGO) bench --locked --package nodeyard-gearman --bench assign

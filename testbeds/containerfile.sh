@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds packaging/Containerfile as far as that is possible without a registry, and runs what comes out: on a Debian that
-# is made here, and with the program that was built before.
+# is made here, and with the program that was built before. The Debian package is tried in the same way.
 #
 # The stage with the compiler is not run. Its base is only in a registry, and in any other one an optimised build of
 # everything, from nothing and behind no cache, would take longer than all other tests together. What is tried of it is
@@ -43,6 +43,17 @@ podman --remote build --quiet --network host "${limits[@]}" --build-arg BASE=loc
   --file packaging/Containerfile --tag localhost/runtime "$work/context" > /dev/null
 printf 'FROM localhost/runtime\nCOPY nodeyard /usr/local/bin/nodeyard\n' > "$work/context/Containerfile"
 podman --remote build --quiet --tag localhost/nodeyard "$work/context" > /dev/null
+
+mkdir "$work/package"
+packaging/deb.sh "$nodeyard" "$work/package" -Znone
+podman --remote run --rm --network host "${limits[@]}" --volume "$work/package:/package:ro" localhost/debian-base sh -euc '
+  apt-get update -q
+  apt-get install -y -q --no-install-recommends /package/*.deb
+  for program in nodeyard nodepool nodepool-launcher nodepool-builder; do $program --version; done
+  getent passwd nodeyard
+  apt-get purge -y -q nodeyard
+  for path in /usr/bin/nodepool /usr/lib/systemd/system/nodeyard.service /etc/nodepool; do test ! -e $path; done' \
+  > "$work/package.log" 2>&1 || give_up "the Debian package does not install: $(tail -5 "$work/package.log")"
 
 mkdir "$work/etc"
 cat > "$work/etc/nodepool.yaml" << 'END'

@@ -30,6 +30,9 @@ struct Args {
     /// What to measure; everything if nothing is named
     #[arg(value_enum)]
     what: Vec<What>,
+    /// The nodeyard to measure, instead of the one that cargo makes
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
     #[arg(long, hide = true, value_name = "STORE")]
     load_view: Option<PathBuf>,
     #[arg(long, hide = true, requires_all = ["fetch_digest", "fetch_to"])]
@@ -79,6 +82,7 @@ fn main() -> anyhow::Result<()> {
     if let (Some(url), Some(digest), Some(to)) = (&args.fetch, &args.fetch_digest, &args.fetch_to) {
         return runtime.block_on(import::fetch(url, digest, to));
     }
+    let program = args.program.as_deref();
     for what in What::value_variants() {
         if !args.what.is_empty() && !args.what.contains(what) {
             continue;
@@ -95,19 +99,19 @@ fn main() -> anyhow::Result<()> {
                 runtime.block_on(import::measure())?,
             ),
             What::Launcher => {
-                runtime.block_on(launcher::measure(&args.sizes))?;
+                runtime.block_on(launcher::measure(program, &args.sizes))?;
                 continue;
             }
             What::Openstack => {
-                runtime.block_on(openstack::measure(&args.servers))?;
+                runtime.block_on(openstack::measure(program, &args.servers))?;
                 continue;
             }
             What::Kubernetes => {
-                runtime.block_on(kubernetes::measure(&args.sizes))?;
+                runtime.block_on(kubernetes::measure(program, &args.sizes))?;
                 continue;
             }
             What::Api => {
-                runtime.block_on(api::measure(&args.load))?;
+                runtime.block_on(api::measure(program, &args.load))?;
                 continue;
             }
             What::View => (

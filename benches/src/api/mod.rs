@@ -8,6 +8,7 @@ mod client;
 mod listen;
 mod yard;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -47,8 +48,8 @@ struct Outcome {
     memory: (f64, f64),
 }
 
-pub(crate) async fn measure(load: &Load) -> anyhow::Result<()> {
-    let binary = crate::launcher::build()?;
+pub(crate) async fn measure(program: Option<&Path>, load: &Load) -> anyhow::Result<()> {
+    let binary = crate::launcher::program(program)?;
     let server = ZooKeeperServer::start()?;
     for store in [Store::Embedded, Store::ZooKeeper(&server)] {
         let title = format!(
@@ -59,6 +60,7 @@ pub(crate) async fn measure(load: &Load) -> anyhow::Result<()> {
         );
         let yard = Yard::start(&binary, &store).await?;
         let outcome = run(&yard, load).await?;
+        yard.end()?;
         report::print(&title, &figures(outcome, load));
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use nodeyard_testbeds::ZooKeeperServer;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -40,7 +41,7 @@ impl Store<'_> {
     }
 }
 
-/// Ends with the value.
+/// Ends with the value at the latest.
 pub(super) struct Yard {
     process: Child,
     port: u16,
@@ -109,6 +110,13 @@ impl Yard {
     /// Megabytes, since it was started.
     pub(super) fn most_memory(&self) -> anyhow::Result<f64> {
         most_memory(self.process.id())
+    }
+
+    /// Lets it end by itself.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.process), Signal::TERM)?;
+        self.process.wait()?;
+        Ok(())
     }
 }
 

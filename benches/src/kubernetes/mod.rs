@@ -44,14 +44,14 @@ struct Result {
 }
 
 /// Prints as it goes.
-pub(crate) async fn measure(sizes: &Sizes) -> anyhow::Result<()> {
+pub(crate) async fn measure(program: Option<&Path>, sizes: &Sizes) -> anyhow::Result<()> {
     let pods = sizes.count(PODS);
     report::print_title(&format!("{pods} pods requested at once in a cluster"));
     if !OPTIMISED {
         report::print_title("  this is a debug build: for a look, not for the record");
     }
     let cluster = Cluster::start_audited()?;
-    let arena = Arena::new()?;
+    let arena = Arena::new(program)?;
     let mut python = None;
     for who in sizes.contestants() {
         let result = bout(&arena, &cluster, *who, pods).await?;

@@ -50,10 +50,10 @@ pub(crate) struct Bout {
 }
 
 impl Arena {
-    pub(crate) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new(program: Option<&Path>) -> anyhow::Result<Self> {
         Ok(Self {
             server: ZooKeeperServer::start()?,
-            binary: build()?,
+            binary: self::program(program)?,
         })
     }
 
@@ -121,6 +121,12 @@ impl Arena {
 impl Bout {
     pub(crate) async fn end(self) {
         self.launcher.kill();
+        self.zuul.close().await;
+    }
+
+    /// Lets the launcher end by itself.
+    pub(crate) async fn end_in_order(self) {
+        self.launcher.terminate();
         self.zuul.close().await;
     }
 }
@@ -211,8 +217,17 @@ fn megabytes(pid: u32, key: &str) -> anyhow::Result<f64> {
     Ok(kilobytes.parse::<f64>()? * 1024.0 / 1e6)
 }
 
+/// The one that was named, or else the one that belongs to this source.
+pub(crate) fn program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let Some(named) = named else {
+        return build();
+    };
+    let program = named.canonicalize();
+    program.with_context(|| format!("cannot measure {}", named.display()))
+}
+
 /// The binary as it is now, never one that was left from before; optimised if this program is.
-pub(crate) fn build() -> anyhow::Result<PathBuf> {
+fn build() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = checkout().join("Cargo.toml");
     let profile = if OPTIMISED { "release" } else { "dev" };

@@ -10,13 +10,14 @@ mod load;
 mod rows;
 mod zuul;
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 
 pub(crate) use self::configuration::cloud;
 pub(crate) use self::contestant::{
-    Arena, OPTIMISED, START_PATIENCE, Who, build, memory, most_memory, processor_time,
+    Arena, OPTIMISED, START_PATIENCE, Who, memory, most_memory, processor_time, program,
 };
 pub(crate) use self::zuul::Zuul;
 
@@ -60,9 +61,9 @@ impl Sizes {
 }
 
 /// Prints as it goes: this takes minutes.
-pub(crate) async fn measure(sizes: &Sizes) -> anyhow::Result<()> {
+pub(crate) async fn measure(program: Option<&Path>, sizes: &Sizes) -> anyhow::Result<()> {
     report::print_title("Launcher, ZooKeeper with TLS and fsync");
-    let arena = Arena::new()?;
+    let arena = Arena::new(program)?;
     let limit = zookeeper::pipelined_writes(&arena.server).await?;
     let title = "this ZooKeeper, pipelined writes of 1,300 bytes";
     report::print_figures(&[Figure::new(title, rate(limit))]);

@@ -360,7 +360,7 @@ async fn idle(arena: &Arena, sizes: &Sizes) -> anyhow::Result<Vec<Figure>> {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let share = Meter::new(pid).measure(watched).await? / watched.as_secs_f64();
         let (megabytes, own) = (memory(pid)?, own_memory(pid)?);
-        bout.end().await;
+        bout.end_in_order().await;
         let title = format!("idle with {NODES} ready nodes: {}", who.name());
         let value = format!("{:.3} % of a core", share * 100.0);
         let mut figure = Figure::new(title, value)

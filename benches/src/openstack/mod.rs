@@ -7,6 +7,7 @@
 mod bout;
 mod watch;
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -28,7 +29,7 @@ pub(crate) struct Servers {
 }
 
 /// Prints as it goes: this takes minutes.
-pub(crate) async fn measure(load: &Servers) -> anyhow::Result<()> {
+pub(crate) async fn measure(program: Option<&Path>, load: &Servers) -> anyhow::Result<()> {
     let build = if cfg!(debug_assertions) {
         ", debug build"
     } else {
@@ -38,7 +39,7 @@ pub(crate) async fn measure(load: &Servers) -> anyhow::Result<()> {
     report::print_title(&format!(
         "OpenStack, {count} servers requested at once{build}"
     ));
-    let arena = Arena::new()?;
+    let arena = Arena::new(program)?;
     let cloud = OpenStack::start()?;
     let python = bout::hold(&arena, &cloud, Who::Python, count).await?;
     show_effort(load, Who::Python, &python);

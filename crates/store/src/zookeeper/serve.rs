@@ -103,6 +103,14 @@ impl Link {
     fn has_output(&self) -> bool {
         self.unflushed || !self.outbox.is_empty()
     }
+
+    /// Gives back what a burst has needed.
+    fn rest(&mut self) {
+        if self.pending.is_empty() && self.outbox.is_empty() {
+            self.pending = VecDeque::new();
+            self.outbox = BytesMut::new();
+        }
+    }
 }
 
 impl SessionTask {
@@ -169,6 +177,7 @@ impl SessionTask {
                         }
                     }
                     if now >= sent + ping_every {
+                        link.rest();
                         link.ping();
                         sent = now;
                     }
