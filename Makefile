@@ -58,13 +58,13 @@ fuzz: ## Throw damaged records, configurations and packets at the readers, longe
 HANDED_OUT := $(CARGO_TARGET_DIR)/handed-out
 
 .PHONY: release
-release: ## Build the program to be handed out, and a Debian package of it (a quarter of an hour)
+release: ## Build the program to be handed out, and a Debian package of it (twenty minutes)
 	testbeds/packages.sh gcc libc6-dev openjdk-17-jre-headless libzookeeper-java valgrind
 	packaging/release.sh "$(HANDED_OUT)"
 	packaging/deb.sh "$(HANDED_OUT)/nodeyard" "$(HANDED_OUT)"
 
 .PHONY: bench
-bench: testbeds release ## Print the figures of docs/benchmarks.md, measured on this machine (about half an hour)
+bench: testbeds release ## Print the figures of docs/benchmarks.md, measured on this machine (half an hour, and the release)
 	$(CARGO) run --locked --release --package nodeyard-bench -- --program "$(HANDED_OUT)/nodeyard"
 	$(CARGO) run --locked --release --package nodeyard-plan --example simulate
 	$(CARGO) bench --locked --package nodeyard-config --bench load

@@ -39,7 +39,8 @@ cargo build --locked --release --package nodeyard-bench
 record() {
   # What it measures is of no use: the program is fifty times slower.
   "$target/release/nodeyard-bench" --program "$work/nodeyard" "$@" > "$work/figures"
-  if ! cat "$work/calls"/* > "$work/all"; then
+  if ! cat "$work/calls"/* > "$work/all" 2> /dev/null; then
+    echo "release.sh: nothing was recorded by nodeyard-bench $*, which said:" >&2
     cat "$work/figures" >&2
     exit 1
   fi
@@ -55,7 +56,11 @@ record launcher --alone --quick --row idle
 record launcher --alone --quick --row restart
 record api --clients 5 --requests 50
 # A launcher alone runs more than that.
-[ "$(wc -l < "$work/order")" -gt 3000 ] || { echo 'release.sh: the program was not seen at work' >&2; exit 1; }
+if [ "$(wc -l < "$work/order")" -lt 3000 ]; then
+  echo "release.sh: only $(wc -l < "$work/order") functions were seen; nodeyard-bench said last:" >&2
+  cat "$work/figures" >&2
+  exit 1
+fi
 
 arguments=("-Clink-arg=-Wl,--symbol-ordering-file=$work/order" "-Clink-arg=-Wl,--no-warn-symbol-ordering")
 # Pages with addresses to be adjusted at the start are read once and stay; packed they are few.

@@ -112,7 +112,7 @@ impl Yard {
         most_memory(self.process.id())
     }
 
-    /// Lets it end by itself.
+    /// Lets it end by itself: what watches it at work tells only then what it saw.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.process), Signal::TERM)?;
         self.process.wait()?;

@@ -124,7 +124,7 @@ impl Bout {
         self.zuul.close().await;
     }
 
-    /// Lets the launcher end by itself.
+    /// Lets the launcher end by itself: what watches it at work tells only then what it saw.
     pub(crate) async fn end_in_order(self) {
         self.launcher.terminate();
         self.zuul.close().await;
