@@ -190,14 +190,27 @@ impl Driver for QemuDriver {
     }
 
     async fn event(&self, event: &EventKey) {
-        match LocalId::parse(event.as_str()) {
+        let (booting, id) = match event.as_str().strip_prefix(BOOTING) {
+            Some(id) => (true, id),
+            None => (false, event.as_str()),
+        };
+        match LocalId::parse(id) {
+            Some(id) if booting => self.host.halted(&id).await,
             Some(id) => self.host.stopped(&id).await,
             None => std::future::pending().await,
         }
     }
 }
 
-/// That a machine stops is noticed at once.
+/// Marks the event of a machine that fails to boot; no id contains a colon.
+const BOOTING: &str = "booting:";
+
+/// The event of a machine that stops, or whose guest QEMU pauses, before it has booted.
+fn boot_failing(machine: &LocalId) -> EventKey {
+    EventKey::new(format!("{BOOTING}{machine}"))
+}
+
+/// The event of a machine that stops.
 fn stopping(machine: &LocalId) -> EventKey {
     EventKey::new(machine.as_str())
 }

@@ -81,8 +81,23 @@ impl Machine {
 pub enum Vitals {
     /// No process runs it.
     Down,
+    /// QEMU has paused the guest for good.
+    Failed(GuestFault),
     /// With the place where its port is reached, as soon as that is known.
     Up(Option<Endpoint>),
+}
+
+/// Why QEMU paused a guest, by the names of its run states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum GuestFault {
+    #[error("the accelerator failed to run its guest (QEMU's run state is internal-error)")]
+    InternalError,
+    #[error("its guest panicked (QEMU's run state is guest-panicked)")]
+    Panicked,
+    #[error("the disk of this host is full (QEMU's run state is io-error)")]
+    HostDiskFull,
+    #[error("its disk failed (QEMU's run state is io-error)")]
+    IoError,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,11 +163,15 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// Makes the disk and the seed anew and runs the machine, unless it runs already. Returns when QEMU answers.
     async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error>;
 
-    /// Also finds out where the guest's port is reached.
+    /// Returns the state of the machine, and where the guest's port is reached.
     async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error>;
 
     /// Whether a process runs the machine.
     async fn is_up(&self, machine: &Machine) -> Result<bool, Error>;
+
+    /// Ends a machine that failed under KVM and makes [`Host::start`] run it, and all others, without. Returns false
+    /// if KVM did not run it, or the configuration asks for KVM.
+    async fn reject_kvm(&self, machine: &Machine, reason: &str) -> Result<bool, Error>;
 
     /// Returns soon; whether the machine has stopped is seen by a look.
     async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error>;
@@ -183,8 +202,14 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// The end of what the machine and QEMU have written.
     async fn evidence(&self, machine: &LocalId) -> Result<String, Error>;
 
+    /// Returns the end of what QEMU has written.
+    async fn log(&self, machine: &LocalId) -> String;
+
     /// Returns when the machine may have stopped.
     async fn stopped(&self, machine: &LocalId);
+
+    /// Returns when the machine may have stopped, or QEMU may have paused its guest for good.
+    async fn halted(&self, machine: &LocalId);
 
     /// Removes what no description leads to any more; the number of things that went.
     async fn tidy(&self, now: Timestamp) -> Result<usize, Error>;

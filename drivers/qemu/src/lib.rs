@@ -29,7 +29,9 @@ mod options;
 mod recipe;
 
 pub use driver::QemuDriver;
-pub use host::{Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals};
+pub use host::{
+    Answering, Endpoint, GuestFault, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals,
+};
 pub use local::{LocalHost, ProcessIdentity};
 pub use nodeyard_driver_common::LabelImage;
 pub use options::{

@@ -31,7 +31,7 @@ pub(crate) use network::random_mac;
 pub use process::ProcessIdentity;
 
 use self::accelerator::Accelerators;
-use self::arguments::MARK;
+use self::arguments::{Engine, MARK};
 use self::descriptions::{Shelf, create_private, remove_directory, unless_missing};
 use self::qmp::{Qmp, QmpError, SOCKET};
 use self::template::Templates;
@@ -43,6 +43,9 @@ use crate::recipe::Recipe;
 
 /// How long one try to hear a machine may take. Under emulation a guest needs a while to greet.
 const HEARING: Duration = Duration::from_secs(3);
+
+/// Name of the file in a machine's directory that tells its accelerator.
+const ACCELERATOR: &str = "accelerator";
 
 /// How long a process may take from its first moment until its command line can be read.
 const COMING_UP: Duration = Duration::from_secs(5);
@@ -118,11 +121,23 @@ impl LocalHost {
         let seed = seed::image(machine, &recipe.seed).map_err(failed)?;
         fs::write(directory.join(seed::SEED), seed).map_err(failed)?;
         let arguments = arguments::machine(&self.options, machine, &recipe, engine, beginning);
+        fs::write(directory.join(ACCELERATOR), engine.as_str()).map_err(failed)?;
         let lock = self.machines.lock(id).map_err(failed)?;
         let lock = lock.ok_or_else(|| {
             Error::retry(format!("machine {id} is being started by somebody else"))
         })?;
         launch::start(&self.options, id, &directory, &arguments, lock)
+    }
+
+    /// Starts a machine and waits until its QEMU answers.
+    async fn run_until_answering(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
+        let id = &machine.id;
+        let process = match self.process(id).await? {
+            Some(process) => process,
+            None => self.run(machine, recipe).await?,
+        };
+        self.note_process(machine, process.clone())?;
+        launch::answering(id, &self.directory(id), &process).await
     }
 
     fn note_process(&self, machine: &Machine, process: ProcessIdentity) -> Result<(), Error> {
@@ -139,14 +154,12 @@ impl LocalHost {
         &self,
         machine: &Machine,
         guest_port: u16,
+        qmp: &mut Qmp,
     ) -> Result<Option<Endpoint>, Error> {
         match &self.options.network {
             Network::User { address } => {
-                let table = async {
-                    let mut qmp = Qmp::connect(&self.directory(&machine.id)).await?;
-                    qmp.monitor("info usernet").await
-                };
-                let table = table
+                let table = qmp
+                    .monitor("info usernet")
                     .await
                     .map_err(|cause| control_error(&machine.id, cause))?;
                 let port = network::forwarded_port(&table, guest_port);
@@ -188,13 +201,14 @@ impl Host for LocalHost {
 
     async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
         let id = &machine.id;
-        let process = match self.process(id).await? {
-            Some(process) => process,
-            None => self.run(machine, recipe).await?,
-        };
-        self.note_process(machine, process.clone())?;
         let directory = self.directory(id);
-        launch::answering(id, &directory, &process).await?;
+        if let Err(error) = self.run_until_answering(machine, recipe).await {
+            let log = self.log(id).await;
+            if !log.to_ascii_lowercase().contains("kvm") || !self.reject_kvm(machine, &log).await? {
+                return Err(error);
+            }
+            self.run_until_answering(machine, recipe).await?;
+        }
         if directory.join(template::MEMORY).exists() {
             let resumed = template::resume(&directory).await;
             resumed.map_err(|cause| control_error(id, cause))?;
@@ -207,8 +221,21 @@ impl Host for LocalHost {
             return Ok(Vitals::Down);
         };
         console::bound(&self.directory(&machine.id));
-        match self.endpoint(machine, guest_port).await {
-            Ok(endpoint) => Ok(Vitals::Up(endpoint)),
+        let looked = async {
+            let mut qmp = Qmp::connect(&self.directory(&machine.id))
+                .await
+                .map_err(|cause| control_error(&machine.id, cause))?;
+            let fault = qmp.guest_fault().await;
+            let fault = fault.map_err(|cause| control_error(&machine.id, cause))?;
+            match fault {
+                Some(fault) => Ok(Vitals::Failed(fault)),
+                None => Ok(Vitals::Up(
+                    self.endpoint(machine, guest_port, &mut qmp).await?,
+                )),
+            }
+        };
+        match looked.await {
+            Ok(vitals) => Ok(vitals),
             // It may have ended while it was asked.
             Err(_) if !process.is_alive() => Ok(Vitals::Down),
             Err(error) => Err(error),
@@ -217,6 +244,22 @@ impl Host for LocalHost {
 
     async fn is_up(&self, machine: &Machine) -> Result<bool, Error> {
         Ok(self.process(&machine.id).await?.is_some())
+    }
+
+    async fn reject_kvm(&self, machine: &Machine, reason: &str) -> Result<bool, Error> {
+        let id = &machine.id;
+        let accelerator = fs::read_to_string(self.directory(id).join(ACCELERATOR));
+        if accelerator.is_ok_and(|name| name != Engine::Kvm.as_str())
+            || !self.accelerators.reject_kvm(&self.options, reason).await
+        {
+            return Ok(false);
+        }
+        if let Some(process) = self.process(id).await? {
+            let failed = |cause| trouble(&format!("process of machine {id}"), cause);
+            process.kill().map_err(failed)?;
+            process.ended().await.map_err(failed)?;
+        }
+        Ok(true)
     }
 
     async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error> {
@@ -345,6 +388,25 @@ impl Host for LocalHost {
 
     async fn evidence(&self, machine: &LocalId) -> Result<String, Error> {
         Ok(console::evidence(&self.directory(machine)))
+    }
+
+    async fn log(&self, machine: &LocalId) -> String {
+        console::tail(&self.directory(machine).join(console::QEMU_LOG)).unwrap_or_default()
+    }
+
+    async fn halted(&self, machine: &LocalId) {
+        let directory = self.directory(machine);
+        let paused = async {
+            match Qmp::halted(&directory).await {
+                Ok(()) => {}
+                // It ends, or has no socket for events: then the caller's next look shows what happened.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.stopped(machine) => {}
+            () = paused => {}
+        }
     }
 
     async fn stopped(&self, machine: &LocalId) {

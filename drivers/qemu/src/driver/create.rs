@@ -7,8 +7,8 @@ use nodeyard_driver_common::LabelImage;
 use nodeyard_model::{ConnectionPort, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{QemuDriver, local_id, stopping};
-use crate::host::{Answering, Endpoint, LocalId, Machine, Stop, UploadStatus, Vitals};
+use super::{QemuDriver, boot_failing, local_id};
+use crate::host::{Answering, Endpoint, GuestFault, LocalId, Machine, Stop, UploadStatus, Vitals};
 use crate::local::{inspect, random_mac};
 use crate::options::LabelOptions;
 use crate::recipe::{Kernel, Recipe, Seed, readable};
@@ -78,16 +78,23 @@ impl QemuDriver {
                     return start_over(state, &machine);
                 };
                 let booted = self.see_boot(label, &machine, now.since(since)).await;
-                if let Err(Boot::Failed(_)) = &booted {
-                    state.write(&Create::Ordered)?;
-                }
                 match booted {
                     Ok(Some(endpoint)) => Ok(Step::Done(instance(&machine, endpoint))),
                     Ok(None) => Ok(Step::Wait(Wait {
                         at_most: self.options.poll.after(now.since(since)),
-                        event: Some(stopping(&machine.id)),
+                        event: Some(boot_failing(&machine.id)),
                     })),
-                    Err(Boot::Failed(error) | Boot::Unseen(error)) => Err(error),
+                    Err(Boot::KvmRejected) => {
+                        state.write(&Create::Described {
+                            machine: machine.id,
+                        })?;
+                        Ok(Step::go_on())
+                    }
+                    Err(Boot::Failed(error)) => {
+                        state.write(&Create::Ordered)?;
+                        Err(error)
+                    }
+                    Err(Boot::Unseen(error)) => Err(error),
                 }
             }
         }
@@ -103,10 +110,12 @@ impl QemuDriver {
         let id = &machine.id;
         let reach = self.options.reach(label).map_err(Boot::Unseen)?;
         let vitals = self.host.look(machine, reach.port).await;
-        let Vitals::Up(endpoint) = vitals.map_err(Boot::Unseen)? else {
-            let text = format!("machine {id} stopped while it booted");
-            let error = self.failure(ErrorClass::Permanent, text, label, id).await;
-            return Err(Boot::Failed(error));
+        let endpoint = match vitals.map_err(Boot::Unseen)? {
+            Vitals::Up(endpoint) => endpoint,
+            Vitals::Down => return Err(self.boot_failure(label, machine, None).await),
+            Vitals::Failed(fault) => {
+                return Err(self.boot_failure(label, machine, Some(fault)).await);
+            }
         };
         let heard = match endpoint {
             Some(_) if !label.host_key_checking || !reach.greets => Answering::Yes,
@@ -129,6 +138,48 @@ impl QemuDriver {
         let text = format!("machine {id} did not answer {place} within {limit:?}");
         let error = self.failure(ErrorClass::Capacity, text, label, id).await;
         Err(Boot::Failed(error))
+    }
+
+    /// What becomes of a launch whose machine stopped, or whose guest QEMU paused, while it booted.
+    async fn boot_failure(
+        &self,
+        label: &LabelOptions,
+        machine: &Machine,
+        fault: Option<GuestFault>,
+    ) -> Boot {
+        let id = &machine.id;
+        let log = self.host.log(id).await;
+        let by_kvm = match fault {
+            Some(fault) => fault == GuestFault::InternalError,
+            // A guest may end by itself; QEMU says so when KVM was the reason.
+            None => log.to_ascii_lowercase().contains("kvm"),
+        };
+        if by_kvm {
+            let first = log.lines().next().unwrap_or("QEMU gave no reason");
+            match self.host.reject_kvm(machine, first).await {
+                Ok(true) => return Boot::KvmRejected,
+                Ok(false) => {}
+                Err(error) => return Boot::Unseen(error),
+            }
+        }
+        let (class, text) = match fault {
+            None => (ErrorClass::Permanent, "stopped while it booted".to_owned()),
+            Some(fault @ (GuestFault::HostDiskFull | GuestFault::IoError)) => {
+                (ErrorClass::Capacity, format!("failed to boot: {fault}"))
+            }
+            Some(fault) => (ErrorClass::Permanent, format!("failed to boot: {fault}")),
+        };
+        if fault.is_some() {
+            let given_up = Machine {
+                going: true,
+                ..machine.clone()
+            };
+            if let Err(error) = self.host.record(&given_up).await {
+                return Boot::Unseen(error);
+            }
+        }
+        let text = format!("machine {id} {text}");
+        Boot::Failed(self.failure(class, text, label, id).await)
     }
 
     async fn machine(&self, id: &LocalId) -> Result<Option<Machine>, Error> {
@@ -229,7 +280,7 @@ impl QemuDriver {
         Ok((recipe, upload))
     }
 
-    /// What went wrong, with what the machine had to say about it.
+    /// Returns an error with QEMU's messages, and the end of the console where the label has `console-log`.
     async fn failure(
         &self,
         class: ErrorClass,
@@ -237,16 +288,23 @@ impl QemuDriver {
         label: &LabelOptions,
         machine: &LocalId,
     ) -> Error {
-        if !label.console_log {
-            return Error::new(class, text);
-        }
-        let evidence = self.host.evidence(machine).await.unwrap_or_default();
+        let evidence = if label.console_log {
+            self.host.evidence(machine).await.unwrap_or_default()
+        } else {
+            let log = self.host.log(machine).await;
+            if log.is_empty() {
+                return Error::new(class, text);
+            }
+            format!("QEMU says:\n{log}")
+        };
         Error::new(class, format!("{text}; {}", evidence.trim_end()))
     }
 }
 
 /// Why a boot does not go on.
 enum Boot {
+    /// Its accelerator failed; the machine can be started again without it.
+    KvmRejected,
     /// Nothing will become of this machine.
     Failed(Error),
     /// It may well be up.

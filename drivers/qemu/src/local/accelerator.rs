@@ -1,9 +1,9 @@
-//! Whether KVM really works here, found out by running a guest.
+//! Decides whether machines run under KVM, by running a guest.
 //!
 //! That `/dev/kvm` opens says little: inside another virtual machine a guest may stall or die all the same. So a
-//! small guest is run with the very processor and board that machines get, and KVM is used only if the guest gets
-//! somewhere. The result is kept in a file together with what it depends on, so that it is found out again when the
-//! host, QEMU or the configuration has changed.
+//! small guest runs with the processor and board that machines get, and KVM is used only if it succeeds. The result
+//! is stored with what it depends on, and determined again when the host, QEMU or the configuration has changed.
+//! A machine that fails under KVM although the trial succeeded overrules it ([`Accelerators::reject_kvm`]).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::arguments::{Engine, base};
 use super::disk::write_atomically;
@@ -31,13 +31,13 @@ const SECTOR: &str = "accelerator.img";
 /// A guest that KVM runs needs a second or two on an idle host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Decides once, whoever asks.
+/// The accelerator for a provider's machines, determined once.
 #[derive(Debug, Default)]
 pub(super) struct Accelerators {
     result: Mutex<Option<Trial>>,
 }
 
-/// What a trial came to.
+/// The result of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Trial {
     /// All that the result depends on.
@@ -63,14 +63,8 @@ impl Accelerators {
                     Some(trial) => trial,
                     None => {
                         let trial = try_out(options, Engine::Kvm, circumstances).await?;
-                        info!(
-                            works = trial.works,
-                            reason = trial.reason,
-                            "KVM was tried out"
-                        );
-                        // The next process finds out again if this one cannot keep it.
-                        let _kept = serde_json::to_vec_pretty(&trial)
-                            .map(|text| write_atomically(&file, &text));
+                        info!(works = trial.works, reason = trial.reason, "tried out KVM");
+                        store(&file, &trial);
                         trial
                     }
                 };
@@ -79,6 +73,34 @@ impl Accelerators {
                 Ok(if works { Engine::Kvm } else { Engine::Tcg })
             }
         }
+    }
+
+    /// Records that a machine failed under KVM, so that all machines run under TCG from now on. Returns false, and
+    /// changes nothing, where the configuration asks for KVM.
+    pub(super) async fn reject_kvm(&self, options: &Options, reason: &str) -> bool {
+        if options.accelerator != Accelerator::Auto {
+            return false;
+        }
+        let trial = Trial {
+            circumstances: circumstances(options),
+            works: false,
+            reason: format!("a machine failed: {reason}"),
+        };
+        warn!(reason, "KVM failed to run a machine; using TCG from now on");
+        let mut known = self.result.lock().await;
+        store(&options.directory.join(RESULT), &trial);
+        *known = Some(trial);
+        true
+    }
+}
+
+/// A result that cannot be stored is determined again by the next process.
+fn store(file: &Path, trial: &Trial) {
+    let stored = serde_json::to_vec_pretty(trial)
+        .map_err(std::io::Error::from)
+        .and_then(|text| write_atomically(file, &text));
+    if let Err(error) = stored {
+        warn!(file = %file.display(), %error, "failed to store the result of the KVM trial");
     }
 }
 
@@ -117,14 +139,29 @@ fn circumstances(options: &Options) -> String {
             .firmware
             .as_ref()
             .map(|firmware| firmware.image.clone())),
-        age(kernel(options).map(Into::into)),
+        age(kernel(options)),
     )
 }
 
-/// A kernel that machines boot is the best guest for a trial.
-fn kernel(options: &Options) -> Option<&Path> {
-    let labels = options.pools.iter().flat_map(|pool| &pool.labels);
-    labels.into_iter().find_map(|label| label.kernel.as_deref())
+/// A kernel for the trial's guest: one that machines boot, else the host's own where it can be read.
+fn kernel(options: &Options) -> Option<PathBuf> {
+    let mut labels = options.pools.iter().flat_map(|pool| &pool.labels);
+    labels
+        .find_map(|label| label.kernel.clone())
+        .or_else(|| host_kernel(options))
+}
+
+/// Firmware of the operator's may refuse a kernel that is handed to it, so only the built-in one gets the host's.
+fn host_kernel(options: &Options) -> Option<PathBuf> {
+    if options.firmware.is_some() || *options.architecture != *host_architecture() {
+        return None;
+    }
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let path = Path::new("/boot").join(format!("vmlinuz-{release}"));
+    access(&path, Access::READ_OK).is_ok().then_some(path)
 }
 
 /// Runs a guest until it shows that it works, or does not.
@@ -214,7 +251,7 @@ fn guest(options: &Options) -> Result<(Vec<String>, Vec<u8>), Error> {
         return Ok((Vec::new(), Vec::new()));
     }
     let file = options.directory.join(SECTOR);
-    write_atomically(&file, &boot_sector()).map_err(|cause| {
+    write_atomically(&file, BOOT_SECTOR).map_err(|cause| {
         Error::retry(format!("{} cannot be written", file.display())).because(cause)
     })?;
     let path = file.to_string_lossy().replace(',', ",,");
@@ -224,55 +261,38 @@ fn guest(options: &Options) -> Result<(Vec<String>, Vec<u8>), Error> {
 
 const SIGN: &[u8] = b"the guest runs\n";
 
-/// Goes from real mode through protected mode and paging to 64-bit mode, and writes [`SIGN`] to the first serial
-/// port from there. The firmware loads it to 0x7c00.
-fn boot_sector() -> Vec<u8> {
-    #[rustfmt::skip]
-    const CODE: &[u8] = &[
-        0xfa,                               // cli
-        0x31, 0xc0,                         // xor ax, ax
-        0x8e, 0xd8,                         // mov ds, ax
-        0x8e, 0xc0,                         // mov es, ax
-        // Three page tables at 0x1000, which map the first 2 MiB to themselves.
-        0x66, 0xbf, 0x00, 0x10, 0x00, 0x00, // mov edi, 0x1000
-        0x0f, 0x22, 0xdf,                   // mov cr3, edi
-        0x66, 0x31, 0xc0,                   // xor eax, eax
-        0xb9, 0x00, 0x0c,                   // mov cx, 3072
-        0xfc,                               // cld
-        0x66, 0xf3, 0xab,                   // rep stosd
-        0xc7, 0x06, 0x00, 0x10, 0x03, 0x20, // mov word [0x1000], 0x2003
-        0xc7, 0x06, 0x00, 0x20, 0x03, 0x30, // mov word [0x2000], 0x3003
-        0xc7, 0x06, 0x00, 0x30, 0x83, 0x00, // mov word [0x3000], 0x0083
-        // Physical address extension, long mode, protection and paging.
-        0xb0, 0x20,                         // mov al, 0x20
-        0x0f, 0x22, 0xe0,                   // mov cr4, eax
-        0x66, 0xb9, 0x80, 0x00, 0x00, 0xc0, // mov ecx, 0xc0000080
-        0x0f, 0x32,                         // rdmsr
-        0x80, 0xcc, 0x01,                   // or ah, 1
-        0x0f, 0x30,                         // wrmsr
-        0x66, 0x0f, 0x01, 0x16, 0x77, 0x7c, // lgdt [0x7c77]
-        0x0f, 0x20, 0xc0,                   // mov eax, cr0
-        0x66, 0x0d, 0x01, 0x00, 0x00, 0x80, // or eax, 0x80000001
-        0x0f, 0x22, 0xc0,                   // mov cr0, eax
-        0xea, 0x55, 0x7c, 0x08, 0x00,       // jmp 8:0x7c55
-        // 64-bit from here.
-        0xbe, 0x7d, 0x7c, 0x00, 0x00,       // mov esi, 0x7c7d
-        0x66, 0xba, 0xf8, 0x03,             // mov dx, 0x3f8
-        0xac,                               // lodsb
-        0xee,                               // out dx, al
-        0x84, 0xc0,                         // test al, al
-        0x75, 0xfa,                         // jnz back to lodsb
-        0xf4,                               // hlt
-        0xeb, 0xfd,                         // jmp back to hlt
-        // Descriptor table: nothing, and a segment of 64-bit code; then its size and address, at 0x7c77.
-        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-        0x00, 0x00, 0x00, 0x00, 0x00, 0x9a, 0x20, 0x00,
-        0x0f, 0x00, 0x67, 0x7c, 0x00, 0x00,
-    ];
-    const SIZE: usize = 512;
-    const BOOTABLE: [u8; 2] = [0x55, 0xaa];
-    let mut sector = [CODE, SIGN].concat();
-    sector.resize(SIZE - BOOTABLE.len(), 0);
-    sector.extend(BOOTABLE);
-    sector
+/// A boot sector that writes [`SIGN`] to the first serial port after it has been through the processor's modes.
+/// `trial.S` is its source.
+const BOOT_SECTOR: &[u8; 512] = include_bytes!("trial.bin");
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_boot_sector_is_what_its_source_assembles_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/local/trial.S");
+        let (object, binary) = (
+            directory.path().join("trial.o"),
+            directory.path().join("trial.bin"),
+        );
+        let run = |command: &mut Command| assert!(command.status().unwrap().success());
+        run(Command::new("as").arg("-o").arg(&object).arg(&source));
+        run(Command::new("ld")
+            .args([
+                "-m",
+                "elf_x86_64",
+                "-Ttext=0x7c00",
+                "--oformat",
+                "binary",
+                "-o",
+            ])
+            .arg(&binary)
+            .arg(&object));
+        assert_eq!(fs::read(&binary).unwrap(), BOOT_SECTOR);
+        assert!(BOOT_SECTOR.windows(SIGN.len()).any(|window| window == SIGN));
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::console::CONSOLE;
 use super::disk::{DISK, VARIABLES};
-use super::qmp::SOCKET;
+use super::qmp::{EVENTS, SOCKET};
 use super::seed::SEED;
 use super::template::MEMORY;
 use crate::host::Machine;
@@ -140,7 +140,9 @@ pub(super) fn machine(
         &format!("file,id=console,path={CONSOLE},append=on"),
     );
     arguments.pair("-serial", "chardev:console");
-    arguments.pair("-qmp", &format!("unix:{SOCKET},server=on,wait=off"));
+    for socket in [SOCKET, EVENTS] {
+        arguments.pair("-qmp", &format!("unix:{socket},server=on,wait=off"));
+    }
     if beginning == Beginning::Memory {
         arguments.pair("-incoming", &format!("exec:cat {MEMORY}"));
     }

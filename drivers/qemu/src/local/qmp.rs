@@ -11,8 +11,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// Name of the socket in a machine's directory.
+use crate::host::GuestFault;
+
+/// Name of the socket for commands in a machine's directory.
 pub(super) const SOCKET: &str = "qmp.sock";
+/// Name of the socket for events. QEMU serves one client at a time, and commands must not wait for a listener.
+pub(super) const EVENTS: &str = "events.sock";
 /// A QEMU that is alive answers at once, however busy its guest is.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers are small; more is not an answer.
@@ -39,8 +43,7 @@ pub(super) struct Qmp {
 #[serde(untagged)]
 enum Message {
     Event {
-        #[serde(rename = "event")]
-        _event: String,
+        event: String,
     },
     Return {
         #[serde(rename = "return")]
@@ -63,10 +66,14 @@ struct Refusal {
 impl Qmp {
     /// Connects to the QEMU that runs in `directory`, and is ready for commands when it returns.
     pub(super) async fn connect(directory: &Path) -> Result<Self, QmpError> {
+        Self::connect_to(directory, SOCKET).await
+    }
+
+    async fn connect_to(directory: &Path, socket: &str) -> Result<Self, QmpError> {
         let connecting = async {
             // Addresses of sockets are short, names of directories need not be.
             let directory = std::fs::File::open(directory)?;
-            let path = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+            let path = format!("/proc/self/fd/{}/{socket}", directory.as_raw_fd());
             let mut qmp = Self {
                 stream: BufReader::new(UnixStream::connect(path).await?),
             };
@@ -102,6 +109,29 @@ impl Qmp {
         })
     }
 
+    /// Returns why QEMU has paused the guest for good, if it has.
+    pub(super) async fn guest_fault(&mut self) -> Result<Option<GuestFault>, QmpError> {
+        let status = self.execute("query-status").await?;
+        Ok(match status.get("status").and_then(Value::as_str) {
+            Some("internal-error") => Some(GuestFault::InternalError),
+            Some("guest-panicked") => Some(GuestFault::Panicked),
+            Some("io-error") => {
+                let devices = self.execute("query-block").await?;
+                let full = devices.as_array().into_iter().flatten().any(|device| {
+                    device
+                        .get("io-status")
+                        .is_some_and(|status| status == "nospace")
+                });
+                Some(if full {
+                    GuestFault::HostDiskFull
+                } else {
+                    GuestFault::IoError
+                })
+            }
+            _ => None,
+        })
+    }
+
     pub(super) async fn execute_with(
         &mut self,
         command: &str,
@@ -130,6 +160,24 @@ impl Qmp {
                     });
                 }
                 Message::Event { .. } | Message::Greeting { .. } => {}
+            }
+        }
+    }
+
+    /// Returns when the guest of the QEMU in `directory` may have been paused for good.
+    pub(super) async fn halted(directory: &Path) -> Result<(), QmpError> {
+        let mut qmp = Self::connect_to(directory, EVENTS).await?;
+        if qmp.guest_fault().await?.is_some() {
+            return Ok(());
+        }
+        loop {
+            if let Message::Event { event } = qmp.read().await?
+                && matches!(
+                    &*event,
+                    "STOP" | "SHUTDOWN" | "GUEST_PANICKED" | "BLOCK_IO_ERROR"
+                )
+            {
+                return Ok(());
             }
         }
     }

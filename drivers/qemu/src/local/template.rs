@@ -306,6 +306,12 @@ async fn wait_until_ready(
         {
             return Ok(());
         }
+        if let Ok(mut qmp) = Qmp::connect(directory).await
+            && let Ok(Some(fault)) = qmp.guest_fault().await
+        {
+            // The machine itself meets the same fault, and then decides about its accelerator.
+            return Err(Error::retry(format!("the template failed: {fault}")));
+        }
         let ended = child.try_wait().is_ok_and(|status| status.is_some());
         if ended || Instant::now() > deadline {
             let why = if ended {

@@ -60,6 +60,11 @@ impl Host for FaultyHost {
         self.pass("is_up", self.host.is_up(machine)).await
     }
 
+    async fn reject_kvm(&self, machine: &Machine, reason: &str) -> Result<bool, Error> {
+        self.pass("reject_kvm", self.host.reject_kvm(machine, reason))
+            .await
+    }
+
     async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error> {
         self.pass("stop", self.host.stop(machine, how)).await
     }
@@ -100,6 +105,14 @@ impl Host for FaultyHost {
 
     async fn evidence(&self, machine: &LocalId) -> Result<String, Error> {
         self.host.evidence(machine).await
+    }
+
+    async fn log(&self, machine: &LocalId) -> String {
+        self.host.log(machine).await
+    }
+
+    async fn halted(&self, machine: &LocalId) {
+        self.host.halted(machine).await;
     }
 
     async fn stopped(&self, machine: &LocalId) {

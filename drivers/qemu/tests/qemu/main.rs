@@ -11,6 +11,7 @@ mod boot;
 mod bridge;
 mod common;
 mod debian;
+mod guest_faults;
 mod host;
 mod images;
 mod killed;
