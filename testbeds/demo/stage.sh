@@ -51,18 +51,38 @@ stop_daemon() {
 }
 
 wait_until() { # SECONDS WHAT COMMAND...
-  local end=$((SECONDS + $1)) what=$2
+  local begin=$SECONDS end=$((SECONDS + $1)) what=$2 said=0
   shift 2
   until "$@" > /dev/null 2>&1; do
-    if [ "$SECONDS" -ge "$end" ]; then give_up "waited in vain until $what"; fi
-    if [ -n "$daemon" ] && ! kill -0 "$daemon" 2> /dev/null; then give_up 'nodeyard has ended'; fi
+    if [ "$SECONDS" -ge "$end" ]; then give_up "timed out after $((SECONDS - begin)) s waiting until $what"; fi
+    if [ -n "$daemon" ] && ! kill -0 "$daemon" 2> /dev/null; then give_up "nodeyard ended while waiting until $what"; fi
+    if [ "$(failed_launches)" -ge 3 ]; then give_up "launches keep failing while waiting until $what"; fi
+    if [ -t 1 ]; then
+      printf '\r  waiting until %s: %s s' "$what" "$((SECONDS - begin))"
+      said=1
+    elif [ $((SECONDS - begin)) -ge $(((said + 1) * 10)) ]; then
+      said=$((said + 1))
+      note "still waiting until $what: $((SECONDS - begin)) s"
+    fi
     sleep 0.2
   done
+  if [ -t 1 ] && [ "$said" != 0 ]; then printf '\r\033[K'; fi
 }
 
+failed_launches() {
+  [ -f "$work/log" ] || { echo 0; return; }
+  grep -c 'launch failed' "$work/log" || true
+}
+
+# What went wrong, in the words of the program, and where the rest is.
 give_up() {
-  printf '%s\n' "$*" >&2
-  [ ! -f "$work/log" ] || tail -n 40 "$work/log" >&2
+  printf '\n\033[1;31mFAILED: %s\033[0m\n' "$*" >&2
+  if [ -f "$work/log" ]; then
+    local log=${TMPDIR:-/tmp}/nodeyard-demo.log
+    cp "$work/log" "$log"
+    grep -E 'WARN|ERROR' "$log" | tail -n 8 | cut -c 1-2000 >&2 || true
+    printf 'The whole log: less %s\n' "$log" >&2
+  fi
   exit 1
 }
 
