@@ -59,7 +59,7 @@ HANDED_OUT := $(CARGO_TARGET_DIR)/handed-out
 
 .PHONY: release
 release: ## Build the program to be handed out, and a Debian package of it (twenty minutes)
-	testbeds/packages.sh gcc libc6-dev openjdk-17-jre-headless libzookeeper-java valgrind
+	testbeds/packages.sh gcc binutils libc6-dev openjdk-17-jre-headless libzookeeper-java valgrind
 	packaging/release.sh "$(HANDED_OUT)"
 	packaging/deb.sh "$(HANDED_OUT)/nodeyard" "$(HANDED_OUT)"
 

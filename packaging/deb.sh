@@ -14,7 +14,9 @@ trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 put() { install -D --mode 644 "$1" "$root/$2"; }
 
-install -D --strip "$program" "$root/usr/bin/nodeyard"
+install -D "$program" "$root/usr/bin/nodeyard"
+# Keeps the link to the symbols of a program from release.sh.
+strip --strip-all --keep-section=.gnu_debuglink "$root/usr/bin/nodeyard"
 for name in nodepool nodepool-launcher nodepool-builder; do ln -s nodeyard "$root/usr/bin/$name"; done
 for unit in systemd/*.service; do put "$unit" "usr/lib/systemd/system/${unit##*/}"; done
 put systemd/nodeyard.sysusers usr/lib/sysusers.d/nodeyard.conf

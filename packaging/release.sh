@@ -10,8 +10,16 @@ folder=$(realpath "$folder")
 cd "$(dirname "$0")/.."
 target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
 
-compile() { cargo rustc --locked --release --package nodeyard --bin nodeyard -- "$@"; }
-hand_out() { install "$target/release/nodeyard" "$folder/nodeyard" && "$folder/nodeyard" --version; }
+# The profile has symbols: callgrind needs the names of functions.
+compile() { cargo rustc --locked --profile packaged --package nodeyard --bin nodeyard -- "$@"; }
+# Installs the program without symbols, and the symbols beside it as nodeyard.debug, where debuggers look for them.
+hand_out() {
+  objcopy --only-keep-debug "$target/packaged/nodeyard" "$folder/nodeyard.debug"
+  chmod 644 "$folder/nodeyard.debug"
+  install "$target/packaged/nodeyard" "$folder/nodeyard"
+  objcopy --strip-all --add-gnu-debuglink="$folder/nodeyard.debug" "$folder/nodeyard"
+  "$folder/nodeyard" --version
+}
 
 compile
 if [ "$(uname -m)" != x86_64 ]; then
@@ -24,7 +32,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/recorded" "$work/calls"
 touch "$work/order"
-cp "$target/release/nodeyard" "$work/recorded/"
+cp "$target/packaged/nodeyard" "$work/recorded/"
 for name in nodepool-launcher nodepool-builder; do ln -s nodeyard "$work/recorded/$name"; done
 # Stands in for the program, also by its other names.
 cat > "$work/nodeyard" << END
@@ -34,11 +42,11 @@ exec valgrind --tool=callgrind --quiet --demangle=no --compress-strings=no --cal
 END
 chmod +x "$work/nodeyard"
 
-cargo build --locked --release --package nodeyard-bench
+cargo build --locked --profile packaged --package nodeyard-bench
 # Puts what is run in this load, and was in none before, behind the others.
 record() {
   # What it measures is of no use: the program is fifty times slower.
-  "$target/release/nodeyard-bench" --program "$work/nodeyard" "$@" > "$work/figures"
+  "$target/packaged/nodeyard-bench" --program "$work/nodeyard" "$@" > "$work/figures"
   if ! cat "$work/calls"/* > "$work/all" 2> /dev/null; then
     echo "release.sh: nothing was recorded by nodeyard-bench $*, which said:" >&2
     cat "$work/figures" >&2

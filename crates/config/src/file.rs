@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::decode::{Decode, Decoder};
 use crate::images::{Auth, DiskImageEntry, ZuulImageEntry};
+use crate::listeners::check as check_listeners;
 use crate::provider::Provider;
 use crate::section::{Describe, Description, Section, Shape, section};
 use crate::service::{Api, BuilderWebapp, GearmanListen, GearmanServer};
@@ -16,7 +17,7 @@ use crate::yaml::Node;
 
 section! {
     /// Every section is reached from these keys.
-    pub(crate) struct File (_outer: ()) {
+    pub(crate) struct File (_outer: ()) checked by check_listeners {
         /// The status pages of the launcher.
         "webapp" webapp: Webapp = default(Webapp::default());
         /// Where elements are looked for, handed to builds as `ELEMENTS_PATH`.

@@ -22,6 +22,7 @@ mod drivers;
 mod excerpt;
 mod file;
 mod images;
+mod listeners;
 mod load;
 mod point_in_time;
 mod provider;

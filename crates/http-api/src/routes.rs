@@ -26,6 +26,7 @@ use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use bytes::Bytes;
+use nodeyard_api::index::IndexPage;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -36,6 +37,7 @@ use crate::openapi;
 use crate::problem::Problem;
 
 const PREFIX: &str = "/api/v1";
+const DOCUMENT: &str = "/api/v1/openapi.json";
 
 fn described() -> OpenApiRouter<App> {
     let paths = OpenApiRouter::new()
@@ -95,18 +97,33 @@ pub(crate) fn document() -> OpenApi {
     document
 }
 
+/// Returns links to the OpenAPI document and to every path that can be read without naming anything.
+fn index(document: &OpenApi) -> IndexPage {
+    let paths = document.paths.paths.iter();
+    let readable = paths.filter(|(path, _)| !path.contains('{'));
+    let readable = readable.filter_map(|(path, item)| {
+        let summary = item.get.as_ref()?.summary.as_deref();
+        Some((path.as_str(), summary.unwrap_or_default()))
+    });
+    let links = [(DOCUMENT, "The OpenAPI document")];
+    IndexPage::new("Nodeyard API", links.into_iter().chain(readable))
+}
+
 pub(crate) fn router(app: App, gate: Arc<Gate>) -> Router {
     let (router, _) = described().split_for_parts();
-    let json = Bytes::from(document().to_json().unwrap_or_default());
+    let document = document();
+    let index = index(&document);
+    let json = Bytes::from(document.to_json().unwrap_or_default());
     let serve = async move || {
         let kind = [(axum::http::header::CONTENT_TYPE, "application/json")];
         (kind, json)
     };
     router
-        .route("/api/v1/openapi.json", get(serve))
+        .route(DOCUMENT, get(serve))
+        .route("/", get(async move || index.response()))
         .fallback(async |uri: Uri| {
             Problem::not_found(format!(
-                "there is nothing at {}; {PREFIX}/openapi.json says what there is",
+                "there is nothing at {}; {DOCUMENT} says what there is",
                 uri.path()
             ))
         })

@@ -9,10 +9,13 @@ use axum::response::Response;
 use axum::routing::any;
 
 use super::{Sources, families};
-use crate::webapp::pages::{EXPOSITION, TEXT, alive, answer};
+use crate::index::IndexPage;
+use crate::webapp::pages::{EXPOSITION, HEALTH, TEXT, alive, answer};
 
 pub(crate) fn router(sources: Sources) -> Router {
+    let index = IndexPage::new("Nodeyard builder", HEALTH);
     Router::new()
+        .route("/", any(async move || index.response()))
         .route("/live", any(async || alive()))
         .route("/ready", any(ready))
         .route("/metrics", any(metrics))

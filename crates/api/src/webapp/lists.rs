@@ -20,6 +20,16 @@ pub(super) enum List {
 }
 
 impl List {
+    /// The paths of all lists, with what each shows.
+    pub(super) const PATHS: [(&'static str, &'static str); 6] = [
+        ("/node-list", "nodes"),
+        ("/request-list", "node requests"),
+        ("/label-list", "labels"),
+        ("/dib-image-list", "image builds"),
+        ("/image-list", "image uploads"),
+        ("/image-status", "images: paused, build requests"),
+    ];
+
     pub(super) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "node-list" => Self::Nodes,

@@ -16,14 +16,24 @@ use super::Sources;
 use super::accept::{self, Format};
 use super::cache::{Cache, MAX_AGE, Page};
 use super::lists::{List, Wanted};
+use crate::index::IndexPage;
 
 pub(crate) const TEXT: &str = "text/plain; charset=UTF-8";
 const JSON: &str = "application/json";
 /// The version says which dialect of Prometheus this is.
 pub(crate) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// The paths that launchers and builders have in common, with what each shows.
+pub(crate) const HEALTH: [(&str, &str); 3] = [
+    ("/live", "whether the process runs"),
+    ("/ready", "whether it is ready to work"),
+    ("/metrics", "metrics for Prometheus"),
+];
+
 pub(super) fn router(sources: Sources) -> Router {
+    let index = IndexPage::new("Nodeyard launcher", List::PATHS.into_iter().chain(HEALTH));
     Router::new()
+        .route("/", any(async move || index.response()))
         .route("/live", any(async || alive()))
         .route("/ready", any(ready))
         .route("/metrics", any(metrics))

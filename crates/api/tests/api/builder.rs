@@ -14,6 +14,7 @@ use crate::bed::provider;
 use crate::http::get;
 use crate::metrics::assert_golden;
 use crate::statsd::Ear;
+use crate::webapp::links_of;
 
 #[derive(Debug, Default)]
 struct Worker(Mutex<Option<WorkerNow>>);
@@ -59,6 +60,8 @@ async fn a_builders_metrics_are_the_golden_ones() {
     let _stop = stop.clone().drop_guard();
     tokio::spawn(pages.run(stop));
 
+    let index = get(address, "/", &[]).await;
+    assert_eq!(links_of(&index), ["/live", "/ready", "/metrics"]);
     assert_eq!(get(address, "/live", &[]).await.status, 200);
     let ready = get(address, "/ready", &[]).await;
     assert_eq!(

@@ -187,3 +187,30 @@ async fn a_request_is_explained_in_both_forms() {
         400
     );
 }
+
+/// Asserts that `page` is HTML that a browser loads and runs nothing for, and returns what it links to.
+pub(crate) fn links_of(page: &crate::http::Answer) -> Vec<String> {
+    assert_eq!(page.status, 200, "{page:?}");
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    let policy = page.header("content-security-policy");
+    assert!(policy.starts_with("default-src 'none';"), "{policy}");
+    assert_eq!(page.header("x-content-type-options"), "nosniff");
+    assert!(!page.body.contains("<script"), "{}", page.body);
+    let links = page.body.split("href=\"").skip(1);
+    links
+        .map(|rest| rest.split('"').next().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_root_links_to_every_page() {
+    let (registry, _store, _directory) = embedded();
+    let served = Served::start(&registry).await;
+    let index = get(served.address, "/", &[]).await;
+    let links = links_of(&index);
+    assert_eq!(links.len(), 9, "{links:?}");
+    for path in links {
+        let page = get(served.address, &path, &[]).await;
+        assert!(matches!(page.status, 200 | 503), "{path}: {page:?}");
+    }
+}

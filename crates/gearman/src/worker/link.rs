@@ -129,7 +129,7 @@ impl Link {
         }
         session.wire.flush().await?;
         let _up = self.pool.connection_up();
-        tracing::info!(server = %self.server, client_id = self.client_id, functions = functions.len(), "registered");
+        tracing::debug!(server = %self.server, client_id = self.client_id, functions = functions.len(), "registered functions");
         let ended = session.run(&mut self.mode, failures).await;
         if let Phase::Working(running) = &session.phase {
             running

@@ -4,6 +4,7 @@ use nodeyard_model::{Component, ComponentKind, NodeState, PoolComponent, Provide
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, OPERATOR, READER, node, until};
+use crate::client::raw;
 
 fn names(page: &Value, key: &str) -> Vec<String> {
     let items = page["items"].as_array().unwrap();
@@ -175,4 +176,23 @@ async fn requests_are_explained() {
         .get("/requests/200-0000000008/explanation")
         .await
         .problem(404, "not-found");
+}
+
+#[tokio::test]
+async fn the_root_links_to_every_list() {
+    let bed = Bed::new().await;
+    let index = raw(bed.address, b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+    assert_eq!(index.status, 200, "{index:?}");
+    assert_eq!(index.header("content-type"), "text/html; charset=utf-8");
+    let policy = index.header("content-security-policy");
+    assert!(policy.starts_with("default-src 'none';"), "{policy}");
+    let links = index.body.split("href=\"/api/v1").skip(1);
+    let links: Vec<&str> = links.map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(links.contains(&"/openapi.json"), "{links:?}");
+    assert!(links.contains(&"/nodes"), "{links:?}");
+    assert!(links.contains(&"/events"), "{links:?}");
+    let client = bed.by(READER);
+    for path in links.into_iter().filter(|path| *path != "/events") {
+        client.get(path).await.is(200);
+    }
 }

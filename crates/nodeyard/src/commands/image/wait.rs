@@ -88,7 +88,7 @@ pub(super) async fn for_build(
                         bail!("the build of {image} failed: {why}");
                     }
                 }
-                BuildState::Building => line.show(&told(registry, &key, "is built").await?)?,
+                BuildState::Building => line.show(&told(registry, &key, BUILDING).await?)?,
                 BuildState::Deleting => bail!("the build {image}-{} is being deleted", key.build),
                 BuildState::Ready => {
                     let mut missing = providers.clone();
@@ -153,6 +153,7 @@ async fn why_failed(registry: &Registry, key: &BuildKey) -> anyhow::Result<Optio
     Ok(ours.map(|bad| bad.reason))
 }
 
+const BUILDING: &str = "building";
 const WORKER: &str = "waits for a worker";
 const UNDER_WAY: &str = "waits for a build that is under way";
 
@@ -212,11 +213,11 @@ async fn uploading(
     let missing: Vec<String> = missing
         .iter()
         .map(|name| match failed(name) {
-            Some(reason) => format!("{name} again, which failed: {reason}"),
+            Some(reason) => format!("{name} (last attempt failed: {reason})"),
             None => name.clone(),
         })
         .collect();
-    Ok(format!("is uploaded to {}", missing.join(", ")))
+    Ok(format!("uploading to {}", missing.join(", ")))
 }
 
 /// What is done, with a bar for each job whose worker says how far it is.
@@ -226,12 +227,16 @@ async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result
     let bars = jobs
         .filter_map(|job| job.done)
         .map(|(done, all)| bar(done, all));
-    let mut text = format!("{}-{} {what}", key.image, key.build);
+    Ok(progress_line(key, what, bars))
+}
+
+fn progress_line(key: &BuildKey, what: &str, bars: impl Iterator<Item = String>) -> String {
+    let mut text = format!("{}-{}: {what}", key.image, key.build);
     for bar in bars {
         text.push_str("  ");
         text.push_str(&bar);
     }
-    Ok(text)
+    text
 }
 
 fn bar(done: u64, all: u64) -> String {
@@ -288,5 +293,18 @@ mod tests {
         assert_eq!(bar(9, 3), format!("[{}] 100 %", "#".repeat(BAR)));
         assert!(bar(1, 2).ends_with("]  50 %"));
         assert!(bar(u64::MAX, u64::MAX).ends_with("100 %"));
+    }
+
+    #[test]
+    fn an_unfinished_build_is_not_called_built() {
+        let key = BuildKey {
+            image: "debian".parse().unwrap(),
+            build: BuildId::from_u128(1),
+        };
+        let line = progress_line(&key, BUILDING, [bar(1, 3)].into_iter());
+        assert_eq!(
+            line,
+            "debian-00000000000000000000000000000001: building  [##########--------------------]  33 %"
+        );
     }
 }

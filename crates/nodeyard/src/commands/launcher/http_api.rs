@@ -57,7 +57,11 @@ impl Leasing<'_> {
         };
         let api = match HttpApi::bind(sources).await {
             Err(error) if !wanted => {
-                warn!(error = &error as &dyn std::error::Error, "no HTTP API");
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    remedy = "set `api.port` to a free port",
+                    "failed to start the HTTP API, which is not configured; continuing without it"
+                );
                 None
             }
             api => Some(api?),

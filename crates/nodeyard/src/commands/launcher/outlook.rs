@@ -189,7 +189,6 @@ pub(super) async fn run(
         local_token: served.local_token,
         hostname,
     };
-    let http_api = leasing.begin().await?;
     let sources = Sources {
         views,
         metrics,
@@ -208,6 +207,8 @@ pub(super) async fn run(
             .inspect_err(|error| warn!(error = error as &dyn std::error::Error, "no web pages"))
             .ok(),
     };
+    // After the web pages: an API that is not configured must not take a port that is configured for them.
+    let http_api = leasing.begin().await?;
     begun.cancel();
     let showing = async {
         if let Some(webapp) = webapp {
