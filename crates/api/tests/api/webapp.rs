@@ -143,7 +143,6 @@ async fn methods_do_not_matter_and_unknown_pages_are_not_found() {
         (200, "2", "")
     );
     for path in [
-        "/",
         "/nodes",
         "/node-list/",
         "/node-list/x",
