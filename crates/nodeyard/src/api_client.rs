@@ -52,6 +52,12 @@ pub(crate) struct ApiArgs {
     state_dir: Option<PathBuf>,
 }
 
+impl ApiArgs {
+    pub(crate) fn state_dir(&self) -> Option<PathBuf> {
+        self.state_dir.clone()
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct ApiClient {
     host: String,

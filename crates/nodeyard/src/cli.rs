@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands;
-use crate::exit::EXIT_CODES_HELP;
+use crate::exit::{EXIT_CODES_HELP, NODEYARD_HELP};
 use crate::output::{Color, Format};
 
 /// Builds the images that CI machines boot from, and hands out those machines
@@ -15,7 +15,7 @@ use crate::output::{Color, Format};
 /// `nodepool-builder` it takes the command lines of those programs; `nodeyard install-links` makes the
 /// links.
 #[derive(Debug, Parser)]
-#[command(name = "nodeyard", version, after_help = EXIT_CODES_HELP)]
+#[command(name = "nodeyard", version, after_help = NODEYARD_HELP)]
 pub(crate) struct Nodeyard {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -41,7 +41,23 @@ pub(crate) enum NodeyardCommand {
     Image(commands::image::ImageArgs),
     /// Look into the store, or move its state to another backend
     Store(commands::store::StoreArgs),
-    /// Say why a request waits, and what has to happen next
+    /// Show labels, providers and images on one screen
+    Status(commands::records::StatusArgs),
+    /// List and show nodes
+    Node(commands::records::RecordArgs),
+    /// List and show labels
+    Label(commands::records::RecordArgs),
+    /// List and show the pools that launchers run
+    Pool(commands::records::RecordArgs),
+    /// List and show providers
+    Provider(commands::records::RecordArgs),
+    /// List and show builds of images
+    Build(commands::records::RecordArgs),
+    /// List and show uploads of images
+    Upload(commands::records::RecordArgs),
+    /// List and show the running builders and launchers
+    Worker(commands::records::RecordArgs),
+    /// Say why a request, lease, node or image is in its state, and what has to happen next
     Explain(commands::explain::ExplainArgs),
     /// Let a launcher, provider, pool or label accept nothing new, and show what is left of its work
     Drain(commands::drain::DrainArgs),
@@ -84,7 +100,7 @@ pub(crate) struct Global {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Files {
-    /// Configuration file; without it /etc/nodepool/nodepool.yaml is read if it exists
+    /// Configuration file; without it /etc/nodepool/nodepool.yaml, and for `nodeyard` before that $NODEYARD_CONFIG or ./nodepool.yaml
     #[arg(short, long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Second file with the parts of the configuration that others must not read

@@ -3,45 +3,87 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use nodeyard_config::{Config, Mode, Source, Stamp};
+use tracing::info;
 
 use crate::cli::{DaemonFlags, Files, Global, Nodepool};
 use crate::commands::config::print_diagnostics;
 use crate::output::Format;
 
-/// Where daemons and commands look for their configuration unless told otherwise.
-const DEFAULT_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
+/// Where Nodepool's programs look for their configuration unless told otherwise.
+const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
+/// What `nodeyard` tries before that.
+const LOCAL_CONFIG: &str = "./nodepool.yaml";
+const VARIABLE: &str = "NODEYARD_CONFIG";
 
 #[derive(Debug)]
 pub(crate) struct Context {
     files: Files,
+    /// `$NODEYARD_CONFIG` and the working directory count; Nodepool's programs know neither.
+    searches: bool,
     pub(crate) format: Format,
     pub(crate) verbose: u8,
 }
 
 impl Context {
-    /// The configuration that was named, or else the default one if it exists.
+    /// Returns the configuration file to use, and what named it.
+    fn find(&self) -> Option<(PathBuf, &'static str)> {
+        if let Some(path) = &self.files.config {
+            return Some((path.clone(), "--config"));
+        }
+        if self.searches {
+            let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+            if let Some(path) = named {
+                return Some((path.into(), "$NODEYARD_CONFIG"));
+            }
+            if Path::new(LOCAL_CONFIG).exists() {
+                return Some((LOCAL_CONFIG.into(), "the working directory"));
+            }
+        }
+        let system = Path::new(SYSTEM_CONFIG);
+        system.exists().then(|| (system.into(), "the default"))
+    }
+
+    /// Returns the first configuration file of those that are searched, if there is one.
     pub(crate) fn source(&self) -> Option<Source> {
-        let default = || Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| path.exists());
-        let main = self.files.config.clone().or_else(default)?;
+        let (main, named_by) = self.find()?;
+        info!(file = %main.display(), from = named_by, "using configuration");
         Some(Source::new(main, self.files.secure.clone()))
     }
 
-    /// The same for those who cannot do without: a missing default file is an error, too.
-    pub(crate) fn required_source(&self) -> Source {
-        let main = self
-            .files
-            .config
-            .as_deref()
-            .unwrap_or(Path::new(DEFAULT_CONFIG));
-        Source::new(main, self.files.secure.clone())
+    /// As [`Context::source`], for commands that need a configuration.
+    pub(crate) fn required_source(&self) -> anyhow::Result<Source> {
+        self.source().with_context(|| self.not_found())
     }
 
-    /// None if there is no configuration, which is enough for the embedded store.
+    /// Returns none if there is no configuration, which is enough for the embedded store.
     pub(crate) fn load(&self) -> anyhow::Result<Option<Arc<Config>>> {
         let loaded = self.source().as_ref().map(load).transpose()?;
         Ok(loaded.map(|(config, _)| config))
+    }
+
+    /// As [`Context::load`], for commands that need a configuration.
+    pub(crate) fn require(&self) -> anyhow::Result<Arc<Config>> {
+        self.load()?.with_context(|| self.not_found())
+    }
+
+    fn not_found(&self) -> String {
+        let tried = match self.searches {
+            true => format!(
+                "--config (not given), ${VARIABLE} (not set), {LOCAL_CONFIG}, {SYSTEM_CONFIG}"
+            ),
+            false => format!("-c (not given), {SYSTEM_CONFIG}"),
+        };
+        format!("no configuration file found; tried {tried}")
+    }
+
+    /// Says which configuration an error is about.
+    pub(crate) fn config_note(&self) -> String {
+        match self.find() {
+            Some((path, from)) => format!("configuration: {}, from {from}", path.display()),
+            None => self.not_found(),
+        }
     }
 }
 
@@ -58,6 +100,7 @@ pub(crate) fn load(source: &Source) -> anyhow::Result<(Arc<Config>, Stamp)> {
 impl From<&Global> for Context {
     fn from(global: &Global) -> Self {
         Self {
+            searches: true,
             files: global.files.clone(),
             format: global.format,
             verbose: global.verbose,
@@ -68,6 +111,7 @@ impl From<&Global> for Context {
 impl From<&Nodepool> for Context {
     fn from(args: &Nodepool) -> Self {
         Self {
+            searches: false,
             files: args.files.clone(),
             format: args.format,
             verbose: if args.debug { 2 } else { 0 },
@@ -78,6 +122,7 @@ impl From<&Nodepool> for Context {
 impl From<&DaemonFlags> for Context {
     fn from(flags: &DaemonFlags) -> Self {
         Self {
+            searches: false,
             files: flags.files.clone(),
             format: Format::Table,
             verbose: u8::from(flags.debug),

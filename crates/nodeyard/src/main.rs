@@ -10,6 +10,7 @@ mod documented;
 mod dump;
 mod exit;
 mod export_file;
+mod global_options;
 mod host;
 mod logging;
 mod output;
@@ -20,7 +21,7 @@ mod store_access;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
@@ -28,6 +29,7 @@ use crate::cli::{
 use crate::commands::builder::Hands;
 use crate::commands::daemon::Work;
 use crate::commands::launcher::Pages;
+use crate::commands::records::{RecordArgs, RecordKind};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::program::Program;
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     let program = Program::from_argv0(args.first().map(OsString::as_os_str));
     let result = match program {
-        Program::Nodeyard => parse::<Nodeyard>(args).map(nodeyard),
+        Program::Nodeyard => parse_nodeyard(args).map(nodeyard),
         Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
         Program::NodepoolLauncher => parse::<NodepoolLauncher>(args).map(|args| {
             let pages = if args.no_webapp {
@@ -68,15 +70,27 @@ fn main() -> ExitCode {
 
 /// Help and version go to standard output and are no failure; clap decides which is which.
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, Outcome> {
-    P::try_parse_from(args).map_err(|error| {
-        // Nobody is left to tell when even this cannot be printed.
-        let _ = error.print();
-        if error.use_stderr() {
-            Outcome::Usage
-        } else {
-            Outcome::Success
-        }
-    })
+    P::try_parse_from(args).map_err(|error| print_usage(&error))
+}
+
+/// As [`parse`], and refuses options that the command would ignore.
+fn parse_nodeyard(args: Vec<OsString>) -> Result<Nodeyard, Outcome> {
+    let mut command = Nodeyard::command();
+    let parsed = command.try_get_matches_from_mut(args).and_then(|matches| {
+        global_options::check(&mut command, &matches)?;
+        Nodeyard::from_arg_matches(&matches)
+    });
+    parsed.map_err(|error| print_usage(&error))
+}
+
+fn print_usage(error: &clap::Error) -> Outcome {
+    // Nobody is left to tell when even this cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() {
+        Outcome::Usage
+    } else {
+        Outcome::Success
+    }
 }
 
 fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
@@ -111,6 +125,17 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
             logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::scope::run(args, &context))?;
         }
+        NodeyardCommand::Status(args) => {
+            logging::start(logging::Level::commands(context.verbose))?;
+            block_on(commands::records::status(args, &context))?;
+        }
+        NodeyardCommand::Node(args) => records(RecordKind::Node, args, &context)?,
+        NodeyardCommand::Label(args) => records(RecordKind::Label, args, &context)?,
+        NodeyardCommand::Pool(args) => records(RecordKind::Pool, args, &context)?,
+        NodeyardCommand::Provider(args) => records(RecordKind::Provider, args, &context)?,
+        NodeyardCommand::Build(args) => records(RecordKind::Build, args, &context)?,
+        NodeyardCommand::Upload(args) => records(RecordKind::Upload, args, &context)?,
+        NodeyardCommand::Worker(args) => records(RecordKind::Worker, args, &context)?,
         NodeyardCommand::Explain(args) => {
             logging::start(logging::Level::commands(context.verbose))?;
             block_on(commands::explain::run(args, &context))?;
@@ -148,6 +173,11 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Success)
+}
+
+fn records(kind: RecordKind, args: RecordArgs, context: &Context) -> anyhow::Result<()> {
+    logging::start(logging::Level::commands(context.verbose))?;
+    block_on(commands::records::run(kind, args, context))
 }
 
 fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {

@@ -1,4 +1,6 @@
-//! What commands print: tables for people, JSON for programs.
+//! What commands print: tables for people, JSON and YAML for programs.
+
+mod yaml;
 
 use std::io::{self, Write};
 
@@ -14,6 +16,23 @@ pub(crate) enum Format {
     Table,
     /// For programs: stable keys, one document.
     Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+impl Format {
+    /// True if programs read it.
+    pub(crate) fn is_document(self) -> bool {
+        self != Format::Table
+    }
+
+    /// For results that have no form for people.
+    pub(crate) fn or_json(self) -> Self {
+        match self {
+            Format::Table => Format::Json,
+            document => document,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -37,18 +56,30 @@ impl Color {
     }
 }
 
-pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+/// Prints one document.
+pub(crate) fn document(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
+    if format == Format::Yaml {
+        let value = serde_json::to_value(value).map_err(io::Error::from)?;
+        out.write_all(yaml::text(&value).as_bytes())?;
+        return Ok(());
+    }
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }
 
-/// One line per value, for streams.
-pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+/// Prints one of many values: a line of JSON, or a YAML document of its own.
+pub(crate) fn stream(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
+    if format == Format::Yaml {
+        let value = serde_json::to_value(value).map_err(io::Error::from)?;
+        write!(out, "---\n{}", yaml::text(&value))?;
+    } else {
+        serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+        writeln!(out)?;
+    }
+    out.flush()?;
     Ok(())
 }
 
@@ -57,6 +88,12 @@ pub(crate) fn table<const N: usize>(
     headings: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> anyhow::Result<()> {
+    let headings = headings.map(str::to_owned).to_vec();
+    self::rows(headings, rows.into_iter().map(Vec::from).collect())
+}
+
+/// As [`table`], where the number of columns is not known to the compiler.
+pub(crate) fn rows(headings: Vec<String>, rows: Vec<Vec<String>>) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(headings);
     table.add_rows(rows);

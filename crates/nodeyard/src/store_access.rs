@@ -41,6 +41,16 @@ impl Default for TargetArgs {
     }
 }
 
+impl TargetArgs {
+    /// The embedded store in a directory, or the configured store.
+    pub(crate) fn in_directory(state_dir: Option<PathBuf>) -> Self {
+        Self {
+            state_dir,
+            ..Self::default()
+        }
+    }
+}
+
 /// Which store a configuration means.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
@@ -187,13 +197,13 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
                 owned: None,
             })
         }
-        Target::Embedded(directory) => embedded(&directory, patience).await,
+        Target::Embedded(directory) => embedded(&directory, patience, &context.config_note()).await,
     }
 }
 
 /// The owner if there is one, otherwise the file. A process that is about to become the owner, or another
 /// command that has the file open, is waited for.
-async fn embedded(directory: &Path, patience: Duration) -> anyhow::Result<Access> {
+async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::Result<Access> {
     let path = directory.join(socket::FILE_NAME);
     let deadline = Instant::now() + patience;
     loop {
@@ -208,7 +218,7 @@ async fn embedded(directory: &Path, patience: Duration) -> anyhow::Result<Access
         ensure!(
             Embedded::exists(directory),
             "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
-             configuration with `zookeeper-servers`",
+             configuration with `zookeeper-servers` ({note})",
             directory.display()
         );
         match open_file(directory).await {

@@ -33,22 +33,22 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Outcom
         ConfigCommand::Check => validate(context),
         ConfigCommand::Show => show(context),
         ConfigCommand::Schema => {
-            output::json(&nodeyard_config::schema())?;
+            output::document(&nodeyard_config::schema(), context.format.or_json())?;
             Ok(Outcome::Success)
         }
     }
 }
 
 pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
-    let loaded = nodeyard_config::load(&context.required_source(), Mode::Check);
+    let source = context.required_source()?;
+    let loaded = nodeyard_config::load(&source, Mode::Check);
     let good = loaded.config.is_some();
     match context.format {
-        Format::Json => output::json(&loaded.diagnostics)?,
+        Format::Json | Format::Yaml => output::document(&loaded.diagnostics, context.format)?,
         Format::Table => {
             print_diagnostics(&loaded);
             if good {
-                let file = context.required_source().main;
-                writeln!(io::stdout(), "{}: no errors", file.display())?;
+                writeln!(io::stdout(), "{}: no errors", source.main.display())?;
             }
         }
     }
@@ -60,13 +60,13 @@ pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
 }
 
 fn show(context: &Context) -> anyhow::Result<Outcome> {
-    let loaded = nodeyard_config::load(&context.required_source(), Mode::Show);
+    let loaded = nodeyard_config::load(&context.required_source()?, Mode::Show);
     print_diagnostics(&loaded);
     let Some(config) = loaded.config else {
         return Ok(Outcome::Failure);
     };
     // There is one form for both formats: nobody would read this as a table.
-    output::json(&config)?;
+    output::document(&config, context.format.or_json())?;
     Ok(Outcome::Success)
 }
 

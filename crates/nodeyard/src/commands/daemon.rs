@@ -46,7 +46,7 @@ pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyho
         return background::launch(&pid_file);
     }
     let context = Context::from(&flags);
-    let source = context.required_source();
+    let source = context.required_source()?;
     let (config, stamp) = context::load(&source)?;
     check_needs(program, &config)?;
     let detached = match foreground {

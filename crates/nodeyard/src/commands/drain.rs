@@ -161,7 +161,7 @@ async fn begin(
         eprintln!("no running launcher has anything of {scope}; it holds for those that will");
     }
     match format {
-        Format::Json => output::json(&report)?,
+        Format::Json | Format::Yaml => output::document(&report, format)?,
         Format::Table => report.print()?,
     }
     Ok(outcome(&[report]))
@@ -177,7 +177,7 @@ async fn status(
         None => look(registry, &[]).await?,
     };
     match format {
-        Format::Json => output::json(&reports)?,
+        Format::Json | Format::Yaml => output::document(&reports, format)?,
         Format::Table => report::overview(&reports)?,
     }
     Ok(outcome(&reports))

@@ -1,11 +1,12 @@
-//! `nodeyard explain`: why a request waits, or what became of it.
+//! `nodeyard explain`: why a request waits, or what became of it; the same by its lease or node; and images.
 //!
 //! A running launcher knows best. What it has forgotten, or would have known before a restart, may be in the store.
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
@@ -14,8 +15,15 @@ use hyper::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use nodeyard_launcher::history;
+use nodeyard_lease::Lease;
 use nodeyard_model::RequestId;
+use nodeyard_model::layout::LEASES;
+use nodeyard_store::registry::Registry;
+use nodeyard_store::{Tree, TreePath};
+use serde_json::Value;
 
+use crate::commands::image;
+use crate::commands::records::{self, Entry};
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::store_access::{self, TargetArgs};
@@ -27,7 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    request: RequestId,
+    /// A request, a lease or its beginning, a node, or an image
+    #[arg(value_name = "ID")]
+    what: String,
     /// The launcher's web server; without it the configured port on this host
     #[arg(long)]
     url: Option<String>,
@@ -36,25 +46,126 @@ pub(crate) struct ExplainArgs {
 }
 
 pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<()> {
-    let asked = ask(&args, context).await;
-    if let Ok(Some(answer)) = asked {
-        io::stdout().write_all(&answer)?;
-        return Ok(());
+    if let Ok(request) = args.what.parse() {
+        let explanation = explain(request, &args, context).await?;
+        return print(&explanation, context);
     }
-    if look_up(&args, context).await? {
+    if let Ok(node) = args.what.parse() {
+        let node = records::node(node, &args.target, context).await?;
+        let request = node.get("request").and_then(Value::as_str);
+        let request = request.and_then(|request| request.parse().ok());
+        return with_request(node, request, &args, context).await;
+    }
+    let access = store_access::open(&args.target, context).await?;
+    let lease = find_lease(&*access.tree, &args.what).await;
+    let lease = match lease {
+        Ok(None) => {
+            let registry = Registry::new(Arc::clone(&access.tree));
+            let explained = match args.what.parse() {
+                Ok(image) => image::why::explain(&registry, context, Some(image)).await,
+                Err(_) => Err(anyhow!(
+                    "there is no request, lease, node or image {}",
+                    args.what
+                )),
+            };
+            access.close().await;
+            return explained;
+        }
+        lease => {
+            access.close().await;
+            lease?
+        }
+    };
+    let Some((entry, request)) = lease else {
         return Ok(());
+    };
+    with_request(entry, request, &args, context).await
+}
+
+/// Prints an entry, and why its request is in its state where that is still known.
+async fn with_request(
+    mut entry: Entry,
+    request: Option<RequestId>,
+    args: &ExplainArgs,
+    context: &Context,
+) -> anyhow::Result<()> {
+    let explanation = match request {
+        Some(request) => explain(request, args, context).await.ok(),
+        None => None,
+    };
+    if context.format.is_document() {
+        let explanation = match &explanation {
+            Some(json) => serde_json::from_slice(json)?,
+            None => Value::Null,
+        };
+        entry.push("explanation", explanation);
+        return records::show(&entry, context);
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(entry.text().as_bytes())?;
+    if let Some(text) = explanation {
+        writeln!(out)?;
+        out.write_all(&text)?;
+    }
+    Ok(())
+}
+
+/// Returns the lease with this id, or the only one whose id begins so, and its request.
+async fn find_lease(
+    tree: &dyn Tree,
+    text: &str,
+) -> anyhow::Result<Option<(Entry, Option<RequestId>)>> {
+    let leases = match tree.list(&TreePath::new(LEASES)?).await {
+        Err(error) if error.is_no_node() => Vec::new(),
+        leases => leases?,
+    };
+    let found = leases.into_iter().filter(|(id, _)| id.starts_with(text));
+    let found: Vec<_> = found.collect();
+    let (id, record) = match &found[..] {
+        [] => return Ok(None),
+        [found] => found,
+        _ => bail!("{text} is the beginning of {} leases", found.len()),
+    };
+    let lease: Lease = serde_json::from_slice(&record.data)
+        .with_context(|| format!("failed to read the record of lease {id}"))?;
+    Ok(Some((records::lease(id, &lease), lease.request)))
+}
+
+fn print(explanation: &[u8], context: &Context) -> anyhow::Result<()> {
+    if context.format == Format::Yaml {
+        let value: Value = serde_json::from_slice(explanation)?;
+        return output::document(&value, context.format);
+    }
+    Ok(io::stdout().write_all(explanation)?)
+}
+
+/// Returns the explanation of a request: text, or JSON for documents.
+async fn explain(
+    request: RequestId,
+    args: &ExplainArgs,
+    context: &Context,
+) -> anyhow::Result<Bytes> {
+    let asked = ask(request, args, context).await;
+    if let Ok(Some(answer)) = asked {
+        return Ok(answer);
+    }
+    if let Some(stored) = look_up(request, args, context).await? {
+        return Ok(stored);
     }
     match asked {
         Err(error) => Err(error),
         Ok(_) => bail!(
-            "request {} is not there, and nothing is kept of it: it ended well and long ago, or was never made",
-            args.request
+            "request {request} is not there, and nothing is kept of it: it ended well and long ago, or was never made"
         ),
     }
 }
 
 /// What a launcher says; none if it does not know the request.
-async fn ask(args: &ExplainArgs, context: &Context) -> anyhow::Result<Option<Bytes>> {
+async fn ask(
+    request: RequestId,
+    args: &ExplainArgs,
+    context: &Context,
+) -> anyhow::Result<Option<Bytes>> {
     let url = match &args.url {
         Some(url) => url.clone(),
         None => {
@@ -63,10 +174,10 @@ async fn ask(args: &ExplainArgs, context: &Context) -> anyhow::Result<Option<Byt
         }
     };
     let kind = match context.format {
-        Format::Json => "application/json",
+        Format::Json | Format::Yaml => "application/json",
         Format::Table => "text/plain",
     };
-    let page = format!("{}/explain/{}", url.trim_end_matches('/'), args.request);
+    let page = format!("{}/explain/{request}", url.trim_end_matches('/'));
     let asked = Request::get(&page)
         .header(ACCEPT, kind)
         .body(Empty::<Bytes>::new());
@@ -93,19 +204,27 @@ async fn ask(args: &ExplainArgs, context: &Context) -> anyhow::Result<Option<Byt
     }
 }
 
-/// Prints what is stored of the request; false if nothing is, or there is no store to look into.
-async fn look_up(args: &ExplainArgs, context: &Context) -> anyhow::Result<bool> {
+/// Returns what is stored of the request, if anything is and there is a store to look into.
+async fn look_up(
+    request: RequestId,
+    args: &ExplainArgs,
+    context: &Context,
+) -> anyhow::Result<Option<Bytes>> {
     let Ok(access) = store_access::open(&args.target, context).await else {
-        return Ok(false);
+        return Ok(None);
     };
-    let stored = history::read(&*access.tree, args.request).await;
+    let stored = history::read(&*access.tree, request).await;
     access.close().await;
     let Some(ended) = stored? else {
-        return Ok(false);
+        return Ok(None);
     };
-    match context.format {
-        Format::Json => output::json(&ended)?,
-        Format::Table => write!(io::stdout(), "{ended}")?,
-    }
-    Ok(true)
+    Ok(Some(match context.format {
+        Format::Table => ended.to_string().into(),
+        // Ends with a newline, as what a launcher says.
+        Format::Json | Format::Yaml => {
+            let mut text = serde_json::to_vec_pretty(&ended)?;
+            text.push(b'\n');
+            text.into()
+        }
+    }))
 }

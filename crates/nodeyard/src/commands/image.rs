@@ -11,7 +11,7 @@ mod published;
 mod retire;
 mod trial;
 pub(super) mod wait;
-mod why;
+pub(super) mod why;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use nodeyard_model::{BuildKey, ImageName, Timestamp};
 use nodeyard_store::registry::Registry;
 
 use crate::commands::nodepool::{UploadArgs, image_data, images, lists};
+use crate::commands::records::{self, RecordCommand, RecordKind};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::store_access::{self, TargetArgs};
@@ -38,6 +39,8 @@ pub(crate) struct ImageArgs {
 enum ImageCommand {
     #[command(flatten)]
     OnStore(StoreCommand),
+    #[command(flatten)]
+    Records(RecordCommand),
     /// Show what `image-filters` find in the clouds now: which image wins, and why the others do not
     Candidates {
         /// A label, or a cloud image as `provider/image`; everything when absent
@@ -121,6 +124,9 @@ pub(crate) async fn run(args: ImageArgs, context: &Context) -> anyhow::Result<Ou
     match args.command {
         ImageCommand::Candidates { what, all } => {
             candidates::show(context, what.as_deref(), all).await?;
+        }
+        ImageCommand::Records(command) => {
+            records::on_target(RecordKind::Image, &args.target, command, context).await?;
         }
         ImageCommand::Publish(args) => publish::publish(args, context).await?,
         ImageCommand::Prune(args) => return retire::prune(args, context).await,

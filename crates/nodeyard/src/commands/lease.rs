@@ -85,7 +85,7 @@ pub(crate) async fn run(args: LeaseArgs, context: &Context) -> anyhow::Result<()
             let path = format!("/leases/{id}/renew");
             let lease: Lease = client.post(&path, &body, None).await?;
             match context.format {
-                Format::Json => output::json(&lease),
+                Format::Json | Format::Yaml => output::document(&lease, context.format),
                 Format::Table => {
                     let expires = lease.expires.as_deref().unwrap_or("it ends");
                     Ok(writeln!(io::stdout(), "lease {id} lasts until {expires}")?)
@@ -119,8 +119,8 @@ pub(super) async fn pages<T: serde::de::DeserializeOwned>(
 async fn list(client: &ApiClient, all: bool, context: &Context) -> anyhow::Result<()> {
     let mut leases: Vec<Lease> = pages(client, "/leases").await?;
     leases.retain(|lease| all || lease.phase != "ended");
-    if context.format == Format::Json {
-        return output::json(&leases);
+    if context.format.is_document() {
+        return output::document(&leases, context.format);
     }
     let rows = leases.into_iter().map(|lease| {
         let nodes = lease.nodes.iter().filter(|node| node.is_leased());
@@ -164,8 +164,8 @@ async fn find(client: &ApiClient, text: &str) -> anyhow::Result<Lease> {
 }
 
 fn show(lease: &Lease, context: &Context) -> anyhow::Result<()> {
-    if context.format == Format::Json {
-        return output::json(lease);
+    if context.format.is_document() {
+        return output::document(lease, context.format);
     }
     let mut out = io::stdout().lock();
     let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -215,7 +215,7 @@ async fn release(
         _ => client.get(&path).await?,
     };
     match context.format {
-        Format::Json => output::json(&lease),
+        Format::Json | Format::Yaml => output::document(&lease, context.format),
         Format::Table => Ok(()),
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod man;
 pub(crate) mod nodepool;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod pod;
+pub(crate) mod records;
 pub(crate) mod request;
 pub(crate) mod scope;
 pub(crate) mod signals;

@@ -21,10 +21,12 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::api_client::{ApiArgs, ApiClient, Lease};
+use crate::commands::records::{self, RecordCommand, RecordKind};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::{self, Format};
 use crate::span;
+use crate::store_access::TargetArgs;
 use interruption::Interruption;
 pub(crate) use reach::Way;
 
@@ -32,7 +34,10 @@ pub(crate) use reach::Way;
 const FAREWELL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct RequestArgs {
+    #[command(subcommand)]
+    records: Option<RecordCommand>,
     /// What the machines must be, one for each
     #[arg(required = true, value_name = "LABEL")]
     labels: Vec<String>,
@@ -112,13 +117,18 @@ impl RequestArgs {
 }
 
 pub(crate) async fn run(args: RequestArgs, context: &Context) -> anyhow::Result<Outcome> {
+    if let Some(command) = args.records {
+        let target = TargetArgs::in_directory(args.api.state_dir());
+        records::on_target(RecordKind::Request, &target, command, context).await?;
+        return Ok(Outcome::Success);
+    }
     let script = args.script()?;
     let client = ApiClient::new(&args.api, context)?;
     let mut interruption = Interruption::listen()?;
     let lease = ask(&client, &args).await?;
     if args.no_wait {
         match context.format {
-            Format::Json => output::json(&lease)?,
+            Format::Json | Format::Yaml => output::document(&lease, context.format)?,
             Format::Table => writeln!(io::stdout(), "{}", lease.id)?,
         }
         return Ok(Outcome::Success);
@@ -205,7 +215,7 @@ fn show(lease: &Lease, ways: &[Way], runs: bool, context: &Context) -> anyhow::R
         return Ok(());
     }
     match context.format {
-        Format::Json => output::json(lease),
+        Format::Json | Format::Yaml => output::document(lease, context.format),
         Format::Table => {
             let mut out = io::stdout().lock();
             writeln!(out, "lease {}, from {}", lease.id, lease.placement)?;

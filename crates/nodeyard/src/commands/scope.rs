@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::lease::pages;
 use crate::api_client::{ApiArgs, ApiClient, Scope};
 use crate::context::Context;
-use crate::output::{self, Format};
+use crate::output;
 use crate::span;
 
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ pub(crate) async fn run(args: ScopeArgs, context: &Context) -> anyhow::Result<()
         }
         ScopeCommand::Inventory { scope } => {
             let inventory: Value = client.get(&path(&scope, "/inventory", tenant)).await?;
-            output::json(&inventory)
+            output::document(&inventory, context.format.or_json())
         }
         ScopeCommand::Open { scope, lease } => {
             let mut body = json!({ "name": scope, "duration": lease.as_secs() });
@@ -105,8 +105,8 @@ fn escape(text: &str) -> String {
 
 async fn list(client: &ApiClient, context: &Context) -> anyhow::Result<()> {
     let scopes: Vec<Scope> = pages(client, "/scopes").await?;
-    if context.format == Format::Json {
-        return output::json(&scopes);
+    if context.format.is_document() {
+        return output::document(&scopes, context.format);
     }
     let rows = scopes.into_iter().map(|scope| {
         [
@@ -123,8 +123,8 @@ async fn list(client: &ApiClient, context: &Context) -> anyhow::Result<()> {
 }
 
 fn show(scope: &Scope, context: &Context) -> anyhow::Result<()> {
-    if context.format == Format::Json {
-        return output::json(scope);
+    if context.format.is_document() {
+        return output::document(scope, context.format);
     }
     let mut out = io::stdout().lock();
     let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());

@@ -46,7 +46,10 @@ fn ids(list: &Value, key: &str) -> BTreeSet<String> {
 }
 
 fn images(bed: &Bed, args: &[&str]) -> Ran {
-    let start = ["-c", "nodepool.yaml", "--format", "json", "image"];
+    let lists = ["builds", "uploads", "status"];
+    let listing = args.iter().any(|arg| lists.contains(arg));
+    let format = if listing { "--format=json" } else { "-v" };
+    let start = ["-c", "nodepool.yaml", format, "image"];
     bed.run(start.iter().chain(args)).succeeded()
 }
 

@@ -27,6 +27,7 @@ mod job_server;
 mod killed_builders;
 mod killed_images;
 mod kubernetes;
+mod look;
 mod nodepool;
 mod packaging;
 mod pod;

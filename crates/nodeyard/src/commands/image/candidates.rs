@@ -77,7 +77,7 @@ pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> an
     });
     let found: Vec<Found<'_>> = found.collect();
     match context.format {
-        Format::Json => output::json(&found)?,
+        Format::Json | Format::Yaml => output::document(&found, context.format)?,
         Format::Table => {
             for found in &found {
                 table(found, all)?;

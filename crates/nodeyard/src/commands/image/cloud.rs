@@ -62,8 +62,7 @@ impl Cloud {
 }
 
 pub(super) fn configuration(context: &Context) -> anyhow::Result<Arc<Config>> {
-    let config = context.load()?;
-    config.context("a cloud cannot be asked without a configuration; name it with --config")
+    context.require()
 }
 
 pub(super) fn driver(

@@ -35,9 +35,7 @@ pub(super) async fn print(
     build: &str,
     follow: bool,
 ) -> anyhow::Result<()> {
-    let config = context.load()?.context(
-        "without a configuration it is not known where logs are; name one with --config",
-    )?;
+    let config = context.require()?;
     let key = find(registry, build).await?;
     if from_worker(&config, &key, follow).await? || from_file(&config, &key)? {
         return Ok(());

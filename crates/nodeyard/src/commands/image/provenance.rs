@@ -91,7 +91,7 @@ pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> 
         bail!("there is no build {what}; `nodeyard image builds` lists those there are");
     }
     match context.format {
-        Format::Json => output::json(&origins),
+        Format::Json | Format::Yaml => output::document(&origins, context.format),
         Format::Table => {
             let text: Vec<String> = origins.iter().map(tell).collect();
             writeln!(io::stdout().lock(), "{}", text.join("\n"))?;

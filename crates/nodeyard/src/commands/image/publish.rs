@@ -130,7 +130,7 @@ pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Res
         report.id = Some(done.external_id.to_string());
     }
     match context.format {
-        Output::Json => output::json(&report),
+        Output::Json | Output::Yaml => output::document(&report, context.format),
         Output::Table => {
             let id = report.id.as_deref().unwrap_or("(not done: dry run)");
             writeln!(io::stdout(), "{}: {} is {id}", report.outcome, report.name)?;

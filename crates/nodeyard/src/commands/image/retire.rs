@@ -202,8 +202,8 @@ impl<'a> Place<'a> {
 }
 
 fn print(lines: &[Line], format: Format) -> anyhow::Result<()> {
-    if format == Format::Json {
-        return output::json(&lines);
+    if format.is_document() {
+        return output::document(&lines, format);
     }
     if lines.is_empty() {
         writeln!(io::stdout(), "there are no published images of this name")?;

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::commands::nodepool::now;
 use crate::context::Context;
-use crate::output::{self, Format};
+use crate::output;
 
 /// All launches use this build from now on, and it is kept.
 pub(super) async fn pin(
@@ -124,8 +124,8 @@ async fn tell(registry: &Registry, context: &Context, image: &ImageName) -> anyh
             launches: picture.launches(provider),
         })
         .collect();
-    if context.format == Format::Json {
-        return output::json(&used);
+    if context.format.is_document() {
+        return output::document(&used, context.format);
     }
     let mut out = io::stdout().lock();
     for Used { provider, launches } in &used {

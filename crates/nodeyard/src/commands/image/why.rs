@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use nodeyard_builder::steward::progress::{self, Progress};
 use nodeyard_builder::steward::{self, Functions};
 use nodeyard_model::ImageName;
@@ -27,14 +27,12 @@ struct Explained {
     jobs: Vec<Progress>,
 }
 
-pub(super) async fn explain(
+pub(in crate::commands) async fn explain(
     registry: &Registry,
     context: &Context,
     image: Option<ImageName>,
 ) -> anyhow::Result<()> {
-    let config = context
-        .load()?
-        .context("without a configuration nothing is known of images; name one with --config")?;
+    let config = context.require()?;
     let known = steward::known_images(registry, &config).await?;
     let images = match image {
         Some(image) => {
@@ -56,7 +54,7 @@ pub(super) async fn explain(
         });
     }
     match context.format {
-        Format::Json => output::json(&explanations),
+        Format::Json | Format::Yaml => output::document(&explanations, context.format),
         Format::Table => {
             let mut out = io::stdout().lock();
             for Explained { explanation, jobs } in &explanations {

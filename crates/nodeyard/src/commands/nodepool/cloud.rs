@@ -119,8 +119,7 @@ pub(super) async fn alien_images(
 }
 
 fn configuration(context: &Context) -> anyhow::Result<Arc<Config>> {
-    let config = context.load()?;
-    config.context("a cloud cannot be asked without a configuration; name it with -c")
+    context.require()
 }
 
 async fn driver(

@@ -48,11 +48,14 @@ pub(super) async fn show(
         nodes.collect(),
         now(),
     );
-    if format == Format::Json {
-        return output::json(&Info {
-            images: &images,
-            nodes: &nodes,
-        });
+    if format.is_document() {
+        return output::document(
+            &Info {
+                images: &images,
+                nodes: &nodes,
+            },
+            format,
+        );
     }
     let mut out = io::stdout().lock();
     writeln!(

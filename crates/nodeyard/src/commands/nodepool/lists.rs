@@ -11,7 +11,7 @@ use crate::output::{self, Format};
 
 pub(super) fn print(table: &Table, format: Format) -> anyhow::Result<()> {
     match format {
-        Format::Json => output::json(table),
+        Format::Json | Format::Yaml => output::document(table, format),
         Format::Table => Ok(io::stdout().write_all(table.text(None).as_bytes())?),
     }
 }
@@ -23,7 +23,7 @@ pub(super) async fn nodes(
     detail: bool,
     format: Format,
 ) -> anyhow::Result<()> {
-    let detail = detail || format == Format::Json;
+    let detail = detail || format.is_document();
     print(
         &status::all_nodes(registry, only, detail, now()).await?,
         format,

@@ -144,6 +144,6 @@ async fn on_store(
     }
 }
 
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }

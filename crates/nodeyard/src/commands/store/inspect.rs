@@ -64,7 +64,7 @@ pub(super) async fn ls(
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     let rows = found.iter().map(|(path, stat)| Row::new(path, stat));
     match format {
-        Format::Json => output::json(&rows.collect::<Vec<_>>()),
+        Format::Json | Format::Yaml => output::document(&rows.collect::<Vec<_>>(), format),
         Format::Table => output::table(
             [
                 "PATH", "VERSION", "CHILDREN", "BYTES", "MODIFIED", "SESSION",
@@ -144,12 +144,15 @@ pub(super) async fn get(
     format: Format,
 ) -> anyhow::Result<()> {
     let Record { data: bytes, stat } = tree.get(path).await?;
-    if format == Format::Json {
-        return output::json(&Shown {
-            path: path.as_str(),
-            data: (!stat_only).then(|| data(&bytes)),
-            stat: ShownStat::from(&stat),
-        });
+    if format.is_document() {
+        return output::document(
+            &Shown {
+                path: path.as_str(),
+                data: (!stat_only).then(|| data(&bytes)),
+                stat: ShownStat::from(&stat),
+            },
+            format,
+        );
     }
     if stat_only {
         let shown = serde_json::to_value(ShownStat::from(&stat))?;
@@ -198,9 +201,9 @@ pub(super) async fn watch(tree: &dyn Tree, path: &TreePath, format: Format) -> a
 }
 
 fn print_event(event: &'static str, path: Option<&TreePath>, format: Format) -> anyhow::Result<()> {
-    if format == Format::Json {
+    if format.is_document() {
         let path = path.map(TreePath::as_str);
-        return output::json_line(&Event { event, path });
+        return output::stream(&Event { event, path }, format);
     }
     let what = path.map_or("events may be missing here", TreePath::as_str);
     writeln!(io::stdout(), "{event:<9} {what}")?;
