@@ -16,6 +16,7 @@
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
+mod declined;
 pub mod drain;
 pub mod history;
 

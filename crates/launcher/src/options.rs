@@ -31,6 +31,9 @@ pub struct Timing {
     pub cloud_check: Duration,
     /// Before a provider that did not start is tried again, and a machine that did not answer.
     pub start_retry: Duration,
+    /// Before requests are failed that every pool has declined but those that have left the registry. A launcher that is
+    /// restarted registers its pools within this time.
+    pub departure_grace: Duration,
     /// How long the deletion of an instance may take before it is begun anew.
     pub delete_limit: Duration,
     /// The shortest and the longest time between two looks at a machine that comes or goes, whatever its driver says.
@@ -46,6 +49,7 @@ impl Default for Timing {
             lock_age: Duration::from_secs(8 * 3600),
             cloud_check: Duration::from_secs(300),
             start_retry: Duration::from_secs(10),
+            departure_grace: Duration::from_secs(60),
             delete_limit: Duration::from_secs(600),
             poll: (Duration::ZERO, Duration::MAX),
         }

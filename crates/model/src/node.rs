@@ -188,16 +188,13 @@ fn seconds(value: &RawValue) -> Result<Option<i64>, Flaw> {
         return Ok(Some(json::text(value)?.trim().parse().unwrap_or(0)));
     }
     i64::read(value)
-        .or_else(|flaw| whole_part(json::finite(value).map_err(|_| flaw)?))
+        .or_else(|flaw| json::finite(value).map(whole_part).map_err(|_| flaw))
         .map(Some)
 }
 
-fn whole_part(number: f64) -> Result<i64, Flaw> {
-    if number.abs() < 9.0e18 {
-        Ok(number as i64)
-    } else {
-        Err(Flaw::new("expected a number of seconds of at most 64 bits"))
-    }
+/// Returns the whole part, saturated: whatever does not fit into 64 bits is without end.
+fn whole_part(number: f64) -> i64 {
+    number as i64
 }
 
 /// Where to connect to on a node.
@@ -285,6 +282,10 @@ mod tests {
             ("\" 3600 \"", Some(3600)),
             ("\"soon\"", Some(0)),
             ("1.9", Some(1)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", Some(i64::MAX)),
+            ("1e300", Some(i64::MAX)),
+            ("-1e300", Some(i64::MIN)),
         ] {
             let node = read(&format!(r#", "hold_expiration": {text}"#));
             assert_eq!(node.hold_expiration, seconds, "{text}");

@@ -29,6 +29,10 @@ use states::States;
 /// Looks at once. Each is a few dozen reads.
 const LOOKS: usize = 8;
 
+/// The longest pause before an image is looked at again. Records and the configuration may say any number of seconds, and
+/// the clock cannot represent all of them.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 pub(super) struct Desk {
     ctx: Context,
     config: watch::Receiver<Arc<Config>>,
@@ -318,7 +322,7 @@ impl Desk {
     }
 
     fn look_in(&mut self, image: ImageName, pause: Duration) {
-        let at = Instant::now() + pause;
+        let at = Instant::now() + pause.min(LONGEST_PAUSE);
         let due = self.due.entry(image).or_insert(at);
         *due = at.min(*due);
     }
@@ -397,7 +401,7 @@ fn image_of(path: &TreePath) -> Option<ImageName> {
 
 fn from_now(at: Timestamp) -> Duration {
     // A little later, since the clock that counts is not the one that wakes us.
-    at.since(now()) + Duration::from_millis(10)
+    at.since(now()).saturating_add(Duration::from_millis(10))
 }
 
 async fn until(at: Option<Instant>) {

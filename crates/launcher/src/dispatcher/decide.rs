@@ -66,7 +66,9 @@ impl Dispatcher {
             self.ctx.tasks.spawn(work);
         }
         if let Some(at) = pass.again_at {
-            let delay = at.since(moment.now) + Duration::from_millis(1);
+            let delay = at
+                .since(moment.now)
+                .saturating_add(Duration::from_millis(1));
             self.timers.within(delay, Timer::Assign(key.clone()));
         }
         self.announce(key, pass.paused);

@@ -6,7 +6,7 @@ use nodeyard_model::{NodeId, RequestId, RequestState};
 use nodeyard_plan::Readiness;
 use nodeyard_store::view::Change;
 
-use super::Dispatcher;
+use super::{Dispatcher, Timer};
 use crate::provider::upload_readiness;
 use crate::settings::ImageSettings;
 
@@ -109,6 +109,9 @@ impl Dispatcher {
                     self.pool_entries.remove(&entry);
                     // Its launcher may have died, and left requests behind.
                     self.recover_again();
+                    // It may have been the last one that had not declined some request.
+                    let grace = self.ctx.timing.departure_grace;
+                    self.timers.within(grace, Timer::FailDeclined);
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! What comes around by itself: clean-up and expiry; and answers to questions.
 
-use nodeyard_model::{NodeState, RequestId};
-use nodeyard_plan::{expiry, orphans};
+use nodeyard_model::{NodeState, RequestId, RequestState};
+use nodeyard_plan::{expiry, orphans, protocol};
 use tracing::debug;
 
 use super::looks::Look;
 use super::{Dispatcher, Timer};
+use crate::declined;
 use crate::drain::{self, Scope};
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
 use crate::report::Report;
@@ -62,6 +63,7 @@ impl Dispatcher {
                     .within(self.ctx.timing.cloud_check, Timer::CloudCheck);
             }
             Timer::Expiry => self.expire(),
+            Timer::FailDeclined => self.fail_declined(),
             Timer::KeepReady => self.ready_nodes.pausing = false,
             Timer::End(request) => self.ready_nodes.not_ended(request),
             Timer::Look => self.look_at_waiting(),
@@ -107,6 +109,34 @@ impl Dispatcher {
         if let Some(at) = plan.again_at {
             self.timers.within(at.since(now), Timer::Expiry);
         }
+    }
+
+    /// Fails the requests that every registered pool has declined. Looks again later while there are any: another
+    /// launcher may have the lock of one, or a pool of ours may be about to be registered.
+    fn fail_declined(&mut self) {
+        let registered = self.ctx.registered();
+        let mut declined = Vec::new();
+        self.ctx.requests.for_each(|request| {
+            let record = &request.value;
+            if record.state == RequestState::Requested
+                && !record.declined_by.is_empty()
+                && protocol::request::all_declined(record, &registered)
+            {
+                declined.push(request.id);
+            }
+        });
+        if declined.is_empty() {
+            return;
+        }
+        if self.is_complete() {
+            for id in declined {
+                if !self.serving.contains_key(&id) {
+                    self.ctx.tasks.spawn(declined::run(self.ctx.clone(), id));
+                }
+            }
+        }
+        let grace = self.ctx.timing.departure_grace;
+        self.timers.within(grace, Timer::FailDeclined);
     }
 
     pub(super) fn answer(&mut self, query: Query) {

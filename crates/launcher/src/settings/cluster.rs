@@ -14,7 +14,9 @@ pub(super) fn settings(pools: &[ClusterPool], launch_retries: u64) -> Settings {
     // What a server in a pod, and an address for it, may take after the pod runs.
     let ssh = pools.iter().flat_map(|pool| &pool.labels);
     let ssh = ssh.filter_map(|label| label.ssh.as_ref());
-    let longest = ssh.map(|ssh| *ssh.boot_timeout + *ssh.lb_timeout).max();
+    let longest = ssh
+        .map(|ssh| ssh.boot_timeout.saturating_add(*ssh.lb_timeout))
+        .max();
     let pools = pools.iter().map(|pool| {
         let labels = pool.labels.iter().map(|label| {
             let settings = LabelSettings {
@@ -35,7 +37,7 @@ pub(super) fn settings(pools: &[ClusterPool], launch_retries: u64) -> Settings {
         common(&pool.common, limits, labels.collect())
     });
     Settings {
-        launch_timeout: LAUNCH_LIMIT + longest.unwrap_or_default(),
+        launch_timeout: LAUNCH_LIMIT.saturating_add(longest.unwrap_or_default()),
         boot_timeout: Duration::ZERO,
         launch_attempts: launch_retries.max(1),
         max_launches: None,

@@ -70,6 +70,7 @@ pub(crate) fn quick() -> Timing {
         delete_retry: Duration::from_millis(200),
         start_retry: Duration::from_millis(300),
         cloud_check: Duration::from_secs(2),
+        departure_grace: Duration::from_millis(200),
         ..Timing::default()
     }
 }

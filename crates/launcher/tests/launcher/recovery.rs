@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_launcher::Timing;
-use nodeyard_model::{Allocation, Node, NodeState, ProviderName, RequestId, RequestState, layout};
+use nodeyard_model::{
+    Allocation, LauncherId, Node, NodeState, PoolComponent, ProviderName, RequestId, RequestState,
+    layout,
+};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{CreateMode, TreePath, Version, ext};
 
@@ -345,5 +348,54 @@ async fn a_drained_pool_finishes_and_takes_nothing_new() {
         zuul.run_job(waiting).await;
     }
     nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+/// Zuul's autohold passes on whatever number of seconds it was given.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_of_any_length_does_not_end_the_launcher() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    for seconds in [i64::MAX, 1 << 62, i64::MIN] {
+        leave(&zuul.registry, NodeState::Hold, |node| {
+            node.hold_expiration = Some(seconds);
+        })
+        .await;
+    }
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
+    let id = zuul.submit(&["small"]).await;
+    zuul.run_job(id).await;
+    launcher.stop().await;
+}
+
+/// The last live pool declines while the pools of a launcher that died are still registered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_fails_when_the_pools_that_had_not_declined_it_leave_the_registry() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let zuul = Zuul::new(store.session().await);
+    let dead = Registry::new(store.session().await);
+    let mut pool = PoolComponent::new(
+        "np02".into(),
+        LauncherId::new("np02-PoolWorker.dead-main-1"),
+        "main".into(),
+        ProviderName::new("dead").unwrap(),
+    );
+    pool.supported_labels = vec!["large".into()];
+    let registration = dead.components().register_pool(&pool).unwrap();
+    let _ = registration.path().wait_for(Option::is_some).await;
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
+    let id = zuul.submit(&["small", "small", "small"]).await;
+    let declined = eventually("our pool has declined it", || async {
+        let request = zuul.registry.requests().get(id).await.unwrap()?.value;
+        (!request.declined_by.is_empty()).then_some(request)
+    })
+    .await;
+    assert_eq!(declined.state, RequestState::Requested);
+    registration.end().await;
+    assert_eq!(zuul.done(id).await.state, RequestState::Failed);
     launcher.stop().await;
 }

@@ -34,17 +34,41 @@ pub fn decline<'a>(
     if !record.declined_by.contains(own) {
         record.declined_by.push(own.clone());
     }
-    let declined: HashSet<&LauncherId> = record.declined_by.iter().collect();
-    let mut registered = registered.into_iter().peekable();
-    let all = registered.peek().is_some() && registered.all(|id| declined.contains(id));
     record.nodes.clear();
-    let state = if all {
+    let state = if all_declined(&record, registered) {
         RequestState::Failed
     } else {
         RequestState::Requested
     };
     record.set_state(state, now);
     Ok(record)
+}
+
+/// Fails a waiting request that every registered pool has declined: since the last of them did, those that had not
+/// have left the registry.
+pub fn fail<'a>(
+    record: Option<&NodeRequest>,
+    registered: impl IntoIterator<Item = &'a LauncherId>,
+    now: Timestamp,
+) -> Result<NodeRequest, Refused> {
+    let record = in_state(record, &[RequestState::Requested])?;
+    if !all_declined(record, registered) {
+        let state = record.state;
+        return Err(Refused::RequestIs { state });
+    }
+    let mut record = record.clone();
+    record.set_state(RequestState::Failed, now);
+    Ok(record)
+}
+
+/// Returns whether every registered pool has declined the request. False if none is registered.
+pub fn all_declined<'a>(
+    record: &NodeRequest,
+    registered: impl IntoIterator<Item = &'a LauncherId>,
+) -> bool {
+    let declined: HashSet<&LauncherId> = record.declined_by.iter().collect();
+    let mut registered = registered.into_iter().peekable();
+    registered.peek().is_some() && registered.all(|id| declined.contains(id))
 }
 
 /// Hands over the nodes. They must be unlocked by now: Zuul locks them as soon as it sees this.

@@ -297,7 +297,7 @@ async fn wait_until_ready(
     directory: &Path,
     child: &mut Child,
 ) -> Result<(), Error> {
-    let deadline = Instant::now() + options.boot_timeout;
+    let begun = Instant::now();
     loop {
         let console = fs::read(directory.join(CONSOLE)).unwrap_or_default();
         if console
@@ -313,7 +313,7 @@ async fn wait_until_ready(
             return Err(Error::retry(format!("the template failed: {fault}")));
         }
         let ended = child.try_wait().is_ok_and(|status| status.is_some());
-        if ended || Instant::now() > deadline {
+        if ended || begun.elapsed() > options.boot_timeout {
             let why = if ended {
                 "it ended".to_owned()
             } else {
