@@ -20,7 +20,6 @@ const WITHOUT_FORMAT: &[&str] = &[
     "image import",
     "store export",
     "store import",
-    "undrain",
     "exec",
     "logs",
     "git-exec",
@@ -108,7 +107,7 @@ mod tests {
     /// What prints results, by the names of the commands; a new command has to be in one of the two lists.
     const WITH_FORMAT: &[&str] = &[
         "request", "lease", "scope", "config", "image", "store", "status", "node", "label", "pool",
-        "provider", "build", "upload", "worker", "explain", "drain",
+        "provider", "build", "upload", "worker", "explain", "drain", "undrain",
     ];
 
     #[test]

@@ -41,6 +41,8 @@ use crate::host::{
 use crate::options::{Network, Options};
 use crate::recipe::Recipe;
 
+/// From the end of its sockets until a process is gone.
+const ENDING: Duration = Duration::from_secs(1);
 /// How long one try to hear a machine may take. Under emulation a guest needs a while to greet.
 const HEARING: Duration = Duration::from_secs(3);
 
@@ -236,9 +238,11 @@ impl Host for LocalHost {
         };
         match looked.await {
             Ok(vitals) => Ok(vitals),
-            // It may have ended while it was asked.
-            Err(_) if !process.is_alive() => Ok(Vitals::Down),
-            Err(error) => Err(error),
+            // It may have ended while it was asked; its sockets close a moment before that can be seen.
+            Err(error) => match timeout(ENDING, process.ended()).await {
+                Ok(Ok(())) => Ok(Vitals::Down),
+                Ok(Err(_)) | Err(_) => Err(error),
+            },
         }
     }
 

@@ -16,6 +16,7 @@ use nodeyard_launcher::drain::{self, Picture};
 use nodeyard_model::{Label, ProviderName};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Tree, TreePath};
+use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::context::Context;
@@ -136,7 +137,13 @@ pub(crate) async fn undo(args: UndrainArgs, context: &Context) -> anyhow::Result
         ended?,
         "{scope} is not drained; see `nodeyard drain status`"
     );
-    println!("{scope} takes requests again");
+    match context.format {
+        Format::Json | Format::Yaml => {
+            let ended = json!({"scope": scope.to_string(), "drained": false});
+            output::document(&ended, context.format)?;
+        }
+        Format::Table => println!("{scope} takes requests again"),
+    }
     Ok(())
 }
 
