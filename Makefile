@@ -33,9 +33,53 @@ test: ## Everything, against the real counterparts; installs what is missing
 	$(CARGO) fmt --all --check
 	testbeds/packages.sh gcc libc6-dev
 	$(MAKE) --no-print-directory --jobs=2 testbeds compiled
-	$(CARGO) test --locked --workspace --no-fail-fast
+	rm -rf "$(LOGS)"
+	LOGS="$(LOGS)" $(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --keep-going $(AREAS) test-demo
 	testbeds/openstack/stop.sh
-	$(MAKE) --no-print-directory fuzz
+
+# Most tests wait most of the time, so more areas than processors are tested side by side, the longest first.
+TEST_JOBS ?= 4
+LOGS      := $(CARGO_TARGET_DIR)/test-logs
+AREAS     := test-zuul test-openstack test-kubernetes test-local test-cli test-launcher test-builder test-store test-unit
+RUN       := testbeds/cargo-test.sh
+
+.PHONY: $(AREAS)
+test-unit: ## Unit tests and examples in the documentation
+	$(RUN) unit --lib --bins
+	$(RUN) unit --doc
+
+test-store: ## Records, the embedded store, ZooKeeper
+	$(RUN) store --test conformance --test 'embedded_*' --test records --test registry --test zookeeper_backend
+
+test-launcher: ## Plans, launchers, leases, drivers that need no cloud
+	$(RUN) launcher --test affinity --test assign --test drains --test explain --test images --test limits \
+	    --test model_check --test properties --test ready_nodes --test sweeps \
+	    --test launcher --test lease --test fake --test metastatic --test sshd
+
+test-builder: ## Image files, builds, uploads, gearman
+	$(RUN) builder --test steward --test worker --test gearman --test image --test download --test tls
+
+test-kubernetes: ## Kubernetes and OpenShift
+	$(RUN) kubernetes --test cluster --test emulated --test openshift
+	$(RUN) kubernetes --test fleet zuul_pods
+
+test-openstack: ## OpenStack, by itself and with the built programs
+	$(RUN) openstack --test fleet openstack::
+	$(RUN) openstack --test openstack --test openstacksdk --test services --test session
+
+test-zuul: ## Zuul, Python Nodepool and the roles, with the built programs
+	$(RUN) zuul --test fleet -- --skip openstack:: --skip zuul_pods
+	$(RUN) zuul --test roles --test zuul_client
+
+test-local: ## QEMU and containers
+	$(RUN) local --test qemu --test container
+
+test-cli: ## The program as a person sees it, the API, the configuration
+	$(RUN) cli --test cli --test api --test http_api --test corpus --test hostile --test nodepool --test reload --test shown
+
+# What is in the documentation for newcomers and administrators.
+.PHONY: test-demo
+test-demo:
 	$(MAKE) --no-print-directory demo > /dev/null
 	testbeds/containerfile.sh "$(CARGO_TARGET_DIR)/debug/nodeyard"
 

@@ -38,7 +38,7 @@ pub use checkout::checkout;
 pub use cluster::{Cluster, OpenShift};
 pub use containers::ContainerRuntime;
 pub use ensemble::Ensemble;
-pub use eventually::{eventually, until};
+pub use eventually::{eventually, show_when_stuck, until};
 pub use executable::executable;
 pub use nodepool::{Launcher, LauncherOptions, connection};
 pub use openstack::OpenStack;

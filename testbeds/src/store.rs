@@ -15,6 +15,7 @@ use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_store::{Tree, TreePath, ext};
 use tempfile::TempDir;
 
+use crate::eventually::show_when_stuck;
 use crate::proxy::Proxy;
 use crate::zookeeper::ZooKeeperServer;
 
@@ -37,10 +38,18 @@ impl Store {
     #[must_use]
     pub fn embedded() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        Self::Embedded {
-            store: Embedded::open(directory.path()).unwrap(),
-            directory,
-        }
+        let store = Embedded::open(directory.path()).unwrap();
+        let shown = Arc::downgrade(&store);
+        show_when_stuck(move || {
+            let tree = shown.upgrade().map(|store| store.session());
+            async move {
+                match tree {
+                    Some(tree) => show(&tree).await,
+                    None => "the store is closed".to_owned(),
+                }
+            }
+        });
+        Self::Embedded { store, directory }
     }
 
     /// A directory of its own on the server that all tests of a process share.
@@ -53,6 +62,11 @@ impl Store {
             .await
             .unwrap();
         root.close().await;
+        let shown = chroot.clone();
+        show_when_stuck(move || {
+            let tree = connect(shared_zookeeper().port(), shown.clone(), SESSION);
+            async move { show(&tree).await }
+        });
         Self::ZooKeeper { chroot }
     }
 
@@ -78,6 +92,27 @@ impl Store {
         ext::connected(&*tree).await.unwrap();
         (tree, proxy)
     }
+}
+
+/// Renders every record of a store, a line each.
+async fn show(tree: &Arc<dyn Tree>) -> String {
+    let mut lines = vec!["the store:".to_owned()];
+    let mut paths = vec![TreePath::root()];
+    while let Some(path) = paths.pop() {
+        let Ok(children) = tree.list(&path).await else {
+            lines.push(format!("  {path}: failed to list"));
+            continue;
+        };
+        for (name, record) in children {
+            let child = path.join(&name).unwrap();
+            let data = String::from_utf8_lossy(&record.data);
+            lines.push(format!("  {child} {data}"));
+            paths.push(child);
+        }
+    }
+    tree.close().await;
+    lines.sort();
+    lines.join("\n")
 }
 
 /// The server that all tests of a process share.
