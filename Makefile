@@ -33,13 +33,13 @@ test: ## Everything, against the real counterparts; installs what is missing
 	$(CARGO) fmt --all --check
 	testbeds/packages.sh gcc libc6-dev
 	$(MAKE) --no-print-directory --jobs=2 testbeds compiled
-	rm -rf "$(LOGS)"
-	LOGS="$(LOGS)" $(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --keep-going $(AREAS) test-demo
+	rm -rf "$(TEST_LOGS)"
+	NODEYARD_TEST_LOGS="$(TEST_LOGS)" $(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --keep-going $(AREAS) test-demo
 	testbeds/openstack/stop.sh
 
 # Most tests wait most of the time, so more areas than processors are tested side by side, the longest first.
 TEST_JOBS ?= 4
-LOGS      := $(CARGO_TARGET_DIR)/test-logs
+TEST_LOGS := $(CARGO_TARGET_DIR)/test-logs
 AREAS     := test-zuul test-openstack test-kubernetes test-local test-cli test-launcher test-builder test-store test-unit
 RUN       := testbeds/cargo-test.sh
 

@@ -4,17 +4,18 @@
 #
 # usage: cargo-test.sh AREA ARGUMENT...
 #
-# With LOGS set to a directory, the output goes to a file there, and only the outcome, tests that were skipped and those that
+# With NODEYARD_TEST_LOGS set to a directory, the output goes to a file there, and only the outcome, tests that were skipped and those that
 # failed are printed.
 set -euo pipefail
 
 area=$1
 shift
 run=(cargo test --locked --workspace --no-fail-fast "$@")
-[ -n "${LOGS-}" ] || exec "${run[@]}"
+logs=${NODEYARD_TEST_LOGS-}
+[ -n "$logs" ] || exec "${run[@]}"
 
-mkdir -p "$LOGS"
-log=$LOGS/$area.log
+mkdir -p "$logs"
+log=$logs/$area.log
 echo "\$ ${run[*]}" >> "$log"
 start=$SECONDS
 status=0
@@ -25,8 +26,10 @@ passed=$(awk '/^test result:/ {passed += $4; ignored += $8} END {printf "%d pass
 echo "$area: exit code $status, $passed, $((SECONDS - start)) s (${*})"
 grep '^SKIPPED' "$log.part" | sort | uniq -c || true
 if [ "$status" != 0 ]; then
-    # From the first failure to the end, and what did not compile.
-    sed -n '/^failures:$/,$p; /^error/,/^$/p' "$log.part" | head -300
+    # What did not compile, why tests panicked, and their names.
+    grep --after-context=20 '^error\[' "$log.part" | head -60 || true
+    grep --after-context=3 ' panicked at ' "$log.part" | cut -c 1-500 | head -100 || true
+    grep '^test .* FAILED' "$log.part" || true
     echo "$area: the whole output is in $log"
 fi
 rm "$log.part"

@@ -108,7 +108,7 @@ def _files(place):
             "token": {"provider": "fernet", "expiration": 86400},
             # The tests log in again and again, with a password that is no secret.
             "identity": {"password_hash_rounds": "4"},
-            # Half of what the cloud did was to look up again what a token stands for. There is one process, so its own memory will do.
+            # Without it, half of what the cloud does is to look up what a token stands for. There is only one process.
             "cache": {"enabled": "true", "backend": "dogpile.cache.memory"},
         },
         "glance-api.conf": {

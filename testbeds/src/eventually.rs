@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// What hangs may be what is asked for its state.
 const SHOW_PATIENCE: Duration = Duration::from_secs(10);
 
-type Shown = Pin<Box<dyn Future<Output = String>>>;
+type Shown = Pin<Box<dyn Future<Output = String> + Send>>;
 
 thread_local! {
     static STATES: RefCell<Vec<Box<dyn Fn() -> Shown>>> = const { RefCell::new(Vec::new()) };
@@ -25,7 +25,7 @@ thread_local! {
 /// Adds a state to the message of every wait of this test that fails from now on.
 pub fn show_when_stuck<F>(state: impl Fn() -> F + 'static)
 where
-    F: Future<Output = String> + 'static,
+    F: Future<Output = String> + Send + 'static,
 {
     STATES.with_borrow_mut(|states| states.push(Box::new(move || Box::pin(state()))));
 }
@@ -78,7 +78,8 @@ where
     }
     let seconds = patience.as_secs_f32();
     let mut message = format!("timed out after {seconds} s and {looks} looks: {what}");
-    let states: Vec<Shown> = STATES.with_borrow(|states| states.iter().map(|state| state()).collect());
+    let states: Vec<Shown> =
+        STATES.with_borrow(|states| states.iter().map(|state| state()).collect());
     for state in states {
         let state = timeout(SHOW_PATIENCE, state).await;
         message.push('\n');
