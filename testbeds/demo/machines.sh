@@ -55,10 +55,10 @@ machines_story() {
   start_daemon
 
   say '3. The image is built because a label needs it'
-  wait_until 60 'the build has begun' eval 'quiet image builds | grep -q debian'
+  wait_until 60 'the build has begun' eval 'quiet build ls | grep -q ^debian-'
   run "${config[@]}" image wait debian
   note "built and given to its providers in $(since "$begin")"
-  run "${config[@]}" image uploads
+  run "${config[@]}" upload ls
 
   case "${drivers[*]}" in *container*)
     say '4. A container boots from it'

@@ -66,6 +66,8 @@ pub(crate) struct ApiClient {
     prefix: String,
     tls: Option<tls::Connector>,
     token: Option<HeaderValue>,
+    /// Why it is asked there, if nobody has named it.
+    note: String,
 }
 
 /// An answer that says no.
@@ -104,6 +106,9 @@ impl ApiClient {
         let token = token(args, config)?;
         let mut client = Self::at(&url, args.api_ca.as_deref())
             .with_context(|| format!("{url:?} is not the address of an API"))?;
+        if args.api.is_none() {
+            client.note = format!(" ({})", context.config_note());
+        }
         client.token = token
             .map(|token| HeaderValue::from_str(&format!("Bearer {token}")))
             .transpose()
@@ -130,6 +135,7 @@ impl ApiClient {
             prefix: format!("{}/api/v1", uri.path().trim_end_matches('/')),
             tls,
             token: None,
+            note: String::new(),
         })
     }
 
@@ -171,8 +177,8 @@ impl ApiClient {
         patience: Duration,
     ) -> anyhow::Result<T> {
         let unreachable = || {
-            let Self { host, port, .. } = self;
-            format!("the API at {host}:{port} does not answer; is `nodeyard up` running there?")
+            let Self { host, port, note, .. } = self;
+            format!("the API at {host}:{port} does not answer; is `nodeyard up` running there?{note}")
         };
         let mut request = Request::builder()
             .method(method)

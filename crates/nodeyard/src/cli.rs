@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands;
-use crate::exit::{EXIT_CODES_HELP, NODEYARD_HELP};
+use crate::exit::EXIT_CODES_HELP;
 use crate::output::{Color, Format};
 
 /// Builds the images that CI machines boot from, and hands out those machines
@@ -15,7 +15,7 @@ use crate::output::{Color, Format};
 /// `nodepool-builder` it takes the command lines of those programs; `nodeyard install-links` makes the
 /// links.
 #[derive(Debug, Parser)]
-#[command(name = "nodeyard", version, after_help = NODEYARD_HELP)]
+#[command(name = "nodeyard", version, after_help = EXIT_CODES_HELP)]
 pub(crate) struct Nodeyard {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -31,35 +31,35 @@ pub(crate) enum NodeyardCommand {
     Up(commands::up::UpArgs),
     /// Get machines, run a command on them, give them back
     Request(commands::request::RequestArgs),
-    /// List, show, renew and end leases
+    /// List, show, wait for, renew and end leases
     Lease(commands::lease::LeaseArgs),
-    /// List, show and close scopes, and print their machines as an Ansible inventory
+    /// Open, list, show and end scopes, and print their machines as an Ansible inventory
     Scope(commands::scope::ScopeArgs),
     /// Check, show or describe the configuration
     Config(commands::config::ConfigArgs),
-    /// List, build, pause and delete images, and see why one is (not) being built
+    /// List, build, wait for, pause and delete images, and see why one is (not) being built
     Image(commands::image::ImageArgs),
     /// Look into the store, or move its state to another backend
     Store(commands::store::StoreArgs),
     /// Show labels, providers and images on one screen
     Status(commands::records::StatusArgs),
-    /// List and show nodes
-    Node(commands::records::RecordArgs),
+    /// List, show, wait for and delete nodes
+    Node(commands::node::NodeArgs),
     /// List and show labels
     Label(commands::records::RecordArgs),
     /// List and show the pools that launchers run
     Pool(commands::records::RecordArgs),
     /// List and show providers
     Provider(commands::records::RecordArgs),
-    /// List and show builds of images
-    Build(commands::records::RecordArgs),
-    /// List and show uploads of images
-    Upload(commands::records::RecordArgs),
+    /// List, show and delete builds of images, and print their logs
+    Build(commands::build::BuildArgs),
+    /// List, show and delete uploads of images
+    Upload(commands::build::UploadArgs),
     /// List and show the running builders and launchers
     Worker(commands::records::RecordArgs),
     /// Say why a request, lease, node or image is in its state, and what has to happen next
     Explain(commands::explain::ExplainArgs),
-    /// Let a launcher, provider, pool or label accept nothing new, and show what is left of its work
+    /// Let a launcher, provider, pool or label accept nothing new, and see what is left of its work
     Drain(commands::drain::DrainArgs),
     /// Take a drain back
     Undrain(commands::drain::UndrainArgs),

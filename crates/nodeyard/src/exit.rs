@@ -21,21 +21,6 @@ pub(crate) enum Outcome {
     Code(u8),
 }
 
-/// The commands by what they are for, with an example each.
-pub(crate) const NODEYARD_HELP: &str = "\
-What commands are for:
-  run               init, up, simulate                     nodeyard init yard
-  ask for machines  request, lease, scope, exec, logs      nodeyard request debian -- make check
-  look              status, explain, node, label, pool,    nodeyard status --watch
-                    provider, worker, request ls
-  images            image, build, upload                   nodeyard image why debian
-  operate           config, drain, undrain, store, man,    nodeyard drain provider cloud
-                    install-links, completions, git-exec
-
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 `drain`, `image prune` and `image
-leaks`: something is still there. `exec`, `git-exec` and `request` end with the code of the command they ran; `request` with
-128 and the number of the signal that ended it.";
-
 pub(crate) const EXIT_CODES_HELP: &str = "\
 Exit codes:
   0  done

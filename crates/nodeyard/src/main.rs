@@ -11,10 +11,12 @@ mod dump;
 mod exit;
 mod export_file;
 mod global_options;
+mod help;
 mod host;
 mod logging;
 mod output;
 mod program;
+mod progress_line;
 mod span;
 mod store_access;
 
@@ -75,7 +77,7 @@ fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, Outcome> {
 
 /// As [`parse`], and refuses options that the command would ignore.
 fn parse_nodeyard(args: Vec<OsString>) -> Result<Nodeyard, Outcome> {
-    let mut command = Nodeyard::command();
+    let mut command = help::grouped(Nodeyard::command());
     let parsed = command.try_get_matches_from_mut(args).and_then(|matches| {
         global_options::check(&mut command, &matches)?;
         Nodeyard::from_arg_matches(&matches)
@@ -96,87 +98,49 @@ fn print_usage(error: &clap::Error) -> Outcome {
 fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
     args.global.color.apply();
     let context = Context::from(&args.global);
+    let works_on = matches!(
+        args.command,
+        NodeyardCommand::Up(_) | NodeyardCommand::Simulate(_)
+    );
+    logging::start(match works_on {
+        true => logging::Level::daemons(context.verbose),
+        false => logging::Level::commands(context.verbose),
+    })?;
     match args.command {
         NodeyardCommand::Completions(args) => commands::completions::run(&args)?,
         NodeyardCommand::Man(args) => commands::man::run(&args)?,
         NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
         NodeyardCommand::Init(args) => block_on(commands::init::run(args))?,
-        NodeyardCommand::Config(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            return commands::config::run(&args, &context);
-        }
-        NodeyardCommand::Store(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::store::run(args, &context))?;
-        }
-        NodeyardCommand::Image(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            return block_on(commands::image::run(args, &context));
-        }
-        NodeyardCommand::Request(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            return block_on(commands::request::run(args, &context));
-        }
-        NodeyardCommand::Lease(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::lease::run(args, &context))?;
-        }
-        NodeyardCommand::Scope(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::scope::run(args, &context))?;
-        }
-        NodeyardCommand::Status(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::records::status(args, &context))?;
-        }
-        NodeyardCommand::Node(args) => records(RecordKind::Node, args, &context)?,
+        NodeyardCommand::Config(args) => return commands::config::run(&args, &context),
+        NodeyardCommand::Store(args) => block_on(commands::store::run(args, &context))?,
+        NodeyardCommand::Image(args) => return block_on(commands::image::run(args, &context)),
+        NodeyardCommand::Request(args) => return block_on(commands::request::run(args, &context)),
+        NodeyardCommand::Lease(args) => block_on(commands::lease::run(args, &context))?,
+        NodeyardCommand::Scope(args) => block_on(commands::scope::run(args, &context))?,
+        NodeyardCommand::Status(args) => block_on(commands::records::status(args, &context))?,
+        NodeyardCommand::Node(args) => block_on(commands::node::run(args, &context))?,
         NodeyardCommand::Label(args) => records(RecordKind::Label, args, &context)?,
         NodeyardCommand::Pool(args) => records(RecordKind::Pool, args, &context)?,
         NodeyardCommand::Provider(args) => records(RecordKind::Provider, args, &context)?,
-        NodeyardCommand::Build(args) => records(RecordKind::Build, args, &context)?,
-        NodeyardCommand::Upload(args) => records(RecordKind::Upload, args, &context)?,
+        NodeyardCommand::Build(args) => block_on(commands::build::run(args, &context))?,
+        NodeyardCommand::Upload(args) => block_on(commands::build::uploads(args, &context))?,
         NodeyardCommand::Worker(args) => records(RecordKind::Worker, args, &context)?,
-        NodeyardCommand::Explain(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::explain::run(args, &context))?;
-        }
-        NodeyardCommand::Drain(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            return block_on(commands::drain::run(args, &context));
-        }
-        NodeyardCommand::Undrain(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::drain::undo(args, &context))?;
-        }
+        NodeyardCommand::Explain(args) => block_on(commands::explain::run(args, &context))?,
+        NodeyardCommand::Drain(args) => return block_on(commands::drain::run(args, &context)),
+        NodeyardCommand::Undrain(args) => block_on(commands::drain::undo(args, &context))?,
         #[cfg(feature = "kubernetes")]
-        NodeyardCommand::Exec(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            return leave_with(commands::pod::exec(args, &context));
-        }
+        NodeyardCommand::Exec(args) => return leave_with(commands::pod::exec(args, &context)),
         #[cfg(feature = "kubernetes")]
-        NodeyardCommand::Logs(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            block_on(commands::pod::logs(args, &context))?;
-        }
+        NodeyardCommand::Logs(args) => block_on(commands::pod::logs(args, &context))?,
         #[cfg(feature = "kubernetes")]
-        NodeyardCommand::GitExec(args) => {
-            logging::start(logging::Level::commands(context.verbose))?;
-            return leave_with(commands::pod::git_exec(args));
-        }
-        NodeyardCommand::Simulate(args) => {
-            logging::start(logging::Level::daemons(context.verbose))?;
-            block_on(commands::simulate::run(args, &context))?;
-        }
-        NodeyardCommand::Up(args) => {
-            logging::start(logging::Level::daemons(context.verbose))?;
-            block_on(commands::up::run(args, &context))?;
-        }
+        NodeyardCommand::GitExec(args) => return leave_with(commands::pod::git_exec(args)),
+        NodeyardCommand::Simulate(args) => block_on(commands::simulate::run(args, &context))?,
+        NodeyardCommand::Up(args) => block_on(commands::up::run(args, &context))?,
     }
     Ok(Outcome::Success)
 }
 
 fn records(kind: RecordKind, args: RecordArgs, context: &Context) -> anyhow::Result<()> {
-    logging::start(logging::Level::commands(context.verbose))?;
     block_on(commands::records::run(kind, args, context))
 }
 

@@ -2,12 +2,18 @@
 
 mod yaml;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use clap::ValueEnum;
-use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use serde::Serialize;
+
+/// Between two columns.
+const GAP: u16 = 2;
+/// A column of sentences that gets less room than this is not wrapped.
+const NARROWEST: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
@@ -83,7 +89,7 @@ pub(crate) fn stream(value: &impl Serialize, format: Format) -> anyhow::Result<(
     Ok(())
 }
 
-/// Columns under underlined headings, no frame: easy on the eye and on `awk`.
+/// Columns under headings in capitals, two blanks between them: easy on the eye and on `awk`.
 pub(crate) fn table<const N: usize>(
     headings: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -94,21 +100,74 @@ pub(crate) fn table<const N: usize>(
 
 /// As [`table`], where the number of columns is not known to the compiler.
 pub(crate) fn rows(headings: Vec<String>, rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let width = width_of(&out);
+    for line in lines(headings, rows, width) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Wraps the last column, which has the sentences, where a terminal has some room for it.
+fn lines(headings: Vec<String>, rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(headings);
     table.add_rows(rows);
+    let last = table.column_count().saturating_sub(1);
     for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+        column.set_padding(if column.index == last { (0, 0) } else { (0, GAP) });
     }
-    let mut out = io::stdout().lock();
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
+    let widths = table.column_max_content_widths();
+    let before: usize = widths.iter().take(last).map(|width| usize::from(width + GAP)).sum();
+    let room = width.map_or(0, |width| width.saturating_sub(before));
+    if room >= NARROWEST
+        && let Some(column) = table.column_mut(last)
+    {
+        let room = u16::try_from(room).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(room)));
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::MAX);
     }
-    Ok(())
+    table.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// Returns how many columns a terminal has.
+pub(crate) fn width_of(file: &(impl AsFd + IsTerminal)) -> Option<usize> {
+    let size = file.is_terminal().then(|| rustix::termios::tcgetwinsize(file).ok())??;
+    (size.ws_col > 0).then(|| usize::from(size.ws_col))
+}
+
+/// Says that a list is empty.
+pub(crate) fn none(thing: &str) -> anyhow::Result<()> {
+    Ok(writeln!(io::stdout(), "no {thing}s")?)
 }
 
 /// `1 record`, `2 records`.
 pub(crate) fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(width: Option<usize>) -> String {
+        let headings = ["IMAGE", "TROUBLE"].map(str::to_owned).to_vec();
+        let rows = [["debian", "upload to cloud failed: the quota is used up"], ["tiny", "-"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec()).to_vec();
+        lines(headings, rows, width).join("\n")
+    }
+
+    #[test]
+    fn the_last_column_is_wrapped_on_a_terminal() {
+        let plain = "IMAGE   TROUBLE\ndebian  upload to cloud failed: the quota is used up\ntiny    -";
+        assert_eq!(shown(None), plain);
+        assert_eq!(shown(Some(80)), plain);
+        assert_eq!(
+            shown(Some(32)),
+            "IMAGE   TROUBLE\ndebian  upload to cloud failed:\n        the quota is used up\ntiny    -"
+        );
+        assert_eq!(shown(Some(16)), plain);
+    }
 }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use nodeyard_config::{Config, Handle};
 use nodeyard_store::embedded::Embedded;
+use nodeyard_store::registry::Registry;
 use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
 use nodeyard_store::{Error, Tree, TreePath, socket};
 use tokio::net::UnixStream;
@@ -187,9 +188,10 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
             let client = connect(options)?;
             client.connected(patience).await.with_context(|| {
                 format!(
-                    "no ZooKeeper server answered within {} s: {}",
+                    "no ZooKeeper server answered within {} s: {} ({})",
                     args.timeout,
-                    servers.join(", ")
+                    servers.join(", "),
+                    context.config_note()
                 )
             })?;
             Ok(Access {
@@ -199,6 +201,21 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
         }
         Target::Embedded(directory) => embedded(&directory, patience, &context.config_note()).await,
     }
+}
+
+/// Does something with the records of the store that the command line or the configuration names.
+pub(crate) async fn with_registry<T>(
+    args: &TargetArgs,
+    context: &Context,
+    work: impl AsyncFnOnce(&Registry) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let access = open(args, context).await?;
+    let registry = Registry::new(Arc::clone(&access.tree));
+    let result = work(&registry).await;
+    // A command that was told no may still hold a place in a queue.
+    registry.locks().settled().await;
+    access.close().await;
+    result
 }
 
 /// The owner if there is one, otherwise the file. A process that is about to become the owner, or another

@@ -6,6 +6,7 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::cli;
+use crate::help;
 use crate::program::Program;
 
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ fn program(name: &str) -> Result<Program, String> {
 /// The definition of a program's command line, for whatever is generated from it.
 pub(crate) fn definition(program: Program) -> clap::Command {
     match program {
-        Program::Nodeyard => cli::Nodeyard::command(),
+        Program::Nodeyard => help::grouped(cli::Nodeyard::command()),
         Program::Nodepool => cli::Nodepool::command(),
         Program::NodepoolLauncher => cli::NodepoolLauncher::command(),
         Program::NodepoolBuilder => cli::NodepoolBuilder::command(),

@@ -4,8 +4,6 @@
 
 mod report;
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anstream::{eprintln, println};
@@ -22,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::{self, Format};
+use crate::progress_line::ProgressLine;
 use crate::store_access;
 use report::Report;
 
@@ -56,8 +55,8 @@ pub(crate) struct DrainArgs {
 enum DrainCommand {
     #[command(flatten)]
     Begin(ScopeArgs),
-    /// Show the drains in force and what is left of each
-    Status,
+    /// List the drains in force and what is left of each
+    Ls,
 }
 
 #[derive(Debug, Args)]
@@ -116,26 +115,23 @@ pub(crate) async fn run(args: DrainArgs, context: &Context) -> anyhow::Result<Ou
             Err(_) => bail!("--wait={seconds} is not a number of seconds"),
         },
     };
-    let access = store_access::open(&args.target, context).await?;
-    let registry = Registry::new(Arc::clone(&access.tree));
-    let result = match args.command {
+    store_access::with_registry(&args.target, context, async |registry| match args.command {
         DrainCommand::Begin(scope) => {
-            begin(&registry, scope.into(), patience, context.format).await
+            begin(registry, scope.into(), patience, context.format).await
         }
-        DrainCommand::Status => status(&registry, patience, context.format).await,
-    };
-    access.close().await;
-    result
+        DrainCommand::Ls => list(registry, patience, context.format).await,
+    })
+    .await
 }
 
 pub(crate) async fn undo(args: UndrainArgs, context: &Context) -> anyhow::Result<()> {
-    let access = store_access::open(&args.target, context).await?;
     let scope = Scope::from(args.scope);
-    let ended = drain::end(&*access.tree, &scope).await;
-    access.close().await;
+    let ended = store_access::with_registry(&args.target, context, async |registry| {
+        Ok(drain::end(&**registry.tree(), &scope).await?)
+    });
     ensure!(
-        ended?,
-        "{scope} is not drained; see `nodeyard drain status`"
+        ended.await?,
+        "{scope} is not drained; see `nodeyard drain ls`"
     );
     match context.format {
         Format::Json | Format::Yaml => {
@@ -174,7 +170,7 @@ async fn begin(
     Ok(outcome(&[report]))
 }
 
-async fn status(
+async fn list(
     registry: &Registry,
     patience: Patience,
     format: Format,
@@ -239,17 +235,17 @@ async fn wait(
 ) -> anyhow::Result<Vec<Report>> {
     let mut changes = Changes::watch(&**registry.tree()).await?;
     let deadline = limit.map(|limit| Instant::now() + limit);
-    let mut progress = Progress::default();
+    let mut progress = ProgressLine::default();
     let mut drained_before = false;
     loop {
         let reports = look(registry, scopes).await?;
         let drained = are_drained(&reports);
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if drained && drained_before || late {
-            progress.end();
             return Ok(reports);
         }
-        progress.show(&reports);
+        let lines: Vec<String> = reports.iter().map(Report::summary).collect();
+        progress.show(&lines.join("; "))?;
         drained_before = drained;
         let most = match deadline {
             Some(deadline) => SAFETY.min(deadline - Instant::now()),
@@ -278,33 +274,5 @@ impl Changes {
         }
         while let Ok(Some(_)) = timeout(Duration::ZERO, self.0.next()).await {}
         Ok(())
-    }
-}
-
-/// One line that is written anew on a terminal, and a line for each change elsewhere.
-#[derive(Default)]
-struct Progress {
-    shown: String,
-}
-
-impl Progress {
-    fn show(&mut self, reports: &[Report]) {
-        let lines: Vec<String> = reports.iter().map(Report::summary).collect();
-        let line = lines.join("; ");
-        if line == self.shown {
-            return;
-        }
-        if io::stderr().is_terminal() {
-            let _ = write!(io::stderr(), "\r\x1b[K{line}");
-        } else {
-            eprintln!("{line}");
-        }
-        self.shown = line;
-    }
-
-    fn end(&self) {
-        if io::stderr().is_terminal() && !self.shown.is_empty() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
     }
 }

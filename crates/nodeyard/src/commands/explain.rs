@@ -3,10 +3,9 @@
 //! A running launcher knows best. What it has forgotten, or would have known before a restart, may be in the store.
 
 use std::io::{self, Write as _};
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
@@ -14,10 +13,11 @@ use hyper::header::ACCEPT;
 use hyper::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use nodeyard_builder::steward;
 use nodeyard_launcher::history;
 use nodeyard_lease::Lease;
-use nodeyard_model::RequestId;
 use nodeyard_model::layout::LEASES;
+use nodeyard_model::{ImageName, NodeId, RequestId};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Tree, TreePath};
 use serde_json::Value;
@@ -50,36 +50,41 @@ pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<
         let explanation = explain(request, &args, context).await?;
         return print(&explanation, context);
     }
-    if let Ok(node) = args.what.parse() {
-        let node = records::node(node, &args.target, context).await?;
-        let request = node.get("request").and_then(Value::as_str);
-        let request = request.and_then(|request| request.parse().ok());
-        return with_request(node, request, &args, context).await;
+    let holder = store_access::with_registry(&args.target, context, async |registry| {
+        if let Some(holder) = find_holder(registry, &args.what).await? {
+            return Ok(Some(holder));
+        }
+        let image = args.what.parse::<ImageName>().ok();
+        let config = context.require()?;
+        let known = steward::known_images(registry, &config).await?;
+        let image = image.filter(|image| known.contains(image));
+        let what = &args.what;
+        let image =
+            image.with_context(|| format!("there is no request, lease, node or image {what}"))?;
+        image::why::explain(registry, context, Some(image)).await?;
+        Ok(None)
+    });
+    match holder.await? {
+        Some((entry, request)) => with_request(entry, request, &args, context).await,
+        None => Ok(()),
     }
-    let access = store_access::open(&args.target, context).await?;
-    let lease = find_lease(&*access.tree, &args.what).await;
-    let lease = match lease {
-        Ok(None) => {
-            let registry = Registry::new(Arc::clone(&access.tree));
-            let explained = match args.what.parse() {
-                Ok(image) => image::why::explain(&registry, context, Some(image)).await,
-                Err(_) => Err(anyhow!(
-                    "there is no request, lease, node or image {}",
-                    args.what
-                )),
-            };
-            access.close().await;
-            return explained;
-        }
-        lease => {
-            access.close().await;
-            lease?
-        }
-    };
-    let Some((entry, request)) = lease else {
-        return Ok(());
-    };
-    with_request(entry, request, &args, context).await
+}
+
+/// Returns the node or the lease with this id, and its request.
+async fn find_holder(
+    registry: &Registry,
+    text: &str,
+) -> anyhow::Result<Option<(Entry, Option<RequestId>)>> {
+    if let Ok(id) = text.parse::<NodeId>()
+        && let Some(node) = registry.nodes().get(id).await?
+    {
+        let entry = records::node(registry, id, &node.value).await?;
+        // One of Zuul's own requests has another form of id, and no explanation.
+        let request = node.value.allocated_to.as_ref();
+        let request = request.and_then(|request| request.to_string().parse().ok());
+        return Ok(Some((entry, request)));
+    }
+    find_lease(&**registry.tree(), text).await
 }
 
 /// Prints an entry, and why its request is in its state where that is still known.
@@ -128,7 +133,22 @@ async fn find_lease(
     };
     let lease: Lease = serde_json::from_slice(&record.data)
         .with_context(|| format!("failed to read the record of lease {id}"))?;
-    Ok(Some((records::lease(id, &lease), lease.request)))
+    let labels = lease.ask.labels.iter().map(ToString::to_string);
+    let nodes = lease.parts.iter().map(|part| part.node.to_string());
+    let end = lease.end.as_ref().map(|end| match &end.text {
+        Some(text) => format!("{}: {text}", end.cause),
+        None => end.cause.to_string(),
+    });
+    let entry = Entry::new(vec![
+        ("lease", Value::from(&**id)),
+        ("phase", Value::from(lease.phase.to_string())),
+        ("labels", labels.collect()),
+        ("requestor", Value::from(&*lease.requestor)),
+        ("request", lease.request.map(|id| id.to_string()).into()),
+        ("nodes", nodes.collect()),
+        ("end", end.into()),
+    ]);
+    Ok(Some((entry, lease.request)))
 }
 
 fn print(explanation: &[u8], context: &Context) -> anyhow::Result<()> {
@@ -183,7 +203,13 @@ async fn ask(
         .body(Empty::<Bytes>::new());
     let asked = asked.with_context(|| format!("{url} is not the address of a web server"))?;
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let unreachable = || format!("no launcher answers at {url}; name its web server with --url");
+    let unreachable = || match &args.url {
+        Some(url) => format!("no launcher answers at {url}"),
+        None => {
+            let note = context.config_note();
+            format!("no launcher answers at {url}; name its web server with --url ({note})")
+        }
+    };
     let answer = tokio::time::timeout(PATIENCE, client.request(asked))
         .await
         .with_context(unreachable)?
@@ -210,6 +236,7 @@ async fn look_up(
     args: &ExplainArgs,
     context: &Context,
 ) -> anyhow::Result<Option<Bytes>> {
+    // Without a store nothing is kept.
     let Ok(access) = store_access::open(&args.target, context).await else {
         return Ok(None);
     };

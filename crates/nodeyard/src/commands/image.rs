@@ -4,7 +4,7 @@
 
 mod candidates;
 mod cloud;
-mod logs;
+pub(super) mod logs;
 mod provenance;
 mod publish;
 mod published;
@@ -15,13 +15,14 @@ pub(super) mod why;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use anyhow::ensure;
 use clap::{Args, Subcommand};
 use nodeyard_model::{BuildKey, ImageName, Timestamp};
 use nodeyard_store::registry::Registry;
 
-use crate::commands::nodepool::{UploadArgs, image_data, images, lists};
+use crate::commands::build;
+use crate::commands::nodepool::{image_data, images};
 use crate::commands::records::{self, RecordCommand, RecordKind};
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -59,12 +60,6 @@ enum ImageCommand {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// List images: which are paused, which are asked for or being built
-    Status,
-    /// List builds
-    Builds,
-    /// List uploads to providers
-    Uploads,
     /// Ask for a build
     Build {
         image: ImageName,
@@ -84,21 +79,15 @@ enum StoreCommand {
         /// `<image>-<build id>`, or an image for all of its builds
         build: String,
     },
-    /// Print the log of a build
-    Logs {
-        /// `<image>-<build id>`, or an image for its newest build
-        build: String,
-        /// Go on until the build has ended
-        #[arg(short, long)]
-        follow: bool,
-    },
+    /// Print the log of the newest build of an image, or of another one
+    Logs(logs::BuildLogsArgs),
     /// Keep an image from being built
     Pause { image: ImageName },
     /// Take a pause back
     Unpause { image: ImageName },
     /// Have all launches use one build, and keep it
     Pin {
-        /// `<image>-<build id>`, as in the first column of `builds`
+        /// `<image>-<build id>`, as in the first column of `build ls`
         #[arg(value_parser = images::build_key)]
         build: BuildKey,
     },
@@ -106,14 +95,8 @@ enum StoreCommand {
     Unpin { image: ImageName },
     /// Have launches use the build before the newest, until there is a newer one
     Rollback { image: ImageName },
-    /// Delete a build, its files and its uploads
-    Delete {
-        /// `<image>-<build id>`, as in the first column of `builds`
-        #[arg(value_parser = images::build_key)]
-        build: BuildKey,
-    },
-    /// Delete an upload from its provider
-    DeleteUpload(UploadArgs),
+    /// Delete all builds of an image, their files and their uploads; it is built again unless it is paused
+    Rm { image: ImageName },
     /// Write the records of all images to a file
     Export { path: PathBuf },
     /// Read the records of images from a file
@@ -132,12 +115,8 @@ pub(crate) async fn run(args: ImageArgs, context: &Context) -> anyhow::Result<Ou
         ImageCommand::Prune(args) => return retire::prune(args, context).await,
         ImageCommand::Leaks(args) => return retire::leaks(args, context).await,
         ImageCommand::OnStore(command) => {
-            let access = store_access::open(&args.target, context).await?;
-            let registry = Registry::new(Arc::clone(&access.tree));
-            let result = on_store(command, &registry, context).await;
-            registry.locks().settled().await;
-            access.close().await;
-            result?;
+            let work = async |registry: &Registry| on_store(command, registry, context).await;
+            store_access::with_registry(&args.target, context, work).await?;
         }
     }
     Ok(Outcome::Success)
@@ -155,9 +134,6 @@ async fn on_store(
     context: &Context,
 ) -> anyhow::Result<()> {
     match command {
-        StoreCommand::Status => lists::image_status(registry, context.format).await,
-        StoreCommand::Builds => lists::builds(registry, context.format).await,
-        StoreCommand::Uploads => lists::uploads(registry, context.format).await,
         StoreCommand::Build { image, wait } => {
             wait::request_build(registry, context, &image, wait).await
         }
@@ -166,17 +142,28 @@ async fn on_store(
         }
         StoreCommand::Why { image } => why::explain(registry, context, image).await,
         StoreCommand::Provenance { build } => provenance::show(registry, context, &build).await,
-        StoreCommand::Logs { build, follow } => {
-            logs::print(registry, context, &build, follow).await
-        }
+        StoreCommand::Logs(args) => logs::print(registry, context, &args).await,
         StoreCommand::Pause { image } => images::pause(registry, &image).await,
         StoreCommand::Unpause { image } => images::unpause(registry, &image).await,
         StoreCommand::Pin { build } => trial::pin(registry, context, &build).await,
         StoreCommand::Unpin { image } => trial::unpin(registry, context, &image).await,
         StoreCommand::Rollback { image } => trial::roll_back(registry, context, &image).await,
-        StoreCommand::Delete { build } => images::delete_build(registry, &build).await,
-        StoreCommand::DeleteUpload(args) => images::delete_upload(registry, args).await,
+        StoreCommand::Rm { image } => remove(registry, &image).await,
         StoreCommand::Export { path } => image_data::export(registry, &path).await,
         StoreCommand::Import { path } => image_data::import(registry, &path).await,
     }
+}
+
+async fn remove(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
+    let builds = registry.images().builds(image).await?;
+    ensure!(
+        !builds.is_empty(),
+        "there is no build of {image}; `nodeyard image ls` lists the images"
+    );
+    // One that is still being made keeps none of the others.
+    let mut removed = Ok(());
+    for (key, _) in &builds {
+        removed = removed.and(build::remove(registry, key).await);
+    }
+    removed
 }

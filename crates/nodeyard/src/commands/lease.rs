@@ -8,7 +8,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::api_client::{ApiArgs, ApiClient, Lease, Page};
-use crate::commands::request::Way;
+use crate::commands::records::{self, WatchArgs};
+use crate::commands::request::{Way, keep};
 use crate::context::Context;
 use crate::output::{self, Format};
 use crate::span;
@@ -31,6 +32,8 @@ enum LeaseCommand {
         /// Those that have ended, too
         #[arg(short, long)]
         all: bool,
+        #[command(flatten)]
+        watch: WatchArgs,
     },
     /// Show a lease and how to reach its machines
     Show {
@@ -48,8 +51,13 @@ enum LeaseCommand {
         #[arg(long = "lease", value_name = "TIME", value_parser = span::parse)]
         duration: Option<Duration>,
     },
+    /// Stay until a lease has its machines, say what it waits for, and renew it meanwhile
+    Wait {
+        /// The id, or its beginning
+        lease: String,
+    },
     /// Give machines back, or take back a request that waits
-    Release {
+    Rm {
         /// The id, or its beginning
         lease: String,
         /// Only this machine of the lease; may be repeated
@@ -61,7 +69,9 @@ enum LeaseCommand {
 pub(crate) async fn run(args: LeaseArgs, context: &Context) -> anyhow::Result<()> {
     let client = ApiClient::new(&args.api, context)?;
     match args.command {
-        LeaseCommand::Ls { all } => list(&client, all, context).await,
+        LeaseCommand::Ls { all, watch } => {
+            records::repeat(&watch, async || list(&client, all, &watch, context).await).await
+        }
         LeaseCommand::Show { lease, known_hosts } => {
             let lease = find(&client, &lease).await?;
             if known_hosts {
@@ -92,7 +102,18 @@ pub(crate) async fn run(args: LeaseArgs, context: &Context) -> anyhow::Result<()
                 }
             }
         }
-        LeaseCommand::Release { lease, node } => {
+        LeaseCommand::Wait { lease } => {
+            let lease = find(&client, &lease).await?;
+            let lease = keep::until_ready(&client, &lease).await?;
+            ensure!(
+                lease.is_active(),
+                "lease {} is over: {}",
+                lease.id,
+                lease.why_over()
+            );
+            show(&lease, context)
+        }
+        LeaseCommand::Rm { lease, node } => {
             let lease = find(&client, &lease).await?;
             release(&client, &lease, &node, context).await
         }
@@ -116,11 +137,20 @@ pub(super) async fn pages<T: serde::de::DeserializeOwned>(
     }
 }
 
-async fn list(client: &ApiClient, all: bool, context: &Context) -> anyhow::Result<()> {
+async fn list(
+    client: &ApiClient,
+    all: bool,
+    watch: &WatchArgs,
+    context: &Context,
+) -> anyhow::Result<()> {
     let mut leases: Vec<Lease> = pages(client, "/leases").await?;
     leases.retain(|lease| all || lease.phase != "ended");
     if context.format.is_document() {
-        return output::document(&leases, context.format);
+        return records::document(&leases, watch, context);
+    }
+    watch.clear_screen()?;
+    if leases.is_empty() {
+        return output::none("lease");
     }
     let rows = leases.into_iter().map(|lease| {
         let nodes = lease.nodes.iter().filter(|node| node.is_leased());
@@ -128,23 +158,26 @@ async fn list(client: &ApiClient, all: bool, context: &Context) -> anyhow::Resul
         [
             lease.id.clone(),
             lease.phase.clone(),
+            lease.expires.as_deref().map_or_else(String::new, left),
             lease.labels.join(","),
-            nodes.join(","),
             lease.requestor.clone(),
-            lease.scope.clone().unwrap_or_default(),
-            lease.expires.clone().unwrap_or_default(),
+            lease.scope.clone().unwrap_or_else(|| "-".to_owned()),
+            nodes.join(","),
         ]
     });
     let headings = [
-        "LEASE",
-        "PHASE",
-        "LABELS",
-        "NODES",
-        "REQUESTOR",
-        "SCOPE",
-        "EXPIRES",
+        "LEASE", "PHASE", "EXPIRES", "LABELS", "REQUESTOR", "SCOPE", "NODES",
     ];
     output::table(headings, rows)
+}
+
+/// Returns how long it is until then, in the largest unit that fits.
+pub(super) fn left(until: &str) -> String {
+    let Ok(until) = until.parse::<jiff::Timestamp>() else {
+        return until.to_owned();
+    };
+    let seconds = until.duration_since(jiff::Timestamp::now()).as_secs();
+    records::span(u64::try_from(seconds).unwrap_or(0))
 }
 
 async fn find(client: &ApiClient, text: &str) -> anyhow::Result<Lease> {

@@ -1,5 +1,6 @@
 //! What the commands do, a file for each group.
 
+pub(crate) mod build;
 pub(crate) mod builder;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -13,6 +14,7 @@ mod knobs;
 pub(crate) mod launcher;
 pub(crate) mod lease;
 pub(crate) mod man;
+pub(crate) mod node;
 pub(crate) mod nodepool;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod pod;

@@ -2,14 +2,11 @@
 
 mod git_exec;
 
-use std::sync::Arc;
-
 use anyhow::{Context as _, bail};
 use clap::Args;
 use nodeyard_driver_kubernetes::exec::{Container, Credentials};
 use nodeyard_driver_kubernetes::{Connect as _, Kubeconfig};
 use nodeyard_model::{ConnectionPort, Node, NodeId};
-use nodeyard_store::registry::Registry;
 use tokio::io::{stderr, stdin, stdout};
 
 use crate::context::Context;
@@ -69,15 +66,13 @@ async fn find(
     target: &TargetArgs,
     context: &Context,
 ) -> anyhow::Result<Container> {
-    let access = store_access::open(target, context).await?;
-    let node = Registry::new(Arc::clone(&access.tree))
-        .nodes()
-        .get(id)
-        .await;
-    access.close().await;
-    let node = node?
-        .with_context(|| format!("there is no node {id}; `nodepool list` lists those there are"))?;
-    let node = node.value;
+    let node = store_access::with_registry(target, context, async |registry| {
+        Ok(registry.nodes().get(id).await?)
+    });
+    let node = node
+        .await?
+        .with_context(|| format!("there is no node {id}; `nodeyard node ls` lists them"))?
+        .value;
     let kind = node.connection_type.as_deref().unwrap_or("ssh");
     if kind != "kubectl" {
         bail!(

@@ -1,21 +1,18 @@
-//! `nodeyard status`, and `ls` and `show` for nodes, requests, labels, pools, providers, builds, uploads and workers.
+//! `nodeyard status`, and `ls` and `show` for everything that has a record.
 //!
 //! Everything is read from the store, so no launcher has to run. Each kind of record becomes a list of [`Entry`]s; tables,
-//! documents and `show` are made from these alone.
+//! documents and `show` are made from these alone. Leases and scopes, which belong to tenants, come from the API instead.
 
 mod entry;
 mod images;
 mod supply;
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use nodeyard_config::Config;
-use nodeyard_lease::Lease;
-use nodeyard_model::NodeId;
 use nodeyard_store::registry::Registry;
 use serde_json::{Map, Value};
 
@@ -24,7 +21,8 @@ use crate::context::Context;
 use crate::output;
 use crate::store_access::{self, TargetArgs};
 
-pub(crate) use entry::Entry;
+pub(crate) use entry::{Entry, span};
+pub(crate) use supply::node;
 
 /// Between two looks with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -58,28 +56,43 @@ impl RecordKind {
         }
     }
 
-    /// The fields of an entry that are columns of `ls`.
+    /// The fields of an entry that are columns of `ls`; those with long texts come last.
     fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Node => &[
-                "id", "state", "labels", "provider", "pool", "address", "request", "age",
+                "id", "state", "age", "labels", "pool", "address", "request",
             ],
-            Self::Request => &["id", "state", "labels", "requestor", "nodes", "age"],
+            Self::Request => &["id", "state", "age", "requestor", "labels", "nodes"],
             Self::Label => &[
                 "name",
                 "ready",
                 "building",
-                "in-use",
+                "in_use",
                 "waiting",
-                "oldest-wait",
+                "oldest_wait",
                 "pools",
             ],
             Self::Pool => &["id", "launcher", "state", "paused", "labels"],
-            Self::Provider => &["name", "driver", "nodes", "limit", "trouble"],
-            Self::Image => &["name", "builds", "uploads", "age", "trouble"],
-            Self::Build => &["id", "state", "formats", "builder", "age"],
-            Self::Upload => &["id", "state", "image", "provider", "external-id", "age"],
+            Self::Provider => &["name", "driver", "quota", "trouble"],
+            Self::Image => &["name", "state", "builds", "age", "uploads", "trouble"],
+            Self::Build => &["id", "state", "age", "builder", "formats"],
+            Self::Upload => &["id", "state", "age", "external_id"],
             Self::Worker => &["name", "kind", "state", "version"],
+        }
+    }
+
+    /// The columns that fit on one screen beside other tables.
+    fn overview(self) -> &'static [&'static str] {
+        match self {
+            Self::Label => &[
+                "name",
+                "ready",
+                "building",
+                "in_use",
+                "waiting",
+                "oldest_wait",
+            ],
+            other => other.columns(),
         }
     }
 }
@@ -95,25 +108,27 @@ pub(crate) struct RecordArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum RecordCommand {
     /// List all
-    Ls {
-        /// Print the list again every two seconds, until interrupted
-        #[arg(short, long)]
-        watch: bool,
-    },
+    Ls(WatchArgs),
     /// Show one
     Show {
-        /// As in the first column of `ls`
+        /// As in the first column of `ls`, or its beginning
         id: String,
     },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WatchArgs {
+    /// Print it again every two seconds, until interrupted
+    #[arg(short, long)]
+    watch: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Print it again every two seconds, until interrupted
-    #[arg(short, long)]
-    watch: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 /// Runs `ls` or `show` of one kind.
@@ -131,64 +146,123 @@ pub(crate) async fn on_target(
     command: RecordCommand,
     context: &Context,
 ) -> anyhow::Result<()> {
-    match command {
-        RecordCommand::Ls { watch } => look(&[kind], target, watch, context).await,
+    let config = context.load()?;
+    store_access::with_registry(target, context, async |registry| match command {
+        RecordCommand::Ls(watch) => {
+            repeat(&watch, async || {
+                let entries = entries(kind, registry, config.as_deref()).await?;
+                if context.format.is_document() {
+                    return document(&entries, &watch, context);
+                }
+                watch.clear_screen()?;
+                table(kind, kind.columns(), &entries)
+            })
+            .await
+        }
         RecordCommand::Show { id } => {
-            let entry = find(kind, &id, target, context).await?;
+            let entry = find(kind, &id, registry, config.as_deref()).await?;
             show(&entry, context)
         }
-    }
+    })
+    .await
 }
 
 /// Runs `status`.
 pub(crate) async fn status(args: StatusArgs, context: &Context) -> anyhow::Result<()> {
-    let kinds = [RecordKind::Label, RecordKind::Provider, RecordKind::Image];
-    look(&kinds, &args.target, args.watch, context).await
+    let config = context.load()?;
+    store_access::with_registry(&args.target, context, async |registry| {
+        repeat(&args.watch, async || {
+            let mut found = Vec::new();
+            for kind in [RecordKind::Label, RecordKind::Provider, RecordKind::Image] {
+                found.push((kind, entries(kind, registry, config.as_deref()).await?));
+            }
+            if context.format.is_document() {
+                let mut lists = Map::new();
+                for (kind, entries) in &found {
+                    lists.insert(format!("{}s", kind.name()), serde_json::to_value(entries)?);
+                }
+                return document(&lists, &args.watch, context);
+            }
+            args.watch.clear_screen()?;
+            for (number, (kind, entries)) in found.iter().enumerate() {
+                if number > 0 {
+                    writeln!(io::stdout())?;
+                }
+                table(*kind, kind.overview(), entries)?;
+            }
+            Ok(())
+        })
+        .await
+    })
+    .await
 }
 
-/// Prints the entries of each kind, once or again and again.
-async fn look(
-    kinds: &[RecordKind],
-    target: &TargetArgs,
-    watch: bool,
+impl WatchArgs {
+    /// Makes room for what is printed anew.
+    pub(crate) fn clear_screen(&self) -> io::Result<()> {
+        if self.watch && io::stdout().is_terminal() {
+            write!(io::stdout(), "\x1b[H\x1b[2J")?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks once, or again and again.
+pub(crate) async fn repeat(
+    watch: &WatchArgs,
+    mut look: impl AsyncFnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    loop {
+        look().await?;
+        if !watch.watch {
+            return Ok(());
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Prints one document, or one of many.
+pub(crate) fn document(
+    value: &impl serde::Serialize,
+    watch: &WatchArgs,
     context: &Context,
 ) -> anyhow::Result<()> {
-    let config = context.load()?;
-    let access = store_access::open(target, context).await?;
-    let registry = Registry::new(Arc::clone(&access.tree));
-    let result = async {
-        loop {
-            let mut found = Vec::new();
-            for kind in kinds {
-                found.push((*kind, entries(*kind, &registry, config.as_deref()).await?));
-            }
-            print(&found, watch, context)?;
-            if !watch {
-                return Ok(());
-            }
-            tokio::time::sleep(INTERVAL).await;
-        }
-    };
-    let result = result.await;
-    access.close().await;
-    result
+    match watch.watch {
+        true => output::stream(value, context.format),
+        false => output::document(value, context.format),
+    }
 }
 
-/// Returns the one entry with this id.
+fn table(kind: RecordKind, columns: &[&str], entries: &[Entry]) -> anyhow::Result<()> {
+    if entries.is_empty() {
+        return output::none(kind.name());
+    }
+    let headings = columns.iter().map(|column| match *column {
+        "id" | "name" => kind.name().to_uppercase(),
+        column => column.replace('_', "-").to_uppercase(),
+    });
+    let rows = entries.iter().map(|entry| entry.cells(columns));
+    output::rows(headings.collect(), rows.collect())
+}
+
+/// Returns the entry with this id, or the only one whose id begins so.
 pub(crate) async fn find(
     kind: RecordKind,
     id: &str,
-    target: &TargetArgs,
-    context: &Context,
+    registry: &Registry,
+    config: Option<&Config>,
 ) -> anyhow::Result<Entry> {
-    let config = context.load()?;
-    let access = store_access::open(target, context).await?;
-    let registry = Registry::new(Arc::clone(&access.tree));
-    let found = entries(kind, &registry, config.as_deref()).await;
-    access.close().await;
-    let found = found?.into_iter().find(|entry| entry.id() == id);
+    let mut found = entries(kind, registry, config).await?;
+    if let Some(exact) = found.iter().position(|entry| entry.id() == id) {
+        return Ok(found.swap_remove(exact));
+    }
+    found.retain(|entry| entry.id().starts_with(id));
     let name = kind.name();
-    found.with_context(|| format!("there is no {name} {id}; `nodeyard {name} ls` lists them"))
+    match (found.pop(), found.len()) {
+        (Some(entry), 0) => Ok(entry),
+        (None, _) => bail!("there is no {name} {id}; `nodeyard {name} ls` lists them"),
+        (Some(_), others) => bail!("{id} is the beginning of {} {name}s", others + 1),
+    }
 }
 
 /// Prints every field of an entry.
@@ -217,72 +291,7 @@ async fn entries(
     }
 }
 
-fn print(found: &[(RecordKind, Vec<Entry>)], watch: bool, context: &Context) -> anyhow::Result<()> {
-    if context.format.is_document() {
-        let document = match found {
-            [(_, only)] => serde_json::to_value(only)?,
-            all => {
-                let mut document = Map::new();
-                for (kind, entries) in all {
-                    document.insert(format!("{}s", kind.name()), serde_json::to_value(entries)?);
-                }
-                Value::Object(document)
-            }
-        };
-        return match watch {
-            true => output::stream(&document, context.format),
-            false => output::document(&document, context.format),
-        };
-    }
-    if watch && io::stdout().is_terminal() {
-        write!(io::stdout(), "\x1b[H\x1b[2J")?;
-    }
-    for (number, (kind, entries)) in found.iter().enumerate() {
-        if number > 0 {
-            writeln!(io::stdout())?;
-        }
-        let columns = kind.columns();
-        let headings = columns.iter().map(|column| match *column {
-            "name" => kind.name().to_uppercase(),
-            column => column.to_uppercase(),
-        });
-        let rows = entries.iter().map(|entry| entry.cells(columns));
-        output::rows(headings.collect(), rows.collect())?;
-    }
-    Ok(())
-}
-
-/// Returns a node, and the request it is given to.
-pub(crate) async fn node(
-    id: NodeId,
-    target: &TargetArgs,
-    context: &Context,
-) -> anyhow::Result<Entry> {
-    find(RecordKind::Node, &id.to_string(), target, context).await
-}
-
 /// Whole seconds since then.
 fn age(since: nodeyard_model::Timestamp) -> Value {
     Value::from(now().since(since).as_secs())
-}
-
-/// Returns a lease as its record has it.
-pub(crate) fn lease(id: &str, lease: &Lease) -> Entry {
-    let nodes: Vec<String> = lease
-        .parts
-        .iter()
-        .map(|part| part.node.to_string())
-        .collect();
-    Entry::new(vec![
-        ("lease", Value::from(id)),
-        ("phase", Value::from(lease.phase.to_string())),
-        ("requestor", Value::from(&*lease.requestor)),
-        (
-            "request",
-            lease
-                .request
-                .map_or(Value::Null, |id| Value::from(id.to_string())),
-        ),
-        ("nodes", Value::from(nodes)),
-    ])
 }

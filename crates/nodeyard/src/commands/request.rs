@@ -5,7 +5,7 @@
 //! itself.
 
 mod interruption;
-mod keep;
+pub(super) mod keep;
 mod reach;
 mod run;
 
@@ -14,8 +14,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anstream::eprintln;
-use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use nodeyard_model::RequestId;
+use nodeyard_store::registry::Registry;
 use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -26,7 +28,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::{self, Format};
 use crate::span;
-use crate::store_access::TargetArgs;
+use crate::store_access::{self, TargetArgs};
 use interruption::Interruption;
 pub(crate) use reach::Way;
 
@@ -37,7 +39,7 @@ const FAREWELL: Duration = Duration::from_secs(30);
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct RequestArgs {
     #[command(subcommand)]
-    records: Option<RecordCommand>,
+    command: Option<RequestCommand>,
     /// What the machines must be, one for each
     #[arg(required = true, value_name = "LABEL")]
     labels: Vec<String>,
@@ -65,13 +67,13 @@ pub(crate) struct RequestArgs {
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
     /// Print the lease and leave: the request waits on its own, for as long as --lease says
-    #[arg(long, conflicts_with_all = ["run", "command", "detach"])]
+    #[arg(long, conflicts_with_all = ["run", "remote", "detach"])]
     no_wait: bool,
-    /// Leave the machines when they are ready: the lease ends after --lease, or by `nodeyard lease release`
-    #[arg(long, conflicts_with_all = ["run", "command"])]
+    /// Leave the machines when they are ready: the lease ends after --lease, or by `nodeyard lease rm`
+    #[arg(long, conflicts_with_all = ["run", "remote"])]
     detach: bool,
     /// Run this in a shell on every machine, and give them back then
-    #[arg(long, value_name = "SCRIPT", conflicts_with = "command")]
+    #[arg(long, value_name = "SCRIPT", conflicts_with = "remote")]
     run: Option<String>,
     /// Private key to log in with, if ssh does not find it by itself
     #[arg(short, long, value_name = "FILE")]
@@ -80,7 +82,18 @@ pub(crate) struct RequestArgs {
     api: ApiArgs,
     /// Run this command on every machine, and give them back then
     #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    remote: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum RequestCommand {
+    #[command(flatten)]
+    Records(RecordCommand),
+    /// Delete requests: a lease ends with its request, and Zuul asks again
+    Rm {
+        #[arg(required = true)]
+        requests: Vec<RequestId>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -107,19 +120,27 @@ impl RequestArgs {
         if let Some(script) = &self.run {
             return Ok(Some(script.clone()));
         }
-        if self.command.is_empty() {
+        if self.remote.is_empty() {
             return Ok(None);
         }
-        let words = self.command.iter().map(String::as_str);
+        let words = self.remote.iter().map(String::as_str);
         let script = shlex::try_join(words).context("the command cannot be passed to a shell")?;
         Ok(Some(script))
     }
 }
 
 pub(crate) async fn run(args: RequestArgs, context: &Context) -> anyhow::Result<Outcome> {
-    if let Some(command) = args.records {
+    if let Some(command) = args.command {
         let target = TargetArgs::in_directory(args.api.state_dir());
-        records::on_target(RecordKind::Request, &target, command, context).await?;
+        match command {
+            RequestCommand::Records(command) => {
+                records::on_target(RecordKind::Request, &target, command, context).await?;
+            }
+            RequestCommand::Rm { requests } => {
+                let remove = async |registry: &Registry| remove(registry, &requests).await;
+                store_access::with_registry(&target, context, remove).await?;
+            }
+        }
         return Ok(Outcome::Success);
     }
     let script = args.script()?;
@@ -144,6 +165,17 @@ pub(crate) async fn run(args: RequestArgs, context: &Context) -> anyhow::Result<
             attended
         }
     }
+}
+
+async fn remove(registry: &Registry, ids: &[RequestId]) -> anyhow::Result<()> {
+    for id in ids {
+        let was_there = registry.requests().delete(*id).await?;
+        ensure!(
+            was_there,
+            "there is no request {id}; `nodeyard request ls` lists them"
+        );
+    }
+    Ok(())
 }
 
 async fn ask(client: &ApiClient, args: &RequestArgs) -> anyhow::Result<Lease> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::lease::pages;
+use super::lease::{left, pages};
+use super::records::{self, WatchArgs};
 use crate::api_client::{ApiArgs, ApiClient, Scope};
 use crate::context::Context;
 use crate::output;
@@ -26,7 +27,7 @@ pub(crate) struct ScopeArgs {
 #[derive(Debug, Subcommand)]
 enum ScopeCommand {
     /// List scopes, and the buildsets of Zuul that have requests or machines
-    Ls,
+    Ls(WatchArgs),
     /// Show a scope and what it owns
     Show { scope: String },
     /// Print the machines of a scope as an Ansible inventory, as `ansible-inventory --list` does
@@ -46,14 +47,16 @@ enum ScopeCommand {
         lease: Option<Duration>,
     },
     /// End a scope and everything it owns
-    Close { scope: String },
+    Rm { scope: String },
 }
 
 pub(crate) async fn run(args: ScopeArgs, context: &Context) -> anyhow::Result<()> {
     let client = ApiClient::new(&args.api, context)?;
     let tenant = args.tenant.as_deref();
     match args.command {
-        ScopeCommand::Ls => list(&client, context).await,
+        ScopeCommand::Ls(watch) => {
+            records::repeat(&watch, async || list(&client, &watch, context).await).await
+        }
         ScopeCommand::Show { scope } => {
             show(&client.get(&path(&scope, "", tenant)).await?, context)
         }
@@ -76,7 +79,7 @@ pub(crate) async fn run(args: ScopeArgs, context: &Context) -> anyhow::Result<()
             let path = path(&scope, "/renew", tenant);
             show(&client.post(&path, &body, None).await?, context)
         }
-        ScopeCommand::Close { scope } => {
+        ScopeCommand::Rm { scope } => {
             show(&client.delete(&path(&scope, "", tenant)).await?, context)
         }
     }
@@ -103,22 +106,27 @@ fn escape(text: &str) -> String {
     escaped.collect()
 }
 
-async fn list(client: &ApiClient, context: &Context) -> anyhow::Result<()> {
+async fn list(client: &ApiClient, watch: &WatchArgs, context: &Context) -> anyhow::Result<()> {
     let scopes: Vec<Scope> = pages(client, "/scopes").await?;
     if context.format.is_document() {
-        return output::document(&scopes, context.format);
+        return records::document(&scopes, watch, context);
     }
+    watch.clear_screen()?;
+    if scopes.is_empty() {
+        return output::none("scope");
+    }
+    let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = scopes.into_iter().map(|scope| {
         [
             scope.name,
-            scope.tenant.unwrap_or_default(),
+            known(scope.tenant),
             scope.owner.unwrap_or_else(|| "zuul".to_owned()),
             scope.nodes.len().to_string(),
-            scope.provider.unwrap_or_default(),
-            scope.expires.unwrap_or_default(),
+            scope.expires.as_deref().map_or_else(|| "-".to_owned(), left),
+            known(scope.provider),
         ]
     });
-    let headings = ["SCOPE", "TENANT", "OWNER", "NODES", "PROVIDER", "EXPIRES"];
+    let headings = ["SCOPE", "TENANT", "OWNER", "NODES", "EXPIRES", "PROVIDER"];
     output::table(headings, rows)
 }
 

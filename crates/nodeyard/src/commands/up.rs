@@ -41,7 +41,6 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
     };
     let (reloading, config) = match (source, loaded) {
         (Some(source), Some((config, stamp))) => {
-            info!(file = %source.main.display(), "configuration in force");
             let (reloader, handle) = Reloader::new(source, config, stamp);
             (Some(tokio::spawn(reloader.run())), Some(handle))
         }

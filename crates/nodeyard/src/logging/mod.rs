@@ -17,9 +17,10 @@ mod plan;
 mod python;
 mod sink;
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::path::Path;
 
+use anstream::{AutoStream, ColorChoice};
 use anyhow::bail;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -68,7 +69,7 @@ pub(crate) fn start(level: Level) -> anyhow::Result<()> {
         None => {
             tracing_subscriber::fmt()
                 .with_env_filter(levels(level))
-                .with_ansi(io::stderr().is_terminal())
+                .with_ansi(AutoStream::choice(&io::stderr()) != ColorChoice::Never)
                 .with_writer(io::stderr)
                 .init();
         }

@@ -74,7 +74,7 @@ impl Bed {
         self.equipped(self.program(name))
     }
 
-    fn program(&self, name: &str) -> PathBuf {
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
         let binary = Path::new(env!("CARGO_BIN_EXE_nodeyard"));
         if name == "nodeyard" {
             return binary.to_owned();
@@ -86,7 +86,7 @@ impl Bed {
         link
     }
 
-    fn equipped(&self, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn equipped(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .current_dir(self.directory.path())

@@ -47,7 +47,7 @@ fn a_drain_tells_what_is_left_until_nothing_is() {
     let _daemon = bed.up(&["-c", "nodepool.yaml"]);
     let id = nodes(&bed)[0]["id"].as_str().unwrap().to_owned();
     bed.nodepool(&["delete", &id]).succeeded();
-    let ran = run(&bed, &["drain", "status", "--wait"]).succeeded();
+    let ran = run(&bed, &["drain", "ls", "--wait"]).succeeded();
     assert!(ran.out.contains("provider cloud  drained"), "{ran:#?}");
     assert_eq!(nodes(&bed).len(), 0);
 
@@ -99,7 +99,7 @@ fn a_drain_of_what_nobody_has_is_kept_and_remarked() {
     };
     let ran = drain(&["pool", "cloud/main"]).succeeded();
     assert!(ran.err.contains("no running launcher"), "{ran:#?}");
-    let status = drain(&["--format", "json", "status"]).succeeded().json();
+    let status = drain(&["--format", "json", "ls"]).succeeded().json();
     assert_eq!(status[0]["scope"], "pool cloud/main");
     let ran = drain(&["pool", "main"]);
     assert_eq!(ran.code, 2);

@@ -46,11 +46,13 @@ fn ids(list: &Value, key: &str) -> BTreeSet<String> {
 }
 
 fn images(bed: &Bed, args: &[&str]) -> Ran {
-    let lists = ["builds", "uploads", "status"];
-    let listing = args.iter().any(|arg| lists.contains(arg));
-    let format = if listing { "--format=json" } else { "-v" };
-    let start = ["-c", "nodepool.yaml", format, "image"];
+    let start = ["-c", "nodepool.yaml", "-v", "image"];
     bed.run(start.iter().chain(args)).succeeded()
+}
+
+fn list(bed: &Bed, kind: &str) -> Value {
+    let list = ["-c", "nodepool.yaml", "--format=json", kind, "ls"];
+    bed.run(list).succeeded().json()
 }
 
 fn daemon(bed: &Bed, name: &str) -> Daemon {
@@ -83,8 +85,8 @@ fn images_and_held_nodes_move_along() {
     let held = nodes(&bed, "ready")[0].clone();
     bed.nodepool(&["hold", held["id"].as_str().unwrap()])
         .succeeded();
-    let builds = images(&bed, &["builds"]).json();
-    let uploads = images(&bed, &["uploads"]).json();
+    let builds = list(&bed, "build");
+    let uploads = list(&bed, "upload");
     assert_eq!(everything.terminate(), 0);
     bed.run([&store[..], &["export", "state.jsonl"]].concat())
         .succeeded();
@@ -152,11 +154,11 @@ fn images_and_held_nodes_move_along() {
     let next = &nodes(&bed, "ready")[0];
     assert_ne!(next["id"], held["id"]);
     assert_eq!(
-        ids(&images(&bed, &["builds"]).json(), "id"),
+        ids(&list(&bed, "build"), "id"),
         ids(&builds, "id")
     );
     assert_eq!(
-        ids(&images(&bed, &["uploads"]).json(), "external_id"),
+        ids(&list(&bed, "upload"), "external_id"),
         ids(&uploads, "external_id")
     );
     assert_eq!(fs::read_to_string(bed.path("builds")).unwrap(), "run\n");
@@ -167,6 +169,6 @@ fn images_and_held_nodes_move_along() {
         fs::read_to_string(bed.path("builds")).unwrap(),
         "run\nrun\n"
     );
-    assert_eq!(ids(&images(&bed, &["builds"]).json(), "id").len(), 2);
+    assert_eq!(ids(&list(&bed, "build"), "id").len(), 2);
     assert_eq!(nodes(&bed, "hold").len(), 1);
 }

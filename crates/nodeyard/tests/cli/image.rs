@@ -45,6 +45,10 @@ fn image(bed: &Bed, args: &[&str]) -> crate::bed::Ran {
     bed.run(start.iter().chain(args))
 }
 
+fn list(bed: &Bed, kind: &str) -> crate::bed::Ran {
+    bed.run(["-c", "nodepool.yaml", "--format", "json", kind, "ls"])
+}
+
 fn up(bed: &Bed) -> crate::bed::Daemon {
     let daemon = bed.start("log", ["-c", "nodepool.yaml", "up"]);
     daemon.wait_for_log("store ready");
@@ -61,7 +65,7 @@ fn is_built_uploaded_and_explained() {
     nodepool.args(["-c", "nodepool.yaml", "image-build", "tiny", "--wait"]);
     let waited = crate::bed::Ran::from(nodepool.output().unwrap()).succeeded();
     assert!(waited.err.contains("is ready"), "{}", waited.err);
-    let uploads = image(&bed, &["uploads", "--format", "json"]).succeeded();
+    let uploads = list(&bed, "upload").succeeded();
     let uploads: Value = serde_json::from_str(&uploads.out).unwrap();
     assert_eq!(uploads[0]["state"], "ready");
     let logs = image(&bed, &["logs", "tiny"]).succeeded();
@@ -92,8 +96,48 @@ fn that_cannot_be_built_says_why() {
     image(&bed, &["build", "tyni"]).failed("there is no image tyni");
 }
 
+#[test]
+fn has_builds_and_uploads_that_are_shown_and_removed() {
+    let bed = bed();
+    let _daemon = up(&bed);
+    let first = first_build(&bed);
+    let run = |args: &[&str]| bed.run(["-c", "nodepool.yaml"].iter().chain(args));
+    let images = run(&["image", "ls"]).succeeded().out;
+    assert!(images.starts_with("IMAGE  STATE  BUILDS  AGE  UPLOADS"), "{images}");
+    assert!(images.contains("\ntiny   ready  1 "), "{images}");
+    let build = run(&["build", "show", &first[..9]]).succeeded().out;
+    assert!(build.contains(&first), "{build}");
+    let logs = run(&["build", "logs", &first[..9]]).succeeded().out;
+    assert!(logs.starts_with("one line of the log\n"), "{logs}");
+
+    let uploads = list(&bed, "upload").succeeded().json();
+    let upload = uploads[0]["id"].as_str().unwrap();
+    assert_eq!(upload, format!("{first}/somewhere/0000000001"));
+    run(&["upload", "rm", upload]).succeeded();
+    wait_until("it is uploaded anew", || {
+        let uploads = list(&bed, "upload").succeeded().json();
+        uploads[0]["id"] != upload && uploads[0]["state"] == "ready"
+    });
+    image(&bed, &["pause", "tiny"]).succeeded();
+    run(&["build", "rm", &first]).succeeded();
+    wait_until("the build is gone", || {
+        list(&bed, "build").succeeded().json() == serde_json::json!([])
+    });
+    run(&["build", "rm", &first]).failed("there is no build");
+    image(&bed, &["rm", "tiny"]).failed("there is no build of tiny");
+    let status = run(&["status"]).succeeded().out;
+    assert!(status.contains("tiny   missing  0 "), "{status}");
+    assert!(status.contains(" paused\n"), "{status}");
+    image(&bed, &["unpause", "tiny"]).succeeded();
+    wait_until("it is built again", || ids(&bed).len() == 1);
+    image(&bed, &["wait", "tiny"]).succeeded();
+    let second = ids(&bed).remove(0);
+    image(&bed, &["rm", "tiny"]).succeeded();
+    wait_until("its build is gone", || !ids(&bed).contains(&second));
+}
+
 fn ids(bed: &Bed) -> Vec<String> {
-    let builds = image(bed, &["builds", "--format", "json"]);
+    let builds = list(bed, "build");
     let builds = builds.succeeded().json();
     let rows = builds.as_array().unwrap().iter();
     rows.map(|row| row["id"].as_str().unwrap().to_owned())
@@ -103,7 +147,7 @@ fn ids(bed: &Bed) -> Vec<String> {
 /// The one that is made without being asked for.
 fn first_build(bed: &Bed) -> String {
     wait_until("the image is uploaded", || {
-        let uploads = image(bed, &["uploads", "--format", "json"]);
+        let uploads = list(bed, "upload");
         uploads.succeeded().json()[0]["state"] == "ready"
     });
     ids(bed).remove(0)
@@ -174,7 +218,7 @@ fn is_not_waited_for_where_its_uploads_are_paused() {
     let waited = image(&bed, &["build", "tiny", "--wait"]).succeeded();
     let said = "is ready; uploads to elsewhere are paused\n";
     assert!(waited.err.ends_with(said), "{}", waited.err);
-    let uploads = image(&bed, &["uploads", "--format", "json"]).succeeded();
+    let uploads = list(&bed, "upload").succeeded();
     let uploads = uploads.json();
     let providers = uploads.as_array().unwrap().iter();
     let mut providers = providers.map(|row| row["provider"].as_str().unwrap());

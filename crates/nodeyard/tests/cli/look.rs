@@ -1,6 +1,8 @@
 //! Finding the configuration, and looking at what there is: `status`, `ls`, `show`, `explain`.
 
-use crate::bed::{Bed, QUICK_CLOUD, wait_until};
+use std::process::Stdio;
+
+use crate::bed::{Bed, QUICK_CLOUD, read_until, wait_until};
 
 #[test]
 fn the_configuration_is_searched_and_named() {
@@ -41,10 +43,12 @@ fn what_there_is_is_listed_shown_and_explained() {
 
     let table = bed.run(["status"]).succeeded().out;
     assert!(table.starts_with("LABEL  READY  BUILDING"), "{table}");
-    assert!(table.contains("\nPROVIDER  DRIVER"), "{table}");
+    assert!(table.contains("\nPROVIDER  DRIVER  QUOTA"), "{table}");
+    assert!(table.contains("\ncloud     fake    1 servers"), "{table}");
+    assert!(table.ends_with("\nno images\n"), "{table}");
     let status = bed.run(["status", "--format", "json"]).succeeded().json();
     assert_eq!(status["labels"][0]["name"], "small", "{status}");
-    assert_eq!(status["labels"][0]["in-use"], 1, "{status}");
+    assert_eq!(status["labels"][0]["in_use"], 1, "{status}");
     assert_eq!(status["providers"][0]["driver"], "fake", "{status}");
     assert_eq!(status["providers"][0]["trouble"], serde_json::json!([]));
 
@@ -69,7 +73,8 @@ fn what_there_is_is_listed_shown_and_explained() {
         explained.out.contains("fulfilled by cloud/main"),
         "{explained:?}"
     );
-    bed.run(["explain", "nothing"]).failed("nothing");
+    bed.run(["explain", "nothing"])
+        .failed("there is no request, lease, node or image nothing");
 
     let lease = bed.run(["request", "small", "--no-wait"]).succeeded().out;
     let lease = lease.trim();
@@ -77,6 +82,51 @@ fn what_there_is_is_listed_shown_and_explained() {
     assert_eq!(explained.json()["lease"], lease);
     let short = bed.run(["explain", &lease[..8]]).succeeded();
     assert!(short.out.contains(lease), "{short:?}");
+    let waited = bed.run(["lease", "wait", &lease[..8]]).succeeded();
+    assert!(waited.out.contains("active"), "{waited:?}");
+    bed.run(["lease", "rm", lease]).succeeded();
+
+    let node = node.as_str().unwrap();
+    let waited = bed.run(["node", "wait", node]).succeeded();
+    assert_eq!(waited.err, format!("node {node} is ready\n"));
+    bed.run(["request", "rm", "200-0000000000"]).succeeded();
+    bed.run(["request", "rm", "200-0000000000"])
+        .failed("there is no request");
+    bed.run(["node", "rm", node]).succeeded();
+    wait_until("the node is gone", || {
+        bed.run(["node", "show", node]).err.contains("there is no")
+    });
+    bed.run(["node", "rm", node]).failed("there is no node");
+    bed.run(["node", "wait", node]).failed("there is no node");
+}
+
+#[test]
+fn an_empty_store_has_a_status() {
+    let bed = Bed::new();
+    let _daemon = bed.up(&[]);
+    let target = ["--state-dir", "state"];
+    let status = bed.run(["status"].iter().chain(&target)).succeeded();
+    assert_eq!(status.out, "no labels\n\nno providers\n\nno images\n");
+    let status = ["status", "--format", "json"];
+    let status = bed.run(status.iter().chain(&target)).succeeded().json();
+    assert_eq!(status["images"], serde_json::json!([]), "{status}");
+    let list = bed.run(["node", "ls"].iter().chain(&target)).succeeded();
+    assert_eq!(list.out, "no nodes\n");
+}
+
+#[test]
+fn a_list_is_watched_until_the_reader_has_seen_enough() {
+    let bed = Bed::new();
+    let _daemon = bed.up(&[]);
+    let mut command = bed.command();
+    command.args(["node", "ls", "--watch", "--format", "json"]);
+    let command = command.args(["--state-dir", "state"]);
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    for _ in 0..2 {
+        assert_eq!(read_until(&mut watching, "]"), "[]\n");
+    }
+    watching.kill().unwrap();
+    watching.wait().unwrap();
 }
 
 #[test]

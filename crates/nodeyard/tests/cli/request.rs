@@ -263,7 +263,7 @@ fn what_cannot_be_had_is_explained() {
     }
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    yard.run(&["lease", "release", taken["id"].as_str().unwrap()])
+    yard.run(&["lease", "rm", taken["id"].as_str().unwrap()])
         .succeeded();
     yard.nothing_is_leased();
     let all = yard.json(&["lease", "ls", "--all"]);
@@ -329,13 +329,13 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     );
 
     let node = lease["nodes"][0]["id"].as_str().unwrap();
-    yard.run(&["lease", "release", id, "--node", node])
+    yard.run(&["lease", "rm", id, "--node", node])
         .succeeded();
-    yard.run(&["lease", "release", id, "--node", "0000099999"])
+    yard.run(&["lease", "rm", id, "--node", "0000099999"])
         .failed("has no node");
     let scope = yard.json(&["scope", "show", "afternoon"]);
     assert_eq!(scope["nodes"].as_array().unwrap().len(), 1, "{scope}");
-    yard.run(&["scope", "close", "afternoon"]).succeeded();
+    yard.run(&["scope", "rm", "afternoon"]).succeeded();
     yard.nothing_is_leased();
     wait_until("the scope is gone", || {
         let scopes = yard.run(&["scope", "ls"]).succeeded();
@@ -343,7 +343,7 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     });
 
     let waiting = yard.run(&["request", "small", "--no-wait"]).succeeded().out;
-    yard.run(&["lease", "release", waiting.trim()]).succeeded();
+    yard.run(&["lease", "rm", waiting.trim()]).succeeded();
     yard.nothing_is_leased();
     assert_eq!(yard.daemon.terminate(), 0);
     yard.run(&["lease", "ls"]).failed("does not answer");
@@ -381,7 +381,7 @@ fn leases_move_along_to_zookeeper() {
         .bed
         .run(["-c", "zookeeper.yaml", "store", "get", &path]);
     assert_eq!(record.succeeded().json()["state"], "in-use");
-    yard.run(&["lease", "release", id]).succeeded();
+    yard.run(&["lease", "rm", id]).succeeded();
     yard.nothing_is_leased();
 }
 
@@ -421,7 +421,7 @@ fn tokens_decide_who_one_is() {
     .failed("tenant");
     with(
         "letmein-letmein-letmein-letmein",
-        &["lease", "release", lease["id"].as_str().unwrap()],
+        &["lease", "rm", lease["id"].as_str().unwrap()],
     )
     .succeeded();
     yard.nothing_is_leased();

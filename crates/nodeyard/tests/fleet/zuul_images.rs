@@ -117,10 +117,11 @@ fn uploaded(yard: &Yard, uuid: &str, clouds: usize) -> Option<Value> {
     let origins = yard.lists(&["nodeyard", "image", "provenance", "tiny"]);
     let mut origins = origins.as_array()?.iter();
     let origin = origins.find(|origin| origin["zuul"]["build"]["uuid"] == uuid)?;
-    let uploads = yard.lists(&["nodeyard", "image", "uploads"]);
+    let uploads = yard.lists(&["nodeyard", "upload", "ls"]);
+    let build = format!("tiny-{}", origin["build"].as_str()?);
     let uploads = uploads.as_array()?.iter();
     let ready =
-        uploads.filter(|upload| upload["id"] == origin["build"] && upload["state"] == "ready");
+        uploads.filter(|upload| upload["build"] == build.as_str() && upload["state"] == "ready");
     (ready.count() == clouds).then(|| origin.clone())
 }
 

@@ -143,7 +143,7 @@ fn nothing_wanted(config: &Config, what: &str) -> String {
     match label.map(|label| (label.diskimage, label.cloud_image)) {
         Some((Some(image), _)) => {
             format!(
-                "label {what} boots from image {image}, which is built; see `nodeyard image uploads`"
+                "label {what} boots from image {image}, which is built; see `nodeyard upload ls`"
             )
         }
         Some((_, Some(image))) => {
@@ -246,7 +246,7 @@ fn table(found: &Found<'_>, all: bool) -> anyhow::Result<()> {
             one.told(),
         ]
     });
-    output::table(["Image", "ID", "Created", "Verdict"], rows)?;
+    output::table(["IMAGE", "ID", "CREATED", "VERDICT"], rows)?;
     if hidden > 0 {
         let images = output::count(hidden, "image");
         writeln!(

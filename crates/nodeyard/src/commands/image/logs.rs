@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use clap::Args;
 use nodeyard_builder::jobs::{Failure, Function, ImageInfo, InfoJob, from_payload, to_payload};
 use nodeyard_builder::steward::Functions;
 use nodeyard_config::Config;
@@ -16,8 +17,8 @@ use nodeyard_model::{BuildKey, ImageName};
 use nodeyard_store::registry::Registry;
 use tokio::time::{sleep, timeout};
 
+use crate::commands::build;
 use crate::commands::builder::job_server;
-use crate::commands::nodepool::images::build_key;
 use crate::context::Context;
 
 /// For each job server to say who answers what.
@@ -29,15 +30,23 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// Before a worker is asked how the log goes on: it may be too busy with others to wait for that.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) async fn print(
+#[derive(Debug, Args)]
+pub(crate) struct BuildLogsArgs {
+    /// `<image>-<build id>` or its beginning, or an image for its newest build
+    build: String,
+    /// Go on until the build has ended
+    #[arg(short, long)]
+    follow: bool,
+}
+
+pub(in crate::commands) async fn print(
     registry: &Registry,
     context: &Context,
-    build: &str,
-    follow: bool,
+    args: &BuildLogsArgs,
 ) -> anyhow::Result<()> {
     let config = context.require()?;
-    let key = find(registry, build).await?;
-    if from_worker(&config, &key, follow).await? || from_file(&config, &key)? {
+    let key = find(registry, &args.build).await?;
+    if from_worker(&config, &key, args.follow).await? || from_file(&config, &key)? {
         return Ok(());
     }
     bail!(
@@ -48,24 +57,16 @@ pub(super) async fn print(
     )
 }
 
-/// By its full name, or the newest of an image.
+/// Returns the newest build of an image, or the build with this name.
 async fn find(registry: &Registry, text: &str) -> anyhow::Result<BuildKey> {
-    let images = registry.images();
-    if let Ok(key) = build_key(text) {
-        return Ok(key);
+    if let Ok(image) = text.parse::<ImageName>() {
+        let builds = registry.images().builds(&image).await?;
+        let newest = builds.into_iter().max_by_key(|(_, build)| build.stat.czxid);
+        if let Some((key, _)) = newest {
+            return Ok(key);
+        }
     }
-    let image: ImageName = text.parse()?;
-    let builds = images.builds(&image).await?;
-    let newest = builds.into_iter().max_by(|(_, a), (_, b)| {
-        a.value
-            .state_time
-            .as_secs()
-            .total_cmp(&b.value.state_time.as_secs())
-    });
-    let (key, _) = newest.with_context(|| {
-        format!("there is no build of {image}; `nodeyard image builds` lists those there are")
-    })?;
-    Ok(key)
+    build::find(registry, text).await
 }
 
 /// False if nobody answers for the build.

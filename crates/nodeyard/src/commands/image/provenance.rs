@@ -88,7 +88,7 @@ pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> 
         origins.retain(|origin| origin.build == wanted);
     }
     if origins.is_empty() {
-        bail!("there is no build {what}; `nodeyard image builds` lists those there are");
+        bail!("there is no build {what}; `nodeyard build ls` lists them");
     }
     match context.format {
         Format::Json | Format::Yaml => output::document(&origins, context.format),

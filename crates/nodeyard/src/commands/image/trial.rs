@@ -25,7 +25,7 @@ pub(super) async fn pin(
     let ready = build.is_some_and(|build| build.value.state == BuildState::Ready);
     ensure!(
         ready,
-        "{}-{} is no build that is ready; `nodeyard image builds` lists those there are",
+        "{}-{} is no build that is ready; `nodeyard build ls` lists them",
         key.image,
         key.build
     );
@@ -42,7 +42,7 @@ pub(super) async fn unpin(
     let known = registry.images().names().await?;
     ensure!(
         known.contains(image),
-        "there is no image {image}; `nodeyard image status` lists those there are"
+        "there is no image {image}; `nodeyard image ls` lists them"
     );
     let tree = &**registry.tree();
     canary::change(tree, image, CanaryState::unpin).await?;

@@ -1,7 +1,6 @@
 //! Waiting for a build that was asked for, with a line that says how far it is.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -17,6 +16,7 @@ use tokio::time::sleep;
 use crate::commands::builder::job_server;
 use crate::commands::nodepool::{images, now};
 use crate::context::Context;
+use crate::progress_line::ProgressLine;
 
 /// The progress is written once a second; there is no sense in looking more often.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -60,7 +60,7 @@ pub(super) async fn for_build(
     let config = context.load()?;
     let (paused, providers) = takers(config.as_deref(), image);
     let records = registry.images();
-    let mut line = Line::default();
+    let mut line = ProgressLine::default();
     let mut looks = 0;
     loop {
         let builds = records.builds(image).await?;
@@ -84,7 +84,6 @@ pub(super) async fn for_build(
                         why => why,
                     };
                     if let Some(why) = why {
-                        line.end()?;
                         bail!("the build of {image} failed: {why}");
                     }
                 }
@@ -101,8 +100,8 @@ pub(super) async fn for_build(
                     }
                     if missing.is_empty() {
                         let paused = without(&paused);
-                        line.show(&format!("{image}-{} is ready{paused}", key.build))?;
-                        return line.end();
+                        line.finish(&format!("{image}-{} is ready{paused}", key.build))?;
+                        return Ok(());
                     }
                     let what = uploading(registry, &key, &missing).await?;
                     line.show(&told(registry, &key, &what).await?)?;
@@ -231,7 +230,8 @@ async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result
 }
 
 fn progress_line(key: &BuildKey, what: &str, bars: impl Iterator<Item = String>) -> String {
-    let mut text = format!("{}-{}: {what}", key.image, key.build);
+    // The whole id would leave no room for the bar on a terminal of 80 columns.
+    let mut text = format!("{}-{:.8}: {what}", key.image, key.build.to_string());
     for bar in bars {
         text.push_str("  ");
         text.push_str(&bar);
@@ -251,36 +251,6 @@ fn bar(done: u64, all: u64) -> String {
         "-".repeat(BAR - full),
         part(100)
     )
-}
-
-/// One line that is written over on a terminal, and a line for each change elsewhere.
-#[derive(Debug, Default)]
-struct Line {
-    shown: String,
-}
-
-impl Line {
-    fn show(&mut self, text: &str) -> io::Result<()> {
-        if self.shown == text {
-            return Ok(());
-        }
-        let mut out = io::stderr().lock();
-        if io::stderr().is_terminal() {
-            write!(out, "\r\x1b[K{text}")?;
-            out.flush()?;
-        } else {
-            writeln!(out, "{text}")?;
-        }
-        text.clone_into(&mut self.shown);
-        Ok(())
-    }
-
-    fn end(&self) -> anyhow::Result<()> {
-        if io::stderr().is_terminal() {
-            writeln!(io::stderr())?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -304,7 +274,7 @@ mod tests {
         let line = progress_line(&key, BUILDING, [bar(1, 3)].into_iter());
         assert_eq!(
             line,
-            "debian-00000000000000000000000000000001: building  [##########--------------------]  33 %"
+            "debian-00000000: building  [##########--------------------]  33 %"
         );
     }
 }

@@ -5,7 +5,7 @@ use nodeyard_model::{BuildKey, ImageName, UploadKey};
 use nodeyard_operations::{Error, images};
 use nodeyard_store::registry::Registry;
 
-use super::{UploadArgs, now};
+use super::{ImageDeleteArgs, now};
 use crate::context::Context;
 use crate::exit::Refusal;
 
@@ -53,7 +53,7 @@ pub(in crate::commands) async fn unpause(
     Ok(())
 }
 
-pub(in crate::commands) async fn delete_build(
+pub(super) async fn delete_build(
     registry: &Registry,
     key: &BuildKey,
 ) -> anyhow::Result<()> {
@@ -66,9 +66,9 @@ pub(in crate::commands) async fn delete_build(
     })
 }
 
-pub(in crate::commands) async fn delete_upload(
+pub(super) async fn delete_upload(
     registry: &Registry,
-    args: UploadArgs,
+    args: ImageDeleteArgs,
 ) -> anyhow::Result<()> {
     let key = UploadKey {
         build: BuildKey {

@@ -30,18 +30,18 @@ pub(super) async fn nodes(
     )
 }
 
-pub(in crate::commands) async fn uploads(
+pub(super) async fn uploads(
     registry: &Registry,
     format: Format,
 ) -> anyhow::Result<()> {
     print(&status::uploads(registry, now()).await?, format)
 }
 
-pub(in crate::commands) async fn builds(registry: &Registry, format: Format) -> anyhow::Result<()> {
+pub(super) async fn builds(registry: &Registry, format: Format) -> anyhow::Result<()> {
     print(&status::builds(registry, now()).await?, format)
 }
 
-pub(in crate::commands) async fn image_status(
+pub(super) async fn image_status(
     registry: &Registry,
     format: Format,
 ) -> anyhow::Result<()> {

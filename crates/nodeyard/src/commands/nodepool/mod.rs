@@ -5,11 +5,10 @@ mod erase;
 pub(super) mod image_data;
 pub(super) mod images;
 mod info;
-pub(super) mod lists;
+mod lists;
 mod nodes;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
@@ -56,7 +55,7 @@ pub(crate) enum StoreCommand {
     /// Take a pause back
     ImageUnpause { image: ImageName },
     /// Delete an image from a provider
-    ImageDelete(UploadArgs),
+    ImageDelete(ImageDeleteArgs),
     /// Delete an image built with diskimage-builder, and its uploads
     DibImageDelete {
         /// `<image>-<build id>`, as in the first column of `dib-image-list`
@@ -88,7 +87,7 @@ pub(crate) enum StoreCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct UploadArgs {
+pub(crate) struct ImageDeleteArgs {
     #[arg(long)]
     provider: ProviderName,
     #[arg(long)]
@@ -100,13 +99,9 @@ pub(crate) struct UploadArgs {
 }
 
 pub(crate) async fn run(command: StoreCommand, context: &Context) -> anyhow::Result<()> {
-    let access = store_access::open(&store_access::TargetArgs::default(), context).await?;
-    let registry = Registry::new(Arc::clone(&access.tree));
-    let result = on_store(command, &registry, context).await;
-    // A command that was told no may still hold a place in a queue.
-    registry.locks().settled().await;
-    access.close().await;
-    result
+    let target = store_access::TargetArgs::default();
+    let work = async |registry: &Registry| on_store(command, registry, context).await;
+    store_access::with_registry(&target, context, work).await
 }
 
 async fn on_store(

@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(crate) struct Entry(Vec<(&'static str, Value)>);
 
 impl Entry {
-    pub(super) fn new(fields: Vec<(&'static str, Value)>) -> Self {
+    pub(crate) fn new(fields: Vec<(&'static str, Value)>) -> Self {
         Self(fields)
     }
 
@@ -20,7 +20,7 @@ impl Entry {
         self.0.push((key, value));
     }
 
-    pub(super) fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         self.0
             .first()
             .and_then(|(_, id)| id.as_str())
@@ -38,10 +38,11 @@ impl Entry {
     /// Returns a line for each field.
     pub(crate) fn text(&self) -> String {
         let width = self.0.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
-        let lines = self.0.iter();
-        lines
-            .map(|(key, value)| format!("{key:<width$}  {}\n", cell(key, value)))
-            .collect()
+        let lines = self.0.iter().map(|(key, value)| {
+            let name = key.replace('_', "-");
+            format!("{name:<width$}  {}\n", cell(key, value))
+        });
+        lines.collect()
     }
 }
 
@@ -62,21 +63,33 @@ fn cell(key: &str, value: &Value) -> String {
         Value::Bool(false) => "no".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Number(seconds) if matches!(key, "age" | "oldest-wait") => {
+        Value::Number(seconds) if matches!(key, "age" | "oldest_wait") => {
             span(seconds.as_u64().unwrap_or(0))
         }
         Value::Array(items) if items.is_empty() => "-".to_owned(),
         Value::Array(items) => {
-            let separator = if key == "trouble" { "; " } else { "," };
-            let items: Vec<String> = items.iter().map(|item| cell("", item)).collect();
+            let separator = match key {
+                "trouble" => "; ",
+                "quota" => ", ",
+                _ => ",",
+            };
+            let items: Vec<String> = items.iter().map(|item| cell(key, item)).collect();
             items.join(separator)
+        }
+        Value::Object(amount) if key == "quota" => {
+            let part = |name: &str| amount.get(name).map_or_else(String::new, |part| cell("", part));
+            let limit = match amount.get("limit") {
+                None | Some(Value::Null) => String::new(),
+                Some(limit) => format!("/{limit}"),
+            };
+            format!("{}{limit} {}", part("used"), part("resource"))
         }
         other => other.to_string(),
     }
 }
 
 /// As kubectl shows ages: the largest unit that fits.
-fn span(seconds: u64) -> String {
+pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7200 => format!("{}m", seconds / 60),
@@ -99,14 +112,20 @@ mod tests {
             ("labels", json!(["x", "y"])),
             ("paused", json!(false)),
             ("request", Value::Null),
+            (
+                "quota",
+                json!([
+                    {"resource": "servers", "used": 2, "limit": 4},
+                    {"resource": "ram", "used": 9, "limit": null},
+                ]),
+            ),
         ]);
         assert_eq!(
-            entry.cells(&["name", "age", "labels", "paused", "request"]),
-            ["a", "2h", "x,y", "no", "-"]
+            entry.cells(&["name", "age", "labels", "paused", "request", "quota"]),
+            ["a", "2h", "x,y", "no", "-", "2/4 servers, 9 ram"]
         );
-        assert_eq!(
-            serde_json::to_string(&entry).unwrap(),
-            r#"{"name":"a","age":7300,"labels":["x","y"],"paused":false,"request":null}"#
-        );
+        let document = serde_json::to_string(&entry).unwrap();
+        let beginning = r#"{"name":"a","age":7300,"labels":["x","y"],"paused":false,"request":null,"#;
+        assert!(document.starts_with(beginning), "{document}");
     }
 }

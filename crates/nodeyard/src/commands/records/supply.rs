@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodeyard_config::Config;
+use nodeyard_launcher::{Scope, drain};
 use nodeyard_model::{
-    ComponentKind, Node, NodeId, NodeState, PoolName, ProviderName, RequestState, Timestamp,
+    ComponentKind, Node, NodeId, NodeState, PoolComponent, ProviderName, Quantity, RequestState, ResourceName,
+    Resources, Timestamp,
 };
 use nodeyard_store::registry::Registry;
 use serde_json::{Value, json};
 
 use super::{Entry, age};
+use crate::output::count;
 
 fn texts<T: ToString>(items: impl IntoIterator<Item = T>) -> Value {
     items.into_iter().map(|item| item.to_string()).collect()
@@ -19,23 +22,25 @@ fn texts<T: ToString>(items: impl IntoIterator<Item = T>) -> Value {
 pub(super) async fn nodes(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
     let mut found = Vec::new();
     for (id, stored) in registry.nodes().list().await? {
-        let locked = registry.nodes().lock_of(id)?.contenders().await?;
-        found.push(node(id, &stored.value, !locked.is_empty()));
+        found.push(node(registry, id, &stored.value).await?);
     }
     Ok(found)
 }
 
-fn node(id: NodeId, node: &Node, locked: bool) -> Entry {
-    Entry::new(vec![
+/// Returns a node as it is printed.
+pub(crate) async fn node(registry: &Registry, id: NodeId, node: &Node) -> anyhow::Result<Entry> {
+    let locked = !registry.nodes().lock_of(id)?.contenders().await?.is_empty();
+    // As `pool ls` calls it.
+    let pool = node.provider.as_ref().map(|provider| match &node.pool {
+        Some(pool) => format!("{provider}/{pool}"),
+        None => provider.to_string(),
+    });
+    Ok(Entry::new(vec![
         ("id", json!(id.to_string())),
         ("state", json!(node.state.as_str())),
         ("age", age(node.state_time)),
         ("labels", texts(&node.labels)),
-        (
-            "provider",
-            json!(node.provider.as_ref().map(ProviderName::as_str)),
-        ),
-        ("pool", json!(node.pool.as_ref().map(PoolName::as_str))),
+        ("pool", json!(pool)),
         ("address", json!(node.interface_ip)),
         ("hostname", json!(node.hostname)),
         (
@@ -44,14 +49,14 @@ fn node(id: NodeId, node: &Node, locked: bool) -> Entry {
         ),
         ("requestor", json!(node.requestor.as_deref())),
         ("locked", json!(locked)),
-        ("hold-job", json!(node.hold_job)),
+        ("hold_job", json!(node.hold_job)),
         ("comment", json!(node.comment)),
         (
             "launcher",
             json!(node.launcher.as_ref().map(ToString::to_string)),
         ),
         ("image", json!(node.image_id.as_deref())),
-    ])
+    ]))
 }
 
 pub(super) async fn requests(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
@@ -73,7 +78,7 @@ pub(super) async fn requests(registry: &Registry) -> anyhow::Result<Vec<Entry>> 
                 json!(request.provider.as_ref().map(ProviderName::as_str)),
             ),
             ("priority", json!(request.relative_priority)),
-            ("declined-by", texts(&request.declined_by)),
+            ("declined_by", texts(&request.declined_by)),
             (
                 "tenant",
                 json!(request.tenant_name.as_ref().map(ToString::to_string)),
@@ -148,9 +153,9 @@ pub(super) async fn labels(
             ("name", json!(name)),
             ("ready", json!(counts.ready)),
             ("building", json!(counts.building)),
-            ("in-use", json!(counts.in_use)),
+            ("in_use", json!(counts.in_use)),
             ("waiting", json!(counts.waiting)),
-            ("oldest-wait", counts.oldest.map_or(Value::Null, age)),
+            ("oldest_wait", counts.oldest.map_or(Value::Null, age)),
             ("pools", texts(counts.pools)),
         ])
     });
@@ -173,59 +178,71 @@ pub(super) async fn pools(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
     Ok(found.collect())
 }
 
-/// The limit is the sum of `max-servers` of the configured pools; what the cloud itself allows is not in the store.
+/// What nodes take, and may take: the sum over the configured pools. What a cloud itself allows is not in the store.
+fn quota(configured: Option<&nodeyard_config::Provider>, nodes: &[&Node]) -> Value {
+    // The keys for cores and memory belong to the drivers, so they are read from the text form.
+    let provider = configured.and_then(|provider| serde_json::to_value(provider).ok());
+    let pools = provider.as_ref().and_then(|provider| provider.get("pools")?.as_array());
+    let used: Resources = nodes.iter().filter_map(|node| node.resources.as_ref()).sum();
+    let amounts = [
+        ("servers", "max-servers", json!(nodes.len())),
+        ("cores", "max-cores", number(used.get(&ResourceName::CORES))),
+        ("ram", "max-ram", number(used.get(&ResourceName::RAM))),
+    ];
+    let amounts = amounts.into_iter().filter_map(|(name, key, used)| {
+        let limits = pools.into_iter().flatten().map(|pool| pool.get(key)?.as_u64());
+        let limit: Option<u64> = pools.and(limits.sum());
+        let shown = limit.is_some() || name == "servers";
+        shown.then(|| json!({"resource": name, "used": used, "limit": limit}))
+    });
+    amounts.collect()
+}
+
+fn number(quantity: Quantity) -> Value {
+    quantity.to_string().parse().unwrap_or(Value::Null)
+}
+
 pub(super) async fn providers(
     registry: &Registry,
     config: Option<&Config>,
 ) -> anyhow::Result<Vec<Entry>> {
     let pools = registry.components().pools().await?;
     let nodes = registry.nodes().list().await?;
+    let drains = drain::list(&**registry.tree()).await?;
     let of = |node: &Node| node.provider.as_ref().map(ToString::to_string);
     let mut names: BTreeSet<String> = nodes
         .iter()
         .filter_map(|(_, node)| of(&node.value))
         .collect();
     names.extend(pools.iter().map(|pool| pool.provider_name.to_string()));
-    names.extend(
-        config
-            .iter()
-            .flat_map(|config| config.providers.keys().cloned()),
-    );
+    let configured = config.iter().flat_map(|config| config.providers.keys());
+    names.extend(configured.cloned());
     let entries = names.into_iter().map(|name| {
         let configured = config.and_then(|config| config.provider(&name));
-        let limits = configured.map(nodeyard_config::Provider::pools);
-        let limits = limits.iter().flatten().map(|pool| {
-            let common = serde_json::to_value(pool.common).ok()?;
-            common.get("max-servers")?.as_u64()
-        });
-        let limit: Option<u64> = configured.and(limits.sum());
         let own = nodes.iter().map(|(_, node)| &node.value);
         let own: Vec<&Node> = own
             .filter(|node| of(node).as_deref() == Some(&name))
             .collect();
-        let failed = own
-            .iter()
-            .filter(|node| node.state == NodeState::Failed)
-            .count();
-        let mut running = pools
+        let running: Vec<&PoolComponent> = pools
             .iter()
             .filter(|pool| pool.provider_name.as_str() == name)
-            .peekable();
+            .collect();
         let mut trouble = Vec::new();
-        if running.peek().is_none() {
+        if running.is_empty() {
             trouble.push("no launcher runs it".to_owned());
-        }
-        for pool in running.filter(|pool| pool.paused) {
-            trouble.push(format!(
-                "pool {} is paused: no quota left, or drained",
-                pool.name
-            ));
         }
         if config.is_some() && configured.is_none() {
             trouble.push("not in the configuration".to_owned());
         }
-        if failed > 0 {
-            trouble.push(format!("{failed} failed to launch"));
+        for pool in running.iter().filter(|pool| pool.paused) {
+            let drained = drains.iter().any(|(scope, _)| covers(scope, pool));
+            let why = if drained { "drained" } else { "paused: no quota left" };
+            trouble.push(format!("pool {} is {why}", pool.name));
+        }
+        let failed = own.iter().filter(|node| node.state == NodeState::Failed);
+        match failed.count() {
+            0 => {}
+            failed => trouble.push(format!("{} failed to launch", count(failed, "node"))),
         }
         Entry::new(vec![
             ("name", json!(name)),
@@ -233,12 +250,20 @@ pub(super) async fn providers(
                 "driver",
                 json!(configured.map(|provider| provider.driver.name())),
             ),
-            ("nodes", json!(own.len())),
-            ("limit", json!(limit)),
+            ("quota", quota(configured, &own)),
             ("trouble", json!(trouble)),
         ])
     });
     Ok(entries.collect())
+}
+
+fn covers(drain: &Scope, pool: &PoolComponent) -> bool {
+    match drain {
+        Scope::Launcher(host) => **host == *pool.hostname,
+        Scope::Provider(name) => *name == pool.provider_name,
+        Scope::Pool(name, provider) => *name == pool.name && *provider == pool.provider_name,
+        Scope::Label(_) => false,
+    }
 }
 
 pub(super) async fn workers(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
