@@ -177,8 +177,12 @@ impl ApiClient {
         patience: Duration,
     ) -> anyhow::Result<T> {
         let unreachable = || {
-            let Self { host, port, note, .. } = self;
-            format!("the API at {host}:{port} does not answer; is `nodeyard up` running there?{note}")
+            let Self {
+                host, port, note, ..
+            } = self;
+            format!(
+                "the API at {host}:{port} does not answer; is `nodeyard up` running there?{note}"
+            )
         };
         let mut request = Request::builder()
             .method(method)

@@ -25,19 +25,21 @@ pub(crate) struct Nodeyard {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeyardCommand {
-    /// Write a configuration for machines on this host, with all that it needs
+    /// Write a configuration for machines on this host
     Init(commands::init::InitArgs),
-    /// Run everything in this process, on the embedded store unless ZooKeeper is configured
+    /// Run everything in one process: store, launcher, builder, API
+    ///
+    /// The store is the embedded one unless ZooKeeper is configured.
     Up(commands::up::UpArgs),
     /// Get machines, run a command on them, give them back
     Request(commands::request::RequestArgs),
     /// List, show, wait for, renew and end leases
     Lease(commands::lease::LeaseArgs),
-    /// Open, list, show and end scopes, and print their machines as an Ansible inventory
+    /// Open, list, show and end scopes, and print Ansible inventories
     Scope(commands::scope::ScopeArgs),
     /// Check, show or describe the configuration
     Config(commands::config::ConfigArgs),
-    /// List, build, wait for, pause and delete images, and see why one is (not) being built
+    /// List, build, wait for, pause and delete images
     Image(commands::image::ImageArgs),
     /// Look into the store, or move its state to another backend
     Store(commands::store::StoreArgs),
@@ -57,9 +59,9 @@ pub(crate) enum NodeyardCommand {
     Upload(commands::build::UploadArgs),
     /// List and show the running builders and launchers
     Worker(commands::records::RecordArgs),
-    /// Say why a request, lease, node or image is in its state, and what has to happen next
+    /// Say why a request, lease, node or image is in its state
     Explain(commands::explain::ExplainArgs),
-    /// Let a launcher, provider, pool or label accept nothing new, and see what is left of its work
+    /// Let a launcher, provider, pool or label accept nothing new
     Drain(commands::drain::DrainArgs),
     /// Take a drain back
     Undrain(commands::drain::UndrainArgs),
@@ -74,7 +76,7 @@ pub(crate) enum NodeyardCommand {
     GitExec(commands::pod::GitExecArgs),
     /// Run a simulated cloud for providers with `driver: fake`
     Simulate(commands::simulate::SimulateArgs),
-    /// Make the links `nodepool`, `nodepool-launcher` and `nodepool-builder` to this program
+    /// Make links to this program by the names of Nodepool's programs
     InstallLinks(commands::install_links::InstallLinksArgs),
     /// Print a completion script for a shell
     Completions(commands::completions::CompletionsArgs),

@@ -27,8 +27,8 @@ Exit codes:
   1  it could not be done, or a check failed; the reason is on standard error
   2  the command line is wrong
   3  `drain`: something is still under way; `image prune`, `image leaks`: something is still there
-`exec` and `git-exec` end as the command that they run does. `request` ends with the code of the command it ran, or
-128 and the number of the signal that ended it.";
+`exec`, `git-exec` and `request` end with the code of the command they ran, `request` with 128
+and the number of the signal that ended it.";
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {

@@ -115,10 +115,18 @@ fn lines(headings: Vec<String>, rows: Vec<Vec<String>>, width: Option<usize>) ->
     table.add_rows(rows);
     let last = table.column_count().saturating_sub(1);
     for column in table.column_iter_mut() {
-        column.set_padding(if column.index == last { (0, 0) } else { (0, GAP) });
+        column.set_padding(if column.index == last {
+            (0, 0)
+        } else {
+            (0, GAP)
+        });
     }
     let widths = table.column_max_content_widths();
-    let before: usize = widths.iter().take(last).map(|width| usize::from(width + GAP)).sum();
+    let before: usize = widths
+        .iter()
+        .take(last)
+        .map(|width| usize::from(width + GAP))
+        .sum();
     let room = width.map_or(0, |width| width.saturating_sub(before));
     if room >= NARROWEST
         && let Some(column) = table.column_mut(last)
@@ -128,12 +136,17 @@ fn lines(headings: Vec<String>, rows: Vec<Vec<String>>, width: Option<usize>) ->
         table.set_content_arrangement(ContentArrangement::Dynamic);
         table.set_width(u16::MAX);
     }
-    table.lines().map(|line| line.trim_end().to_owned()).collect()
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
 }
 
 /// Returns how many columns a terminal has.
 pub(crate) fn width_of(file: &(impl AsFd + IsTerminal)) -> Option<usize> {
-    let size = file.is_terminal().then(|| rustix::termios::tcgetwinsize(file).ok())??;
+    let size = file
+        .is_terminal()
+        .then(|| rustix::termios::tcgetwinsize(file).ok())??;
     (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
 
@@ -154,14 +167,18 @@ mod tests {
 
     fn shown(width: Option<usize>) -> String {
         let headings = ["IMAGE", "TROUBLE"].map(str::to_owned).to_vec();
-        let rows = [["debian", "upload to cloud failed: the quota is used up"], ["tiny", "-"]];
+        let rows = [
+            ["debian", "upload to cloud failed: the quota is used up"],
+            ["tiny", "-"],
+        ];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec()).to_vec();
         lines(headings, rows, width).join("\n")
     }
 
     #[test]
     fn the_last_column_is_wrapped_on_a_terminal() {
-        let plain = "IMAGE   TROUBLE\ndebian  upload to cloud failed: the quota is used up\ntiny    -";
+        let plain =
+            "IMAGE   TROUBLE\ndebian  upload to cloud failed: the quota is used up\ntiny    -";
         assert_eq!(shown(None), plain);
         assert_eq!(shown(Some(80)), plain);
         assert_eq!(

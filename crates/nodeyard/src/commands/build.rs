@@ -109,7 +109,9 @@ pub(super) async fn remove(registry: &Registry, key: &BuildKey) -> anyhow::Resul
     deleted.map_err(|error| match error {
         Error::Gone => anyhow!("there is no build {name}; `nodeyard build ls` lists them"),
         Error::Busy => anyhow!("build {name} is being worked on; try again in a moment"),
-        Error::InProgress => anyhow!("build {name} is still being made; try again when it has ended"),
+        Error::InProgress => {
+            anyhow!("build {name} is still being made; try again when it has ended")
+        }
         error => error.into(),
     })
 }

@@ -116,9 +116,7 @@ pub(crate) async fn run(args: DrainArgs, context: &Context) -> anyhow::Result<Ou
         },
     };
     store_access::with_registry(&args.target, context, async |registry| match args.command {
-        DrainCommand::Begin(scope) => {
-            begin(registry, scope.into(), patience, context.format).await
-        }
+        DrainCommand::Begin(scope) => begin(registry, scope.into(), patience, context.format).await,
         DrainCommand::Ls => list(registry, patience, context.format).await,
     })
     .await
@@ -170,11 +168,7 @@ async fn begin(
     Ok(outcome(&[report]))
 }
 
-async fn list(
-    registry: &Registry,
-    patience: Patience,
-    format: Format,
-) -> anyhow::Result<Outcome> {
+async fn list(registry: &Registry, patience: Patience, format: Format) -> anyhow::Result<Outcome> {
     let reports = match patience {
         Some(limit) => wait(registry, &[], limit).await?,
         None => look(registry, &[]).await?,

@@ -79,10 +79,7 @@ async fn find_holder(
         && let Some(node) = registry.nodes().get(id).await?
     {
         let entry = records::node(registry, id, &node.value).await?;
-        // One of Zuul's own requests has another form of id, and no explanation.
-        let request = node.value.allocated_to.as_ref();
-        let request = request.and_then(|request| request.to_string().parse().ok());
-        return Ok(Some((entry, request)));
+        return Ok(Some((entry, node.value.request())));
     }
     find_lease(&**registry.tree(), text).await
 }

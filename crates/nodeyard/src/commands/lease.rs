@@ -166,7 +166,13 @@ async fn list(
         ]
     });
     let headings = [
-        "LEASE", "PHASE", "EXPIRES", "LABELS", "REQUESTOR", "SCOPE", "NODES",
+        "LEASE",
+        "PHASE",
+        "EXPIRES",
+        "LABELS",
+        "REQUESTOR",
+        "SCOPE",
+        "NODES",
     ];
     output::table(headings, rows)
 }

@@ -59,9 +59,7 @@ impl RecordKind {
     /// The fields of an entry that are columns of `ls`; those with long texts come last.
     fn columns(self) -> &'static [&'static str] {
         match self {
-            Self::Node => &[
-                "id", "state", "age", "labels", "pool", "address", "request",
-            ],
+            Self::Node => &["id", "state", "age", "labels", "pool", "address", "request"],
             Self::Request => &["id", "state", "age", "requestor", "labels", "nodes"],
             Self::Label => &[
                 "name",

@@ -122,7 +122,10 @@ async fn list(client: &ApiClient, watch: &WatchArgs, context: &Context) -> anyho
             known(scope.tenant),
             scope.owner.unwrap_or_else(|| "zuul".to_owned()),
             scope.nodes.len().to_string(),
-            scope.expires.as_deref().map_or_else(|| "-".to_owned(), left),
+            scope
+                .expires
+                .as_deref()
+                .map_or_else(|| "-".to_owned(), left),
             known(scope.provider),
         ]
     });

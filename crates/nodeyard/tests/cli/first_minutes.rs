@@ -6,6 +6,7 @@ mod mask;
 use std::fs;
 
 use nodeyard_testbeds::{checkout, executable};
+use serde_json::Value;
 
 use self::mask::Mask;
 use crate::bed::{Bed, wait_until};
@@ -21,7 +22,11 @@ for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_
 ";
 
 /// What is said about this machine differs from one to the next.
-const ABOUT_THIS_HOST: [&str; 3] = ["  for real ones:", "The image cannot be built yet", "  apt-get"];
+const ABOUT_THIS_HOST: [&str; 3] = [
+    "  for real ones:",
+    "The image cannot be built yet",
+    "  apt-get",
+];
 
 struct Newcomer {
     bed: Bed,
@@ -109,7 +114,7 @@ impl Newcomer {
         fs::write(file, text).unwrap();
     }
 
-    /// What it says at its start comes in no certain order, but there is little of it.
+    /// What comes after the store has no certain order, but there is little of it.
     fn start(&mut self) -> Vec<String> {
         let up = self.terminal("nodeyard up");
         up.wait_for("store ready");
@@ -122,7 +127,16 @@ impl Newcomer {
         assert!(said.iter().all(|line| line.contains(" INFO ")), "{said:#?}");
         let raw = self.up.as_ref().unwrap().raw();
         assert!(raw.contains("\x1b[32m INFO\x1b[0m"), "{raw:?}");
-        Vec::new()
+        let store = said
+            .iter()
+            .position(|line| line.contains("store ready"))
+            .unwrap();
+        let mut lines: Vec<String> = said[..=store]
+            .iter()
+            .map(|line| self.mask.log(line))
+            .collect();
+        lines.push("...".to_owned());
+        lines
     }
 
     /// The line with the progress is written again and again in its place.
@@ -137,19 +151,28 @@ impl Newcomer {
         written
     }
 
-    /// What the command is about is there.
+    /// Whatever the launcher does meanwhile is done.
     fn wait_before(&self, line: &str) {
-        let (label, count) = match line {
-            "nodeyard request debian-simulated --detach --lease 30m" => ("ready", 1),
-            "nodeyard node ls" => ("in_use", 1),
+        let in_use = match line {
+            "nodeyard request debian-simulated --detach --lease 30m" => 0,
+            "nodeyard status" if self.bed.path("go-on").exists() => 1,
             _ => return,
         };
-        wait_until(&format!("{count} are {label}"), || {
+        let expected = [
+            ("ready", 1),
+            ("building", 0),
+            ("in_use", in_use),
+            ("waiting", 0),
+        ];
+        wait_until(&format!("labels are {expected:?}"), || {
             let mut status = self.bed.command();
             status.current_dir(self.bed.path("yard"));
-            let status = status.args(["status", "--format", "json"]).output().unwrap();
-            let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-            status["labels"][0][label] == count && status["labels"][0]["building"] == 0
+            let status = status.args(["status", "--format", "json"]).output();
+            let status: Value = serde_json::from_slice(&status.unwrap().stdout).unwrap();
+            let label = &status["labels"][0];
+            expected
+                .iter()
+                .all(|(count, number)| label[*count] == *number)
         });
     }
 
@@ -196,16 +219,19 @@ fn ctrl_c_gives_the_machines_back() {
     let mut newcomer = Newcomer::new();
     newcomer.run("nodeyard init yard --driver fake");
     newcomer.prepare();
-    newcomer.bed.write("go-on", "");
     newcomer.types("cd yard");
     newcomer.types("nodeyard up");
+    newcomer.bed.write("go-on", "");
     newcomer.run("nodeyard image wait debian");
     let mut request = newcomer.terminal("nodeyard request debian-simulated");
     request.wait_for("press Ctrl-C");
     request.press("\x03");
     assert_eq!(request.wait().code, Some(130));
     wait_until("the lease has ended", || {
-        newcomer.run("nodeyard lease ls").raw.starts_with("no leases")
+        newcomer
+            .run("nodeyard lease ls")
+            .raw
+            .starts_with("no leases")
     });
     let mut up = newcomer.up.take().unwrap();
     up.press("\x03");

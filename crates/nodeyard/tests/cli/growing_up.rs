@@ -153,10 +153,7 @@ fn images_and_held_nodes_move_along() {
     wait_until("a node is ready", || nodes(&bed, "ready").len() == 1);
     let next = &nodes(&bed, "ready")[0];
     assert_ne!(next["id"], held["id"]);
-    assert_eq!(
-        ids(&list(&bed, "build"), "id"),
-        ids(&builds, "id")
-    );
+    assert_eq!(ids(&list(&bed, "build"), "id"), ids(&builds, "id"));
     assert_eq!(
         ids(&list(&bed, "upload"), "external_id"),
         ids(&uploads, "external_id")

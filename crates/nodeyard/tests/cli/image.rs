@@ -103,7 +103,10 @@ fn has_builds_and_uploads_that_are_shown_and_removed() {
     let first = first_build(&bed);
     let run = |args: &[&str]| bed.run(["-c", "nodepool.yaml"].iter().chain(args));
     let images = run(&["image", "ls"]).succeeded().out;
-    assert!(images.starts_with("IMAGE  STATE  BUILDS  AGE  UPLOADS"), "{images}");
+    assert!(
+        images.starts_with("IMAGE  STATE  BUILDS  AGE  UPLOADS"),
+        "{images}"
+    );
     assert!(images.contains("\ntiny   ready  1 "), "{images}");
     let build = run(&["build", "show", &first[..9]]).succeeded().out;
     assert!(build.contains(&first), "{build}");

@@ -44,7 +44,7 @@ fn what_there_is_is_listed_shown_and_explained() {
     let table = bed.run(["status"]).succeeded().out;
     assert!(table.starts_with("LABEL  READY  BUILDING"), "{table}");
     assert!(table.contains("\nPROVIDER  DRIVER  QUOTA"), "{table}");
-    assert!(table.contains("\ncloud     fake    1 servers"), "{table}");
+    assert!(table.contains("\ncloud     fake    1 server "), "{table}");
     assert!(table.ends_with("\nno images\n"), "{table}");
     let status = bed.run(["status", "--format", "json"]).succeeded().json();
     assert_eq!(status["labels"][0]["name"], "small", "{status}");

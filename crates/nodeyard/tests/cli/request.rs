@@ -329,8 +329,7 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     );
 
     let node = lease["nodes"][0]["id"].as_str().unwrap();
-    yard.run(&["lease", "rm", id, "--node", node])
-        .succeeded();
+    yard.run(&["lease", "rm", id, "--node", node]).succeeded();
     yard.run(&["lease", "rm", id, "--node", "0000099999"])
         .failed("has no node");
     let scope = yard.json(&["scope", "show", "afternoon"]);

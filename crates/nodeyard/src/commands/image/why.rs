@@ -72,14 +72,14 @@ pub(in crate::commands) async fn explain(
 fn told(job: &Progress) -> String {
     let build = job.build;
     let what = match &job.provider {
-        Some(provider) => format!("the upload of {build} to {provider}"),
-        None => format!("the making of {build}"),
+        Some(provider) => format!("upload of {build} to {provider}"),
+        None => format!("build {build}"),
     };
     match job.done {
         Some((done, all)) => {
             let percent = u128::from(done.min(all)) * 100 / u128::from(all.max(1));
-            format!("{what} is {percent} % done")
+            format!("{what}: {percent} % done")
         }
-        None => format!("{what} has begun; its worker has not said yet how far it is"),
+        None => format!("{what}: under way; its worker has reported no progress yet"),
     }
 }

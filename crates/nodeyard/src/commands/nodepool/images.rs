@@ -53,10 +53,7 @@ pub(in crate::commands) async fn unpause(
     Ok(())
 }
 
-pub(super) async fn delete_build(
-    registry: &Registry,
-    key: &BuildKey,
-) -> anyhow::Result<()> {
+pub(super) async fn delete_build(registry: &Registry, key: &BuildKey) -> anyhow::Result<()> {
     let deleted = images::delete_build(registry, key, now()).await;
     deleted.map_err(|error| match error {
         Error::Gone => Refusal(format!("Build {}-{} not found", key.image, key.build)).into(),

@@ -30,10 +30,7 @@ pub(super) async fn nodes(
     )
 }
 
-pub(super) async fn uploads(
-    registry: &Registry,
-    format: Format,
-) -> anyhow::Result<()> {
+pub(super) async fn uploads(registry: &Registry, format: Format) -> anyhow::Result<()> {
     print(&status::uploads(registry, now()).await?, format)
 }
 
@@ -41,10 +38,7 @@ pub(super) async fn builds(registry: &Registry, format: Format) -> anyhow::Resul
     print(&status::builds(registry, now()).await?, format)
 }
 
-pub(super) async fn image_status(
-    registry: &Registry,
-    format: Format,
-) -> anyhow::Result<()> {
+pub(super) async fn image_status(registry: &Registry, format: Format) -> anyhow::Result<()> {
     print(&status::image_status(registry, now()).await?, format)
 }
 

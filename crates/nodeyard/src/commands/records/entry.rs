@@ -77,12 +77,19 @@ fn cell(key: &str, value: &Value) -> String {
             items.join(separator)
         }
         Value::Object(amount) if key == "quota" => {
-            let part = |name: &str| amount.get(name).map_or_else(String::new, |part| cell("", part));
-            let limit = match amount.get("limit") {
-                None | Some(Value::Null) => String::new(),
-                Some(limit) => format!("/{limit}"),
+            let part = |name: &str| {
+                amount
+                    .get(name)
+                    .map_or_else(String::new, |part| cell("", part))
             };
-            format!("{}{limit} {}", part("used"), part("resource"))
+            let (used, resource) = (part("used"), part("resource"));
+            match amount.get("limit") {
+                None | Some(Value::Null) if used == "1" => {
+                    format!("{used} {}", resource.trim_end_matches('s'))
+                }
+                None | Some(Value::Null) => format!("{used} {resource}"),
+                Some(limit) => format!("{used}/{limit} {resource}"),
+            }
         }
         other => other.to_string(),
     }
@@ -125,7 +132,8 @@ mod tests {
             ["a", "2h", "x,y", "no", "-", "2/4 servers, 9 ram"]
         );
         let document = serde_json::to_string(&entry).unwrap();
-        let beginning = r#"{"name":"a","age":7300,"labels":["x","y"],"paused":false,"request":null,"#;
+        let beginning =
+            r#"{"name":"a","age":7300,"labels":["x","y"],"paused":false,"request":null,"#;
         assert!(document.starts_with(beginning), "{document}");
     }
 }

@@ -173,9 +173,7 @@ fn upload_name(key: &UploadKey) -> String {
     format!("{}/{}/{}", build_name(&key.build), key.provider, key.upload)
 }
 
-async fn all_uploads(
-    registry: &Registry,
-) -> anyhow::Result<Vec<(UploadKey, ImageUpload)>> {
+async fn all_uploads(registry: &Registry) -> anyhow::Result<Vec<(UploadKey, ImageUpload)>> {
     let images = registry.images();
     let mut all = Vec::new();
     for name in images.names().await? {

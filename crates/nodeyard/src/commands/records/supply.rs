@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nodeyard_config::Config;
 use nodeyard_launcher::{Scope, drain};
 use nodeyard_model::{
-    ComponentKind, Node, NodeId, NodeState, PoolComponent, ProviderName, Quantity, RequestState, ResourceName,
-    Resources, Timestamp,
+    ComponentKind, Node, NodeId, NodeState, PoolComponent, ProviderName, Quantity, RequestState,
+    ResourceName, Resources, Timestamp,
 };
 use nodeyard_store::registry::Registry;
 use serde_json::{Value, json};
@@ -182,15 +182,23 @@ pub(super) async fn pools(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
 fn quota(configured: Option<&nodeyard_config::Provider>, nodes: &[&Node]) -> Value {
     // The keys for cores and memory belong to the drivers, so they are read from the text form.
     let provider = configured.and_then(|provider| serde_json::to_value(provider).ok());
-    let pools = provider.as_ref().and_then(|provider| provider.get("pools")?.as_array());
-    let used: Resources = nodes.iter().filter_map(|node| node.resources.as_ref()).sum();
+    let pools = provider
+        .as_ref()
+        .and_then(|provider| provider.get("pools")?.as_array());
+    let used: Resources = nodes
+        .iter()
+        .filter_map(|node| node.resources.as_ref())
+        .sum();
     let amounts = [
         ("servers", "max-servers", json!(nodes.len())),
         ("cores", "max-cores", number(used.get(&ResourceName::CORES))),
         ("ram", "max-ram", number(used.get(&ResourceName::RAM))),
     ];
     let amounts = amounts.into_iter().filter_map(|(name, key, used)| {
-        let limits = pools.into_iter().flatten().map(|pool| pool.get(key)?.as_u64());
+        let limits = pools
+            .into_iter()
+            .flatten()
+            .map(|pool| pool.get(key)?.as_u64());
         let limit: Option<u64> = pools.and(limits.sum());
         let shown = limit.is_some() || name == "servers";
         shown.then(|| json!({"resource": name, "used": used, "limit": limit}))
@@ -236,7 +244,11 @@ pub(super) async fn providers(
         }
         for pool in running.iter().filter(|pool| pool.paused) {
             let drained = drains.iter().any(|(scope, _)| covers(scope, pool));
-            let why = if drained { "drained" } else { "paused: no quota left" };
+            let why = if drained {
+                "drained"
+            } else {
+                "paused: no quota left"
+            };
             trouble.push(format!("pool {} is {why}", pool.name));
         }
         let failed = own.iter().filter(|node| node.state == NodeState::Failed);

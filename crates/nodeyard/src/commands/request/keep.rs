@@ -23,7 +23,10 @@ struct Explanation {
 }
 
 /// Returns when the lease has its machines, or will not get any; says meanwhile what it waits for.
-pub(in crate::commands) async fn until_ready(client: &ApiClient, lease: &Lease) -> anyhow::Result<Lease> {
+pub(in crate::commands) async fn until_ready(
+    client: &ApiClient,
+    lease: &Lease,
+) -> anyhow::Result<Lease> {
     let path = format!("/leases/{}", lease.id);
     let mut renewed = Instant::now();
     let mut look = FIRST_LOOK;

@@ -32,7 +32,9 @@ impl Mask {
     /// Returns the line as it is typed here.
     pub(super) fn undo(&self, line: &str) -> String {
         let known = self.known.iter();
-        known.fold(line.to_owned(), |line, (real, shown)| line.replace(shown, real))
+        known.fold(line.to_owned(), |line, (real, shown)| {
+            line.replace(shown, real)
+        })
     }
 
     /// Returns the line as the page shows it.
@@ -47,8 +49,16 @@ impl Mask {
             }
         }
         let known = self.known.iter();
-        let line = known.fold(line.to_owned(), |line, (real, shown)| line.replace(real, shown));
+        let line = known.fold(line.to_owned(), |line, (real, shown)| {
+            line.replace(real, shown)
+        });
         times(&line)
+    }
+
+    /// Returns a line of a log, which begins with its time.
+    pub(super) fn log(&mut self, line: &str) -> String {
+        let (_, said) = line.split_once(' ').unwrap();
+        format!("2026-01-31T12:00:00.000000Z {}", self.apply(said))
     }
 }
 
@@ -59,9 +69,12 @@ fn times(line: &str) -> String {
     while let Some(start) = rest.find(|char: char| char.is_ascii_digit()) {
         let (before, from) = rest.split_at(start);
         shown.push_str(before);
-        let digits = from.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
+        let digits = from
+            .bytes()
+            .take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
         let (number, after) = from.split_at(digits.count());
-        let begins_word = !before.ends_with(|char: char| char.is_ascii_alphanumeric() || "-_/".contains(char));
+        let begins_word =
+            !before.ends_with(|char: char| char.is_ascii_alphanumeric() || "-_/".contains(char));
         let ends_word = |unit: &str| {
             let next = after.strip_prefix(unit).map(|rest| rest.chars().next());
             next.is_some_and(|next| !next.is_some_and(|next| next.is_ascii_alphanumeric()))
@@ -73,7 +86,11 @@ fn times(line: &str) -> String {
                 let stands = format!("1{unit_shown}");
                 let width = number.len() + unit.len();
                 let after = &after[unit.len()..];
-                let padding = if after.starts_with("  ") { width.saturating_sub(stands.len()) } else { 0 };
+                let padding = if after.starts_with("  ") {
+                    width.saturating_sub(stands.len())
+                } else {
+                    0
+                };
                 shown.push_str(&stands);
                 shown.push_str(&" ".repeat(padding));
                 rest = after;
