@@ -73,8 +73,8 @@ impl Bed {
             panic!("another driver");
         };
         let mut options = Options::of(section, self.owner()).unwrap();
-        options.poll.least = Duration::from_millis(20);
-        options.poll.most = Duration::from_millis(200);
+        options.poll.least = Duration::from_millis(100);
+        options.poll.most = Duration::from_millis(500);
         options.image_age = Duration::ZERO;
         let clouds = self.project.clouds_yaml_through(&self.gateway).unwrap();
         let variable = (

@@ -38,6 +38,13 @@ pub(crate) fn project(purpose: &str) -> Option<Project> {
     Some(project)
 }
 
+/// Like [`project`], with a way to the outside.
+pub(crate) fn connected_project(purpose: &str) -> Option<Project> {
+    let project = project(purpose)?;
+    project.connect_outside().unwrap();
+    Some(project)
+}
+
 /// Waits for a condition, not for a time.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
@@ -69,7 +76,7 @@ pub(crate) fn options(owner: Owner) -> Options {
                 name: "main".into(),
                 availability_zones: Vec::new(),
                 security_groups: Vec::new(),
-                auto_floating_ip: true,
+                auto_floating_ip: false,
                 labels: vec![label()],
             }],
             cloud_images: vec![CloudImageOptions {
@@ -85,14 +92,22 @@ pub(crate) fn options(owner: Owner) -> Options {
         },
         image_import: false,
         rate: Duration::ZERO,
-        list_age: Duration::from_millis(100),
+        list_age: Duration::from_millis(250),
         catalog_age: Duration::from_secs(300),
         image_age: Duration::from_secs(300),
         poll: Poll {
-            least: Duration::from_millis(50),
+            // Each look costs the real services more than it costs us.
+            least: Duration::from_millis(250),
             most: Duration::from_secs(1),
         },
     }
+}
+
+/// Like [`options`], and every server gets a floating IP.
+pub(crate) fn options_with_floating_ips(owner: Owner) -> Options {
+    let mut options = options(owner);
+    change(&mut options, |pool| pool.auto_floating_ip = true);
+    options
 }
 
 fn label() -> LabelOptions {

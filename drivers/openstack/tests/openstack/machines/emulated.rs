@@ -12,8 +12,8 @@ use nodeyard_model::{Resources, Timestamp};
 use nodeyard_openstack::{CloudSettings, Transport};
 
 use crate::machines::common::{
-    change, create, create_from, delete, delete_node, node, now, options, order, owner, session,
-    settings,
+    change, create, create_from, delete, delete_node, node, now, options_with_floating_ips, order,
+    owner, session, settings,
 };
 use crate::machines::emulation::Emulation;
 use crate::machines::faults::Faulty;
@@ -33,8 +33,9 @@ fn emulated(options: Options, cloud: &Arc<Emulation>) -> OpenStackDriver {
 }
 
 fn quick(from_volume: bool) -> Options {
-    let mut options = options(owner("kit"));
+    let mut options = options_with_floating_ips(owner("kit"));
     options.list_age = Duration::ZERO;
+    options.poll.least = Duration::from_millis(20);
     change(&mut options, |pool| {
         for label in &mut pool.labels {
             label.boot_volume = from_volume.then_some(50);

@@ -5,7 +5,9 @@ use nodeyard_model::NodeId;
 use nodeyard_testbeds::openstack::{Project, Service};
 use serde_json::{Value, json};
 
-use crate::machines::common::{create, delete_node, driver, node, options, order, owner, project};
+use crate::machines::common::{
+    connected_project, create, delete_node, driver, node, options_with_floating_ips, order, owner,
+};
 
 fn add(project: &Project, description: &str) -> Value {
     let member = project.member();
@@ -26,7 +28,7 @@ fn mark(owner: &Owner, node: NodeId) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_a_node_has_from_before_is_used_again_by_that_node_alone() {
-    let Some(project) = project("reuse") else {
+    let Some(project) = connected_project("reuse") else {
         return;
     };
     let owner = owner("reuse");
@@ -35,7 +37,10 @@ async fn one_that_a_node_has_from_before_is_used_again_by_that_node_alone() {
         add(&project, &mark(&owner, node(7))),
         add(&project, "for the web server"),
     ];
-    let driver = driver(options(owner.clone()), &project.clouds_yaml());
+    let driver = driver(
+        options_with_floating_ips(owner.clone()),
+        &project.clouds_yaml(),
+    );
     let first = create(&driver, &order(&owner, node(1))).await.unwrap();
     assert_eq!(json!(first.public_ipv4), own["floating_ip_address"]);
     let second = create(&driver, &order(&owner, node(2))).await.unwrap();

@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::machines::common::{
-    change, cloud, create, delete, delete_node, driver, eventually, node, now, options, order,
-    owner, project,
+    change, cloud, connected_project, create, delete, delete_node, driver, eventually, node, now,
+    options, options_with_floating_ips, order, owner, project,
 };
 
 const PUBLIC_KEY: &str =
@@ -20,7 +20,7 @@ const PUBLIC_KEY: &str =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_made_described_and_deleted() {
-    let Some(project) = project("life") else {
+    let Some(project) = connected_project("life") else {
         return;
     };
     let key = json!({"keypair": {"name": "zuul", "public_key": PUBLIC_KEY}});
@@ -29,7 +29,7 @@ async fn a_server_is_made_described_and_deleted() {
         .post(Service::Compute, "/os-keypairs", &key)
         .unwrap();
     let owner = owner("life");
-    let mut options = options(owner.clone());
+    let mut options = options_with_floating_ips(owner.clone());
     for image in &mut options.cloud.cloud_images {
         image.config_drive = Some(true);
     }
@@ -121,7 +121,6 @@ async fn the_number_of_calls_does_not_grow_with_looking() {
     let owner = owner("calls");
     let mut options = options(owner.clone());
     options.list_age = Duration::from_secs(1);
-    change(&mut options, |pool| pool.auto_floating_ip = false);
     let driver = driver(options, &project.clouds_yaml_through(&gateway).unwrap());
     let driver = Arc::new(driver);
     let mut made = JoinSet::new();
@@ -280,7 +279,7 @@ async fn a_label_works_once_the_cloud_has_what_it_asks_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
-    let Some(project) = project("tidy") else {
+    let Some(project) = connected_project("tidy") else {
         return;
     };
     let member = project.member();
@@ -291,7 +290,7 @@ async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
         let made = member.post(Service::Network, "/v2.0/ports", &port).unwrap();
         made["port"]["id"].as_str().unwrap().to_owned()
     };
-    let mut options = options(owner("tidy"));
+    let mut options = options_with_floating_ips(owner("tidy"));
     options.tidy.port_interval = Duration::from_secs(600);
     options.tidy.floating_ips = true;
     let driver = driver(options, &project.clouds_yaml());

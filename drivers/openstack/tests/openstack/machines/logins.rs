@@ -5,11 +5,13 @@ use nodeyard_driver_openstack::{OpenStackDriver, Surroundings};
 use nodeyard_testbeds::Certificates;
 use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Service};
 
-use crate::machines::common::{cloud, create, delete_node, node, options, order, owner, project};
+use crate::machines::common::{
+    cloud, connected_project, create, delete_node, node, options_with_floating_ips, order, owner,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_made_over_tls_with_a_credential_in_another_region() {
-    let Some(project) = project("secure") else {
+    let Some(project) = connected_project("secure") else {
         return;
     };
     let cloud = cloud().unwrap();
@@ -44,7 +46,7 @@ async fn a_server_is_made_over_tls_with_a_credential_in_another_region() {
         directory: "/".into(),
     };
     let owner = owner("secure");
-    let mut options = options(owner.clone());
+    let mut options = options_with_floating_ips(owner.clone());
     options.cloud.region = Some(region.name().into());
     let driver = OpenStackDriver::connect(options, &around).unwrap();
     let instance = create(&driver, &order(&owner, node(1))).await.unwrap();

@@ -14,7 +14,7 @@ use nodeyard_openstack::Http;
 use nodeyard_testbeds::openstack::{Project, Service};
 use serde_json::{Value, json};
 
-use crate::machines::common::{cloud, now, options, owner, session, settings};
+use crate::machines::common::{cloud, now, options_with_floating_ips, owner, session, settings};
 use crate::machines::faults::Faulty;
 
 static BEDS: AtomicUsize = AtomicUsize::new(0);
@@ -30,7 +30,7 @@ impl ProjectBed {
         let number = BEDS.fetch_add(1, Ordering::SeqCst);
         Self {
             project: Arc::clone(project),
-            options: options(owner(&format!("kit{number}"))),
+            options: options_with_floating_ips(owner(&format!("kit{number}"))),
         }
     }
 }
@@ -131,6 +131,7 @@ fn add_stranger(project: &Project, image: &str) {
 async fn servers_survive_faults_of_every_kind() {
     let Some(cloud) = cloud() else { return };
     let project = Arc::new(cloud.project("kit").unwrap());
+    project.connect_outside().unwrap();
     let image = project.create_image("disk", json!({})).unwrap();
     add_stranger(&project, &image);
     let suite = Suite {

@@ -8,7 +8,8 @@ use nodeyard_testbeds::openstack::{Calls, Fault, Gateway, Project, Service};
 use serde_json::json;
 
 use crate::machines::common::{
-    change, cloud, create, delete_node, driver, node, options, order, owner,
+    change, cloud, create, delete_node, driver, node, options, options_with_floating_ips, order,
+    owner,
 };
 
 struct Yard {
@@ -21,6 +22,7 @@ impl Yard {
         let cloud = cloud()?;
         let project = cloud.project(purpose).unwrap();
         project.create_image("disk", json!({})).unwrap();
+        project.connect_outside().unwrap();
         let gateway = Gateway::start(cloud).unwrap();
         Some(Self { project, gateway })
     }
@@ -35,7 +37,7 @@ impl Yard {
     /// One server, and the driver is none the wiser.
     async fn makes_one(&self, system: &str) {
         let owner = owner(system);
-        let driver = self.driver(options(owner.clone()));
+        let driver = self.driver(options_with_floating_ips(owner.clone()));
         create(&driver, &order(&owner, node(1))).await.unwrap();
         assert_eq!(self.project.servers().unwrap().len(), 1);
         assert_eq!(self.project.floating_ips().unwrap().len(), 1);
@@ -106,7 +108,7 @@ async fn over_quota_is_told_as_such_by_each_service() {
     };
     let owner = owner("over");
     yard.project.set_quota(&[("instances", 0)]).unwrap();
-    let driver = yard.driver(options(owner.clone()));
+    let driver = yard.driver(options_with_floating_ips(owner.clone()));
     let error = create(&driver, &order(&owner, node(1))).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Quota, "{error}");
     assert!(
@@ -129,7 +131,7 @@ async fn a_server_in_error_says_why() {
         return;
     };
     let owner = owner("error");
-    let mut options = options(owner.clone());
+    let mut options = options_with_floating_ips(owner.clone());
     label(&mut options, |label| {
         label.flavor_name = Some("impossible".into());
     });
