@@ -37,8 +37,9 @@ test: ## Everything, against the real counterparts; installs what is missing
 	NODEYARD_TEST_LOGS="$(TEST_LOGS)" $(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --keep-going $(AREAS) test-demo
 	testbeds/openstack/stop.sh
 
-# Most tests wait most of the time, so more areas than processors are tested side by side, the longest first.
+# Most tests wait most of the time, so there are more areas and more tests at once than processors, the longest first.
 TEST_JOBS ?= 4
+export RUST_TEST_THREADS ?= 4
 TEST_LOGS := $(CARGO_TARGET_DIR)/test-logs
 AREAS     := test-zuul test-openstack test-kubernetes test-local test-cli test-launcher test-builder test-store test-unit
 RUN       := testbeds/cargo-test.sh
@@ -95,6 +96,10 @@ fuzz: ## Throw damaged records, configurations and packets at the readers, longe
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked --workspace --test records properties
 	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked --workspace --test config hostile::survived
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-gearman --lib codec
+
+.PHONY: soak
+soak: fuzz ## Searches of which the tests try a sample, whole: death at every write of every service (half an hour)
+	NODEYARD_SOAK=1 $(CARGO) test --locked --workspace --no-fail-fast --test builder --test launcher --test lease kill
 
 # What is handed out, and what is measured.
 HANDED_OUT := $(CARGO_TARGET_DIR)/handed-out

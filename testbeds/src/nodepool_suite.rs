@@ -16,7 +16,7 @@ use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
 /// Tests at once. They wait most of the time.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 /// Tries of a test. Some of them undo locks and records by hand, one after the other, and assume that a launcher looks
 /// once in a second; one that looks at once may be in between.
