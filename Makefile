@@ -52,7 +52,7 @@ test-store: ## Records, the embedded store, ZooKeeper
 	$(RUN) store --test conformance --test 'embedded_*' --test records --test registry --test zookeeper_backend
 
 test-launcher: ## Plans, launchers, leases, drivers that need no cloud
-	$(RUN) launcher --test affinity --test assign --test drains --test explain --test images --test limits \
+	$(RUN) launcher --test affinity --test assign --test awaited_images --test drains --test explain --test images --test limits \
 	    --test model_check --test properties --test ready_nodes --test sweeps \
 	    --test launcher --test lease --test fake --test metastatic --test sshd
 

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, layout};
+use nodeyard_model::{BuildId, ImageName, ProviderName, layout};
+pub use nodeyard_plan::images::Progress;
 use nodeyard_store::{CreateMode, Error, Result, Tree, TreePath, Version, ext};
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::context::now;
@@ -17,16 +17,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a write may hold up the job it is about.
 const LIMIT: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    pub build: BuildId,
-    /// None for the build itself, otherwise where it is uploaded to.
-    pub provider: Option<ProviderName>,
-    pub since: Timestamp,
-    /// Of how much; none as long as the worker has said nothing.
-    pub done: Option<(u64, u64)>,
-}
 
 /// The jobs of an image that somebody follows now.
 pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
@@ -104,7 +94,8 @@ impl<'t> Reporter<'t> {
     }
 }
 
-async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
+/// Writes a record that goes with its writer's session.
+pub(super) async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
     match tree.set(path, data.clone(), Version::Any).await {
         Err(Error::NoNode { .. }) => {}
         result => return result.map(drop),

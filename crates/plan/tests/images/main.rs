@@ -7,6 +7,7 @@
     clippy::indexing_slicing
 )]
 
+mod availability;
 mod import;
 mod properties;
 mod rules;
