@@ -38,6 +38,8 @@ pub(super) struct Reporter<'t> {
     path: Option<TreePath>,
     progress: Progress,
     written: Option<Instant>,
+    /// When to write what came too soon after the last write.
+    due: Option<Instant>,
 }
 
 impl<'t> Reporter<'t> {
@@ -61,6 +63,7 @@ impl<'t> Reporter<'t> {
                 done: None,
             },
             written: None,
+            due: None,
         };
         reporter.write().await;
         reporter
@@ -68,11 +71,20 @@ impl<'t> Reporter<'t> {
 
     pub(super) async fn report(&mut self, numerator: u64, denominator: u64) {
         self.progress.done = Some((numerator, denominator));
-        let due = self
-            .written
-            .is_none_or(|written| written.elapsed() >= INTERVAL);
-        if due {
-            self.write().await;
+        match self.written {
+            Some(written) if written.elapsed() < INTERVAL => self.due = Some(written + INTERVAL),
+            _ => self.write().await,
+        }
+    }
+
+    /// Writes what came too soon after the last write, when it is time to; waits for ever if nothing did.
+    pub(super) async fn write_due(&mut self) {
+        match self.due {
+            Some(due) => {
+                tokio::time::sleep_until(due).await;
+                self.write().await;
+            }
+            None => std::future::pending().await,
         }
     }
 
@@ -84,13 +96,17 @@ impl<'t> Reporter<'t> {
 
     async fn write(&mut self) {
         self.written = Some(Instant::now());
-        let Some(path) = &self.path else { return };
+        let Some(path) = &self.path else {
+            self.due = None;
+            return;
+        };
         let data = Bytes::from(crate::jobs::to_payload(&self.progress));
         let written = tokio::time::timeout(LIMIT, put(self.tree, path, data)).await;
         if let Ok(Err(error)) = written {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(%path, error, "progress is not recorded");
         }
+        self.due = None;
     }
 }
 
