@@ -180,6 +180,7 @@ fn a_drained_pool_does_not_decline_what_the_drain_may_mend() {
     let missing = Readiness::ImageMissing {
         image: "noble".into(),
         reason: None,
+        pending: None,
     };
     let broken = Readiness::Broken {
         reason: "there is no flavor m9".into(),

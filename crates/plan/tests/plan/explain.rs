@@ -154,12 +154,14 @@ fn every_reason_to_decline_is_named() {
         label.readiness = Readiness::ImageMissing {
             image: "noble".into(),
             reason: None,
+            pending: None,
         };
     };
     let not_found = |label: &mut LabelSetup| {
         label.readiness = Readiness::ImageMissing {
             image: "noble".into(),
             reason: Some("there is no active image with os \"noble\"".into()),
+            pending: None,
         };
     };
     let broken = |label: &mut LabelSetup| {

@@ -10,6 +10,7 @@
 
 mod affinity;
 mod assign;
+mod awaited_images;
 mod common;
 mod drains;
 mod explain;

@@ -7,6 +7,7 @@ mod job_servers;
 mod kill;
 mod life;
 mod python;
+mod reports;
 mod request;
 mod requeue;
 mod session;

@@ -75,11 +75,8 @@ fn told(job: &Progress) -> String {
         Some(provider) => format!("the upload of {build} to {provider}"),
         None => format!("the making of {build}"),
     };
-    match job.done {
-        Some((done, all)) => {
-            let percent = u128::from(done.min(all)) * 100 / u128::from(all.max(1));
-            format!("{what} is {percent} % done")
-        }
+    match job.percent() {
+        Some(percent) => format!("{what} is {percent} % done"),
         None => format!("{what} has begun; its worker has not said yet how far it is"),
     }
 }

@@ -1,5 +1,6 @@
 //! When images are built, uploaded and deleted.
 
+mod availability;
 mod import;
 mod properties;
 mod rules;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, BuildState, ProviderName, Timestamp, UploadId, UploadState};
 use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{
-    Action, Answered, Build, ImagePolicy, Origin, Pace, Picture, Plan, Request, Services, Setback,
-    Subject, Takes, Upload, UploadRef, decide,
+    Action, Answered, Build, ImagePolicy, JobDurations, Origin, Pace, Picture, Plan, Request,
+    Services, Setback, Subject, Takes, Upload, UploadRef, decide,
 };
 
 pub(crate) const DAY: f64 = 86_400.0;
@@ -79,6 +79,7 @@ impl Yard {
                 ..Answered::default()
             }),
             market: None,
+            durations: JobDurations::default(),
             canary: CanaryState::default(),
         };
         Self {
