@@ -37,8 +37,9 @@ test: ## Everything, against the real counterparts; installs what is missing
 	NODEYARD_TEST_LOGS="$(TEST_LOGS)" $(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --keep-going $(AREAS) test-demo
 	testbeds/openstack/stop.sh
 
-# Most tests wait most of the time, so more areas than processors are tested side by side, the longest first.
+# Most tests wait most of the time, so there are more areas and more tests at once than processors, the longest first.
 TEST_JOBS ?= 4
+export RUST_TEST_THREADS ?= 4
 TEST_LOGS := $(CARGO_TARGET_DIR)/test-logs
 AREAS     := test-zuul test-openstack test-kubernetes test-local test-cli test-launcher test-builder test-store test-unit
 RUN       := testbeds/cargo-test.sh
@@ -49,15 +50,13 @@ test-unit: ## Unit tests and examples in the documentation
 	$(RUN) unit --doc
 
 test-store: ## Records, the embedded store, ZooKeeper
-	$(RUN) store --test conformance --test 'embedded_*' --test records --test registry --test zookeeper_backend
+	$(RUN) store --test records --test store
 
 test-launcher: ## Plans, launchers, leases, drivers that need no cloud
-	$(RUN) launcher --test affinity --test assign --test drains --test explain --test images --test limits \
-	    --test model_check --test properties --test ready_nodes --test sweeps \
-	    --test launcher --test lease --test fake --test metastatic --test sshd
+	$(RUN) launcher --test plan --test launcher --test lease --test fake --test metastatic --test sshd
 
 test-builder: ## Image files, builds, uploads, gearman
-	$(RUN) builder --test steward --test worker --test gearman --test image --test download --test tls
+	$(RUN) builder --test builder --test gearman --test image --test tls
 
 test-kubernetes: ## Kubernetes and OpenShift
 	$(RUN) kubernetes --test cluster --test emulated --test openshift
@@ -65,17 +64,17 @@ test-kubernetes: ## Kubernetes and OpenShift
 
 test-openstack: ## OpenStack, by itself and with the built programs
 	$(RUN) openstack --test fleet openstack::
-	$(RUN) openstack --test openstack --test openstacksdk --test services --test session
+	$(RUN) openstack --test openstack --test testbeds
 
 test-zuul: ## Zuul, Python Nodepool and the roles, with the built programs
 	$(RUN) zuul --test fleet -- --skip openstack:: --skip zuul_pods
-	$(RUN) zuul --test roles --test zuul_client
+	$(RUN) zuul --test roles
 
 test-local: ## QEMU and containers
 	$(RUN) local --test qemu --test container
 
 test-cli: ## The program as a person sees it, the API, the configuration
-	$(RUN) cli --test cli --test api --test http_api --test corpus --test hostile --test nodepool --test reload --test shown
+	$(RUN) cli --test cli --test api --test http_api --test config
 
 # What is in the documentation for newcomers and administrators.
 .PHONY: test-demo
@@ -95,8 +94,12 @@ FUZZ ?= 1
 .PHONY: fuzz
 fuzz: ## Throw damaged records, configurations and packets at the readers, longer than the tests do
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked --workspace --test records properties
-	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked --workspace --test hostile survived
+	PROPTEST_CASES=$$((8000 * $(FUZZ))) $(CARGO) test --locked --workspace --test config hostile::survived
 	PROPTEST_CASES=$$((20000 * $(FUZZ))) $(CARGO) test --locked -p nodeyard-gearman --lib codec
+
+.PHONY: soak
+soak: fuzz ## Searches of which the tests try a sample, whole: death at every write of every service (half an hour)
+	NODEYARD_SOAK=1 $(CARGO) test --locked --workspace --no-fail-fast --test builder --test launcher --test lease kill
 
 # What is handed out, and what is measured.
 HANDED_OUT := $(CARGO_TARGET_DIR)/handed-out
@@ -121,7 +124,7 @@ testbeds: ## Install the real counterparts the tests run against (Debian package
 
 .PHONY: generate
 generate: ## Write again what is generated and checked in (schema, configuration reference, golden outputs)
-	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-config --test corpus
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-config --test config corpus
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-api golden
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-http-api golden
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::process::{
@@ -19,6 +19,7 @@ use crate::process::{
 use crate::skipped::skipped;
 
 const START_PATIENCE: Duration = Duration::from_secs(300);
+const EXEC_TRIES: usize = 20;
 
 /// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +134,21 @@ impl ContainerRuntime {
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// Runs a command that prints something in a container, and returns what it printed.
+    ///
+    /// Podman can lose the output of a process that ends before it has attached to it, so a command that printed
+    /// nothing is run again.
+    pub fn exec(&self, container: &str, command: &[&str]) -> Result<String> {
+        let arguments = [&["exec", container], command].concat();
+        for _ in 0..EXEC_TRIES {
+            let output = self.run(&arguments)?;
+            if !output.is_empty() {
+                return Ok(output);
+            }
+        }
+        bail!("{command:?} printed nothing in container {container}, {EXEC_TRIES} times");
     }
 
     /// Makes an image of the root file system, under a name.

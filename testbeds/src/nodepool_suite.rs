@@ -3,20 +3,22 @@
 //! `testbeds/nodepool-suite` has the stand-ins and the list of tests that can be run so: those that do not reach into
 //! the objects of Python's programs.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::sync::{Mutex, PoisonError};
 use std::{fs, thread};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
 use crate::checkout::testbeds;
-use crate::process::tied;
+use crate::process::{Process, tail, temporary_directory, tied};
 use crate::python;
 use crate::zookeeper::ZooKeeperServer;
 
 /// Tests at once. They wait most of the time.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 /// Tries of a test. Some of them undo locks and records by hand, one after the other, and assume that a launcher looks
 /// once in a second; one that looks at once may be in between.
@@ -41,14 +43,18 @@ pub fn run(zookeeper: &ZooKeeperServer, programs: &Path) -> Result<Report> {
     let tests = tests.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let waiting: Mutex<Vec<&str>> = Mutex::new(tests.collect());
     let python = python::environment("nodepool")?.join("bin/python3");
+    let directory = temporary_directory()?;
     let report = Mutex::new(Report::default());
     thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE)
-            .map(|_| {
-                scope.spawn(|| -> Result<()> {
-                    while let Some(test) = next(&waiting) {
-                        let attempt = || try_once(command(zookeeper, programs, &python).arg(test));
-                        let failures = failures(attempt)?;
+            .map(|number| {
+                let log = directory.path().join(format!("{number}.log"));
+                let (waiting, report, python) = (&waiting, &report, &python);
+                scope.spawn(move || -> Result<()> {
+                    let mut runner = Runner::start(command(zookeeper, programs, python), &log)?;
+                    while let Some(test) = next(waiting) {
+                        let failures = failures(|| runner.run(test))
+                            .with_context(|| format!("{test}: {}", tail(&log)))?;
                         let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
                         let told = (test.to_owned(), failures.concat());
                         match failures.len() {
@@ -84,15 +90,39 @@ fn failures(mut attempt: impl FnMut() -> Result<Option<String>>) -> Result<Vec<S
     Ok(failures)
 }
 
-/// The output of a test that failed.
-fn try_once(command: &mut Command) -> Result<Option<String>> {
-    let output = command.output()?;
-    if output.status.success() {
-        return Ok(None);
+/// A Python that has imported Nodepool and runs each test in a child process of its own: half of what a test costs is to
+/// import.
+struct Runner {
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    _process: Process,
+}
+
+#[derive(Deserialize)]
+struct Ended {
+    code: i32,
+    output: String,
+}
+
+impl Runner {
+    fn start(command: Command, log: &Path) -> Result<Self> {
+        let (process, stdin, stdout) = Process::start_conversation(command, log)?;
+        Ok(Self {
+            stdin,
+            stdout: BufReader::new(stdout),
+            _process: process,
+        })
     }
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    Ok(Some(text))
+
+    /// Returns the output of the test if it failed.
+    fn run(&mut self, test: &str) -> Result<Option<String>> {
+        writeln!(self.stdin, "{test}")?;
+        let mut line = String::new();
+        self.stdout.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the program that runs tests has ended");
+        let ended: Ended = serde_json::from_str(&line)?;
+        Ok((ended.code != 0).then_some(ended.output))
+    }
 }
 
 fn next<'t>(waiting: &Mutex<Vec<&'t str>>) -> Option<&'t str> {
@@ -114,7 +144,6 @@ fn command(zookeeper: &ZooKeeperServer, programs: &Path, python: &Path) -> Comma
         )
         .env("NODEPOOL_ZK_CA", &certificates.ca)
         .env("NODEPOOL_ZK_CERT", &certificates.client.cert)
-        .env("NODEPOOL_ZK_KEY", &certificates.client.key)
-        .stdin(Stdio::null());
+        .env("NODEPOOL_ZK_KEY", &certificates.client.key);
     command
 }

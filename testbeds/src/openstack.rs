@@ -92,7 +92,7 @@ impl OpenStack {
         })
     }
 
-    /// A project of one's own, with a user, a network that leads outside, and Nova's ordinary quota.
+    /// A project of one's own, with a user, a network, and Nova's ordinary quota.
     pub fn project(&self, purpose: &str) -> Result<Project> {
         Project::create(self, purpose)
     }

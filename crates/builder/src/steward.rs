@@ -23,7 +23,8 @@
 //! leaves behind, in whatever state, another one finds as a record whose lock is free.
 //!
 //! What Nodepool's records have no room for (why something failed and how often, which files are gone) is in
-//! [`notes`], and how far a job is in [`progress`], both below `/nodeyard`.
+//! [`notes`], how far a job is in [`progress`], and what launchers are told of an image in `report`, all below
+//! `/nodeyard`.
 
 mod build;
 mod calls;
@@ -42,6 +43,7 @@ mod picture;
 mod policy;
 pub mod progress;
 mod remove;
+mod report;
 mod upload;
 mod zuul;
 

@@ -121,6 +121,8 @@ section! {
         "min-ready" min_ready: i64 = default(0);
         /// Age from which ready nodes are deleted; 0 is never.
         "max-ready-age" max_ready_age: MaybeSeconds = default(MaybeSeconds(None));
+        /// Whether requests wait for an image that is being built or uploaded here; without it, only leases do.
+        "wait-for-image" [ours] wait_for_image: bool = default(false);
     }
 }
 

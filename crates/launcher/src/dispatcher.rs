@@ -8,6 +8,7 @@
 mod decide;
 mod explain;
 mod feed;
+mod images;
 mod looks;
 mod progress;
 mod providers;
@@ -37,11 +38,13 @@ use crate::context::Context;
 use crate::drain::{DrainShape, Scope};
 use crate::error::Error;
 use crate::handle::Query;
+use crate::image_work::{ImageWorkId, ImageWorkShape, concerns_reports};
 use crate::old_locks::OldLocks;
 use crate::options::Options;
 use crate::provider::{DriverFactory, Provider};
 use crate::report::Report;
 use crate::serve::Order;
+use images::Unattended;
 use providers::Running;
 use ready_nodes::ReadyNodes;
 use timers::{Timer, Timers};
@@ -70,6 +73,8 @@ pub(crate) struct Dispatcher {
     old_locks: OldLocks,
     sightings: Sightings,
     drains: View<DrainShape>,
+    image_work: View<ImageWorkShape>,
+    unattended: Unattended,
     /// The names under which pools are in the picture.
     pool_entries: BTreeSet<String>,
     /// Pools that are due for a pass because time has passed.
@@ -107,6 +112,12 @@ pub(crate) struct Inputs {
     pub(crate) queries: mpsc::UnboundedReceiver<Query>,
 }
 
+/// The views that only the dispatcher looks at.
+pub(crate) struct Followed {
+    pub(crate) drains: View<DrainShape>,
+    pub(crate) image_work: View<ImageWorkShape>,
+}
+
 /// What changed in the views.
 struct News {
     requests: Changes<RequestId>,
@@ -114,6 +125,7 @@ struct News {
     pools: Changes<String>,
     images: Changes<ImageId>,
     drains: Changes<Scope>,
+    image_work: Changes<ImageWorkId>,
 }
 
 impl Dispatcher {
@@ -122,7 +134,7 @@ impl Dispatcher {
         options: Options,
         factory: Arc<dyn DriverFactory>,
         config: watch::Receiver<Arc<Config>>,
-        drains: View<DrainShape>,
+        followed: Followed,
         ready: watch::Sender<bool>,
     ) -> Self {
         Self {
@@ -144,7 +156,9 @@ impl Dispatcher {
             ready_nodes: ReadyNodes::default(),
             old_locks: OldLocks::default(),
             sightings: Sightings::default(),
-            drains,
+            drains: followed.drains,
+            image_work: followed.image_work,
+            unattended: Unattended::new(),
             pool_entries: BTreeSet::new(),
             deferred: BTreeSet::new(),
             looking: false,
@@ -167,6 +181,7 @@ impl Dispatcher {
             pools: self.ctx.pools.changes(),
             images: self.ctx.images.changes(),
             drains: self.drains.changes(),
+            image_work: self.image_work.changes(),
         };
         let loaded = tokio::select! {
             loaded = self.load() => loaded.map(|()| true),
@@ -185,6 +200,7 @@ impl Dispatcher {
     async fn load(&mut self) -> Result<(), Error> {
         self.drains.synced().await?;
         self.ctx.images.synced().await?;
+        self.image_work.synced().await?;
         self.ctx.pools.synced().await?;
         // Requests last: what a node in the picture is allocated to must be there, unless it is gone.
         self.ctx.nodes.synced().await?;
@@ -221,6 +237,11 @@ impl Dispatcher {
                 change = news.images.next() => {
                     change.ok_or(Error::StoreClosed)?;
                     self.images_changed();
+                }
+                change = news.image_work.next() => {
+                    if concerns_reports(&change.ok_or(Error::StoreClosed)?) {
+                        self.images_changed();
+                    }
                 }
                 change = news.drains.next() => {
                     change.ok_or(Error::StoreClosed)?;

@@ -29,6 +29,7 @@ mod dispatcher;
 mod error;
 mod events;
 mod handle;
+mod image_work;
 mod launch;
 mod old_locks;
 mod options;
@@ -65,8 +66,9 @@ pub use options::{Options, Timing};
 pub use provider::{DriverFactory, Surroundings};
 
 use context::Context;
-use dispatcher::{Dispatcher, Inputs};
+use dispatcher::{Dispatcher, Followed, Inputs};
 use history::{Archive, History};
+use image_work::ImageWorkShape;
 
 /// How long each part of an orderly end may take, if the store does not answer.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -142,7 +144,11 @@ impl Launcher {
             () = shutdown.cancelled() => return Ok(()),
         };
         let drains = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
-        let drains = View::open(Arc::clone(&parts.tree), drains, drain::DrainShape);
+        let image_work = TreePath::new(layout::IMAGE_NOTES).map_err(nodeyard_store::Error::from)?;
+        let followed = Followed {
+            drains: View::open(Arc::clone(&parts.tree), drains, drain::DrainShape),
+            image_work: View::open(Arc::clone(&parts.tree), image_work, ImageWorkShape),
+        };
         let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);
         component.state = ComponentState::Running;
         component.version = Some(options.version.clone());
@@ -161,7 +167,8 @@ impl Launcher {
                 () = limit => {}
             }
         };
-        let dispatcher = Dispatcher::new(ctx, options, parts.drivers, parts.config, drains, ready);
+        let dispatcher =
+            Dispatcher::new(ctx, options, parts.drivers, parts.config, followed, ready);
         let inputs = Inputs { reports, queries };
         let working = async {
             let result = dispatcher.run(inputs, shutdown).await;

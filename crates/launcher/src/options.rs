@@ -34,6 +34,9 @@ pub struct Timing {
     /// Before requests are failed that every pool has declined but those that have left the registry. A launcher that is
     /// restarted registers its pools within this time.
     pub departure_grace: Duration,
+    /// How long nobody may be there to build or upload an image that requests wait for. A builder that is restarted works
+    /// again within this time.
+    pub builder_grace: Duration,
     /// How long the deletion of an instance may take before it is begun anew.
     pub delete_limit: Duration,
     /// The shortest and the longest time between two looks at a machine that comes or goes, whatever its driver says.
@@ -50,6 +53,7 @@ impl Default for Timing {
             cloud_check: Duration::from_secs(300),
             start_retry: Duration::from_secs(10),
             departure_grace: Duration::from_secs(60),
+            builder_grace: Duration::from_secs(15),
             delete_limit: Duration::from_secs(600),
             poll: (Duration::ZERO, Duration::MAX),
         }

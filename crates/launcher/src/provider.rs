@@ -167,8 +167,8 @@ impl Provider {
         }
     }
 
-    /// What the plan has to know of the pools.
-    pub(crate) fn pool_setups(&self, images: &View<ImageShape>) -> Vec<PoolSetup> {
+    /// What the plan has to know of the pools. Whether there are uploads of managed images is for the dispatcher to say.
+    pub(crate) fn pool_setups(&self) -> Vec<PoolSetup> {
         let pools = self.pools.iter().filter_map(|(name, pool)| {
             let settings = self.settings.pools.get(name)?;
             let labels = pool.labels.iter().map(|(label, setup)| {
@@ -177,7 +177,11 @@ impl Provider {
                 if let Some(ImageSettings::Managed(image)) = image
                     && setup.readiness == Readiness::Ready
                 {
-                    setup.readiness = upload_readiness(images, image, &self.name);
+                    setup.readiness = Readiness::ImageMissing {
+                        image: image.as_str().into(),
+                        reason: None,
+                        pending: None,
+                    };
                 }
                 (label.clone(), setup)
             });
@@ -254,22 +258,9 @@ pub(crate) async fn cloud_readiness(
         driver::Readiness::NotReady(reason) => Readiness::ImageMissing {
             image: (&**image).into(),
             reason: Some(reason.into()),
+            pending: None,
         },
     })
-}
-
-pub(crate) fn upload_readiness(
-    images: &View<ImageShape>,
-    image: &ImageName,
-    provider: &ProviderName,
-) -> Readiness {
-    if ready_uploads(images, image, provider).is_empty() {
-        return Readiness::ImageMissing {
-            image: image.as_str().into(),
-            reason: None,
-        };
-    }
-    Readiness::Ready
 }
 
 /// The uploads that machines of this provider can boot from, the newest first, one of each build.

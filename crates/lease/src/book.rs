@@ -193,19 +193,33 @@ struct Mark {
     /// Only in requests: drivers may keep what belongs together in one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nodeyard_scope: Option<ScopeName>,
+    /// Only in requests: launchers let them wait for an image that is being made ([`NodeRequest::waits_for_image`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    nodeyard_wait_for_image: bool,
 }
 
 pub(crate) fn mark(lease: LeaseId) -> Result<Opaque> {
-    request_mark(lease, None)
+    encode(&Mark {
+        nodeyard_lease: lease,
+        nodeyard_scope: None,
+        nodeyard_wait_for_image: false,
+    })
 }
 
 pub(crate) fn request_mark(lease: LeaseId, scope: Option<&ScopeName>) -> Result<Opaque> {
-    Opaque::encode(&Mark {
+    encode(&Mark {
         nodeyard_lease: lease,
         nodeyard_scope: scope.cloned(),
+        nodeyard_wait_for_image: true,
     })
-    .map_err(|cause| Error::Backend {
-        context: format!("the mark of lease {lease} cannot be written"),
+}
+
+fn encode(mark: &Mark) -> Result<Opaque> {
+    Opaque::encode(mark).map_err(|cause| Error::Backend {
+        context: format!(
+            "the mark of lease {} cannot be written",
+            mark.nodeyard_lease
+        ),
         source: cause.into(),
     })
 }

@@ -100,6 +100,11 @@ pub fn image_jobs(image: &ImageName) -> String {
     format!("{IMAGE_NOTES}/{image}/jobs")
 }
 
+/// What each steward reports of the image to launchers, while it runs.
+pub fn image_stewards(image: &ImageName) -> String {
+    format!("{IMAGE_NOTES}/{image}/stewards")
+}
+
 pub fn builds(image: &ImageName) -> String {
     format!("{IMAGES}/{image}/builds")
 }

@@ -64,7 +64,22 @@ impl std::fmt::Display for Unserved<'_> {
     }
 }
 
+/// The key of `requestor_data` by which a requestor lets a request wait for an image that is being made.
+pub const WAIT_FOR_IMAGE: &str = "nodeyard_wait_for_image";
+
 impl NodeRequest {
+    /// Returns whether the request waits for an image that is being made. Otherwise it fails, as in Nodepool.
+    pub fn waits_for_image(&self) -> bool {
+        // Zuul's data is of no interest here, and there are many of its requests.
+        if !self.requestor_data.text().contains(WAIT_FOR_IMAGE) {
+            return false;
+        }
+        let data: Result<serde_json::Map<String, serde_json::Value>, _> =
+            self.requestor_data.decode();
+        let data = data.unwrap_or_default();
+        data.get(WAIT_FOR_IMAGE) == Some(&serde_json::Value::Bool(true))
+    }
+
     pub fn order(&self, id: RequestId) -> RequestOrder {
         RequestOrder {
             precedence: id.precedence(),
@@ -130,6 +145,22 @@ mod tests {
             .iter()
             .map(|(label, id)| (Label::from(*label), id.parse().unwrap()))
             .collect()
+    }
+
+    #[test]
+    fn only_a_request_that_says_so_waits_for_images() {
+        let mut request = request(&[]);
+        for (data, waits) in [
+            ("null", false),
+            (r#"{"nodeyard_wait_for_image": true}"#, true),
+            (r#"{"a": 1, "nodeyard_wait_for_image": false}"#, false),
+            (r#"{"nested": {"nodeyard_wait_for_image": true}}"#, false),
+            (r#"["nodeyard_wait_for_image"]"#, false),
+        ] {
+            let value: serde_json::Value = serde_json::from_str(data).unwrap();
+            request.requestor_data = Opaque::encode(&value).unwrap();
+            assert_eq!(request.waits_for_image(), waits, "{data}");
+        }
     }
 
     #[test]

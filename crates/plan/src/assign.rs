@@ -11,17 +11,20 @@
 //! 2. The request waits, and this pool has not declined it. While the pool is drained, it goes no further: what check 6
 //!    says is declined all the same, unless it may be otherwise after the drain.
 //! 3. It names a provider where a capable pool is left, or else one in the same cluster: leave it to that one.
-//! 4. A capable pool with a lower priority number is neither paused nor drained: leave it to that one.
+//! 4. A capable pool with a lower priority number is neither paused nor drained, and if it is ours it has the images:
+//!    leave it to that one.
 //! 5. This pool lacks a label and another capable pool is left: leave it to that one.
-//! 6. It can never be served here (it names another cluster's provider and this one keeps to its own; no servers, label unknown or broken, image missing, larger than the empty
-//!    cloud): decline. This comes before everything that passes with time, so that a momentary limit does
-//!    not delay the news.
-//! 7. The cloud refuses launches, the request needs one, and another capable pool is not paused: leave it to
+//! 6. It can never be served here (it names another cluster's provider and this one keeps to its own; no servers, label
+//!    unknown or broken, larger than the empty cloud; image missing, unless it is being made and the request waits for
+//!    images): decline. This comes before everything that passes with time, so that a momentary limit does not delay the
+//!    news.
+//! 7. An image that it needs is being made: defer. It keeps no room meanwhile.
+//! 8. The cloud refuses launches, the request needs one, and another capable pool is not paused: leave it to
 //!    that one.
-//! 8. A label that is not launched has too few free machines: defer.
-//! 9. The tenant's limit, the pool's, the provider's: defer, or reserve.
-//! 10. `max-concurrency` launches are under way: defer.
-//! 11. Accept.
+//! 9. A label that is not launched has too few free machines: defer.
+//! 10. The tenant's limit, the pool's, the provider's: defer, or reserve.
+//! 11. `max-concurrency` launches are under way: defer.
+//! 12. Accept.
 //!
 //! Limits count records, promises of this and earlier passes, and the use by others; what is accepted is
 //! promised at once. So a burst of requests never exceeds a limit.

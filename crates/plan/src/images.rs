@@ -15,11 +15,14 @@
 //! - Records of a provider that the configuration does not have are never touched. They pin their build.
 //! - A build is begun only when no other is under way, and one that lost its steward is settled first.
 
+pub mod availability;
 mod build;
 mod import;
 mod market;
 mod picture;
+mod progress;
 mod remove;
+mod steward_report;
 mod text;
 mod upload;
 mod verdict;
@@ -34,6 +37,8 @@ pub use picture::{
     Answered, Build, ImagePolicy, Imports, Origin, Picture, Request, Services, Setback, Subject,
     Takes, Upload, UploadRef,
 };
+pub use progress::Progress;
+pub use steward_report::{JobDurations, JobState, StewardReport};
 pub use verdict::{
     Action, BuildReport, BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, OnTrial,
     Plan, ProviderReport, RemovalReason, UploadReport, UploadVerdict, Wait, WhyBuild, WhyKept,

@@ -8,6 +8,8 @@ use std::time::Duration;
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use serde::{Deserialize, Serialize};
 
+use crate::images::availability::PendingImage;
+
 /// An availability zone.
 pub type Zone = Arc<str>;
 
@@ -128,14 +130,16 @@ pub enum Supply {
 }
 
 /// Whether nodes of a label can be launched at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Readiness {
     Ready,
     /// No ready upload, or no such image in the cloud.
     ImageMissing {
         image: Box<str>,
-        /// What the cloud was asked for, where there is more to say than a name.
+        /// What the cloud was asked for, or why the image is not made, where there is more to say than a name.
         reason: Option<Box<str>>,
+        /// How far it is, if it is being made.
+        pending: Option<Box<PendingImage>>,
     },
     /// The configuration of the label cannot work, such as a flavor that does not exist.
     Broken {

@@ -3,14 +3,17 @@
 //! The texts read after "pool p/q: ", so they start in lower case and end without a full stop.
 
 use std::fmt;
+use std::time::Duration;
 
 use nodeyard_model::{
     Label, LauncherId, NodeId, ProviderName, Quantity, RequestState, ResourceName, Resources,
-    TenantName,
+    TenantName, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::images::availability::ImageStage;
 use crate::setup::{PoolKey, Zone};
+use crate::span::Span;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -85,6 +88,24 @@ pub enum Defer {
         kept: usize,
         max_concurrency: usize,
     },
+    /// The request waits for an image that is being made.
+    Image(Box<AwaitedImage>),
+}
+
+/// An image that a request waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwaitedImage {
+    pub image: Box<str>,
+    pub label: Label,
+    pub provider: ProviderName,
+    pub stage: ImageStage,
+    /// How much of the build or the upload is done; none as long as its worker has not said.
+    #[serde(default)]
+    pub percent: Option<u8>,
+    /// Seconds until the image should be ready, by how long it took before; negative if that is over.
+    #[serde(default)]
+    pub remaining: Option<i64>,
+    pub at: Timestamp,
 }
 
 impl Defer {
@@ -304,6 +325,27 @@ impl fmt::Display for Defer {
                 }
                 write!(f, "max-concurrency is {max_concurrency}")
             }
+            Self::Image(image) => image.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for AwaitedImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { image, label, .. } = self;
+        let stage = self.stage.told_at(&self.provider, self.at);
+        write!(f, "image {image} of label {label} {stage}")?;
+        if let Some(percent) = self.percent {
+            write!(f, ", {percent} % done")?;
+        }
+        let Some(remaining) = self.remaining else {
+            return Ok(());
+        };
+        let span = Span(Duration::from_secs(remaining.unsigned_abs()));
+        if remaining >= 0 {
+            write!(f, ", should be ready in {span}")
+        } else {
+            write!(f, ", should have been ready {span} ago")
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct World {
     pub(crate) own: BTreeMap<PoolKey, OwnPool>,
     pub(crate) providers: BTreeMap<ProviderName, ProviderSetup>,
     pub(crate) drains: Drains,
+    /// Requests for these wait for an image that is being made, whoever asks.
+    pub(crate) labels_that_wait: BTreeSet<Label>,
     /// Nodes on their way to a request, or ready for it, whose request is gone.
     pub(crate) stranded: BTreeSet<NodeId>,
     stale: BTreeSet<PoolKey>,
@@ -219,14 +221,30 @@ impl World {
         }
     }
 
-    /// An image became available, or ceased to be.
+    /// An image became available, or ceased to be, or is on its way.
     pub fn set_readiness(&mut self, key: &PoolKey, label: &Label, readiness: Readiness) {
         let setup = self.own.get_mut(key).map(|pool| &mut pool.setup.labels);
-        if let Some(label) = setup.and_then(|labels| labels.get_mut(label)) {
+        let Some(label) = setup.and_then(|labels| labels.get_mut(label)) else {
+            return;
+        };
+        if label.readiness != readiness {
             label.readiness = readiness;
             self.queue.unvet(key);
-            self.stale.insert(key.clone());
+            // Others have left requests to this pool, or have not.
+            self.wake_all();
         }
+    }
+
+    /// Replaces the labels for which all requests wait for an image that is being made.
+    pub fn set_labels_that_wait(&mut self, labels: BTreeSet<Label>) {
+        if self.labels_that_wait == labels {
+            return;
+        }
+        self.labels_that_wait = labels;
+        for key in self.own.keys() {
+            self.queue.unvet(key);
+        }
+        self.wake_all();
     }
 
     /// Replaces the limits of all tenants.

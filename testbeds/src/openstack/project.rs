@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,9 @@ pub struct Project {
     admin: Session,
     member: Session,
     network: String,
-    router: String,
+    subnet: String,
+    // Made when it is asked for: nothing else costs Neutron as much.
+    router: OnceLock<String>,
     directory: TempDir,
 }
 
@@ -62,7 +65,7 @@ impl Project {
         }
         let identity = cloud.url(Service::Identity).to_owned();
         let member = Session::begin(&identity, &login)?;
-        let (network, router) = connect(&admin, &member)?;
+        let (network, subnet) = create_network(&member)?;
         let project = Self {
             login,
             identity,
@@ -71,7 +74,8 @@ impl Project {
             admin,
             member,
             network,
-            router,
+            subnet,
+            router: OnceLock::new(),
             directory,
         };
         fs::write(project.clouds_yaml(), project.clouds(&project.identity))?;
@@ -89,6 +93,22 @@ impl Project {
     /// The id of its network, which is called `net`.
     pub fn network(&self) -> &str {
         &self.network
+    }
+
+    /// Connects its network with the outside, so that its servers can have floating IPs.
+    pub fn connect_outside(&self) -> Result<()> {
+        let network = Service::Network;
+        let outside = self.admin.get(network, "/v2.0/networks?name=public")?;
+        let outside =
+            text(outside.pointer("/networks/0/id")).with_context(|| outside.to_string())?;
+        let router = json!({"name": "router", "external_gateway_info": {"network_id": outside}});
+        let router = made(&self.member, network, "/v2.0/routers", "router", &router)?;
+        let path = format!("/v2.0/routers/{router}/add_router_interface");
+        // Removed with the project, whatever becomes of its interface.
+        let already = self.router.set(router);
+        ensure!(already.is_ok(), "{} is connected already", self.name());
+        let interface = json!({"subnet_id": self.subnet});
+        self.member.put(network, &path, &interface).map(drop)
     }
 
     /// A file with the cloud `nodepool`: the way straight to the services.
@@ -289,21 +309,16 @@ impl Project {
 
     fn remove(&self) -> Result<()> {
         self.empty()?;
-        let interfaces = format!("/v2.0/ports?device_id={}", self.router);
-        let ports = self.admin.list(Service::Network, &interfaces, "ports")?;
-        for port in ports {
-            let subnet = json!({"subnet_id": port.pointer("/fixed_ips/0/subnet_id")});
-            let path = format!("/v2.0/routers/{}/remove_router_interface", self.router);
-            if is_of_router(&port) {
-                self.admin.put(Service::Network, &path, &subnet)?;
-            }
-        }
-        for path in [
-            format!("/v2.0/routers/{}", self.router),
-            format!("/v2.0/networks/{}", self.network),
-        ] {
+        if let Some(router) = self.router.get() {
+            let path = format!("/v2.0/routers/{router}");
+            let interface = json!({"subnet_id": self.subnet});
+            let removal = format!("{path}/remove_router_interface");
+            // There is none if the test was stopped while it was made.
+            let _ = self.admin.put(Service::Network, &removal, &interface);
             self.admin.delete(Service::Network, &path)?;
         }
+        let path = format!("/v2.0/networks/{}", self.network);
+        self.admin.delete(Service::Network, &path)?;
         let flavor = format!("/flavors/{}", self.id);
         self.admin.delete(Service::Compute, &flavor)?;
         let user = format!("/users/{}", self.user);
@@ -322,10 +337,8 @@ impl Drop for Project {
     }
 }
 
-/// A network with a way to the outside. Returns the ids of network and router.
-fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
-    let outside = admin.get(Service::Network, "/v2.0/networks?name=public")?;
-    let outside = text(outside.pointer("/networks/0/id")).with_context(|| outside.to_string())?;
+/// Returns the ids of a new network and of its subnet.
+fn create_network(member: &Session) -> Result<(String, String)> {
     let network = Service::Network;
     let net = made(
         member,
@@ -338,11 +351,7 @@ fn connect(admin: &Session, member: &Session) -> Result<(String, String)> {
         "network_id": net, "ip_version": 4, "cidr": "10.9.0.0/16", "enable_dhcp": false,
     });
     let subnet = made(member, network, "/v2.0/subnets", "subnet", &subnet)?;
-    let router = json!({"name": "router", "external_gateway_info": {"network_id": outside}});
-    let router = made(member, network, "/v2.0/routers", "router", &router)?;
-    let path = format!("/v2.0/routers/{router}/add_router_interface");
-    member.put(network, &path, &json!({"subnet_id": subnet}))?;
-    Ok((net, router))
+    Ok((net, subnet))
 }
 
 fn is_of_router(port: &Value) -> bool {

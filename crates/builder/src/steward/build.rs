@@ -57,6 +57,7 @@ impl Context {
         tracing::info!(%image, %build, "a build without a steward is taken over");
         let asked = stored.value.formats.iter().map(Box::from).collect();
         let mut running = Running::new(self, key, stored.stat.czxid, asked);
+        running.whole = false;
         if let Some(zuul_build) = &stored.value.zuul_build_uuid {
             running = running.importing(self.fetched(image, zuul_build));
         }
@@ -109,6 +110,8 @@ pub(super) struct Running<'c> {
     /// Somebody was asked to make it. Otherwise its failure says nothing of what it would have been made of.
     tried: bool,
     begun: Instant,
+    /// It was seen from its beginning on, so that it is known how long it took.
+    whole: bool,
 }
 
 impl<'c> Running<'c> {
@@ -126,6 +129,7 @@ impl<'c> Running<'c> {
             fetched: None,
             tried: true,
             begun: Instant::now(),
+            whole: true,
         }
     }
 
@@ -326,6 +330,9 @@ impl<'c> Running<'c> {
         let made_less = self.asked.iter().any(|f| !result.formats.contains_key(f));
         Notes::change(&**ctx.registry.tree(), image, |notes| {
             notes.setbacks.remove(&Subject::Build);
+            if self.whole {
+                notes.durations.add_build(took);
+            }
             if made_less {
                 notes.builds.entry(build).or_default().asked = self.asked.clone();
             }

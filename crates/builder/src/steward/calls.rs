@@ -109,7 +109,15 @@ impl Context {
         let mut data = BytesMut::new();
         let mut heard = Instant::now();
         loop {
-            let event = match tokio::time::timeout(self.timing.quiet, job.next()).await {
+            let next = async {
+                loop {
+                    tokio::select! {
+                        event = job.next() => break event,
+                        () = reporter.write_due() => {}
+                    }
+                }
+            };
+            let event = match tokio::time::timeout(self.timing.quiet, next).await {
                 Ok(event) => event.unwrap_or(JobEvent::Lost),
                 Err(_) => match self.sign(function, build, server, &stand).await {
                     Sign::OfLife => {

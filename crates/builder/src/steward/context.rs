@@ -9,6 +9,7 @@ use nodeyard_plan::images::{self, Action, Pace, Picture, Plan, Setback, Subject}
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
 
 use super::events::Events;
 use super::functions::{Directory, Functions};
@@ -25,6 +26,8 @@ pub(super) struct Context {
     pub(super) directory: Directory,
     pub(super) system: Arc<str>,
     pub(super) hostname: Arc<str>,
+    /// The name under which this steward reports to launchers.
+    pub(super) name: Arc<str>,
     pub(super) cleans: bool,
     pub(super) timing: Timing,
     pub(super) pace: Pace,
@@ -69,6 +72,7 @@ impl Context {
             directory,
             system: system.into(),
             hostname: options.hostname.into(),
+            name: Uuid::new_v4().simple().to_string().into(),
             cleans: options.cleans,
             timing: options.timing,
             pace: options.pace,

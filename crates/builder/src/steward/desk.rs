@@ -330,18 +330,21 @@ impl Desk {
 
 async fn look(ctx: &Context, image: &ImageName) -> nodeyard_store::Result<Plan> {
     let latest = ctx.directory.latest().borrow().clone();
-    let picture = ctx.draw(image, &latest).await?;
+    let mut picture = ctx.draw(image, &latest).await?;
     let mut plan = ctx.decide(&picture);
     // What has come since the last question is worth another.
     if waits_for_worker(&plan.explanation) {
         let fresh = ctx.directory.fresh().await;
         if fresh != latest {
-            plan = ctx.decide(&ctx.draw(image, &fresh).await?);
+            picture = ctx.draw(image, &fresh).await?;
+            plan = ctx.decide(&picture);
         }
     }
     let nothing_left = picture.policy.is_none() && picture.builds.is_empty();
     if nothing_left && !picture.building {
         ctx.forget_image(image).await?;
+    } else {
+        ctx.report(&picture, &plan.explanation).await;
     }
     Ok(plan)
 }

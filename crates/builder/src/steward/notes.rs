@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use nodeyard_model::{BuildId, ImageName, layout};
-use nodeyard_plan::images::{Setback, Subject};
+use nodeyard_plan::images::{JobDurations, Setback, Subject};
 use nodeyard_store::{CreateMode, Error, Record, Result, Tree, TreePath, Version, ext};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ pub struct Notes {
     /// What failed lately, how often and why.
     pub setbacks: BTreeMap<Subject, Setback>,
     pub builds: BTreeMap<BuildId, BuildNotes>,
+    /// How long the last builds and uploads took.
+    pub durations: JobDurations,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +46,8 @@ struct Stored {
     setbacks: Vec<(Subject, Setback)>,
     #[serde(default)]
     builds: BTreeMap<BuildId, BuildNotes>,
+    #[serde(default)]
+    durations: JobDurations,
 }
 
 impl Notes {
@@ -140,6 +144,7 @@ impl Notes {
         Self {
             setbacks: stored.setbacks.into_iter().collect(),
             builds: stored.builds,
+            durations: stored.durations,
         }
     }
 
@@ -148,6 +153,7 @@ impl Notes {
         let stored = Stored {
             setbacks: setbacks.map(|(s, b)| (s.clone(), b.clone())).collect(),
             builds: self.builds.clone(),
+            durations: self.durations.clone(),
         };
         crate::jobs::to_payload(&stored).into()
     }

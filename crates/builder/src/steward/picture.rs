@@ -54,6 +54,7 @@ pub async fn draw(
         request: flag("request-build").map(|stat| request(&stat)),
         building,
         setbacks: notes.setbacks,
+        durations: notes.durations,
         market,
         canary,
     })

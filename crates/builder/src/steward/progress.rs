@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, layout};
+use nodeyard_model::{BuildId, ImageName, ProviderName, layout};
+pub use nodeyard_plan::images::Progress;
 use nodeyard_store::{CreateMode, Error, Result, Tree, TreePath, Version, ext};
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::context::now;
@@ -17,16 +17,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a write may hold up the job it is about.
 const LIMIT: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    pub build: BuildId,
-    /// None for the build itself, otherwise where it is uploaded to.
-    pub provider: Option<ProviderName>,
-    pub since: Timestamp,
-    /// Of how much; none as long as the worker has said nothing.
-    pub done: Option<(u64, u64)>,
-}
 
 /// The jobs of an image that somebody follows now.
 pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
@@ -48,6 +38,8 @@ pub(super) struct Reporter<'t> {
     path: Option<TreePath>,
     progress: Progress,
     written: Option<Instant>,
+    /// When to write what came too soon after the last write.
+    due: Option<Instant>,
 }
 
 impl<'t> Reporter<'t> {
@@ -71,6 +63,7 @@ impl<'t> Reporter<'t> {
                 done: None,
             },
             written: None,
+            due: None,
         };
         reporter.write().await;
         reporter
@@ -78,11 +71,20 @@ impl<'t> Reporter<'t> {
 
     pub(super) async fn report(&mut self, numerator: u64, denominator: u64) {
         self.progress.done = Some((numerator, denominator));
-        let due = self
-            .written
-            .is_none_or(|written| written.elapsed() >= INTERVAL);
-        if due {
-            self.write().await;
+        match self.written {
+            Some(written) if written.elapsed() < INTERVAL => self.due = Some(written + INTERVAL),
+            _ => self.write().await,
+        }
+    }
+
+    /// Writes what came too soon after the last write, when it is time to; waits for ever if nothing did.
+    pub(super) async fn write_due(&mut self) {
+        match self.due {
+            Some(due) => {
+                tokio::time::sleep_until(due).await;
+                self.write().await;
+            }
+            None => std::future::pending().await,
         }
     }
 
@@ -94,17 +96,22 @@ impl<'t> Reporter<'t> {
 
     async fn write(&mut self) {
         self.written = Some(Instant::now());
-        let Some(path) = &self.path else { return };
+        let Some(path) = &self.path else {
+            self.due = None;
+            return;
+        };
         let data = Bytes::from(crate::jobs::to_payload(&self.progress));
         let written = tokio::time::timeout(LIMIT, put(self.tree, path, data)).await;
         if let Ok(Err(error)) = written {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(%path, error, "progress is not recorded");
         }
+        self.due = None;
     }
 }
 
-async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
+/// Writes a record that goes with its writer's session.
+pub(super) async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
     match tree.set(path, data.clone(), Version::Any).await {
         Err(Error::NoNode { .. }) => {}
         result => return result.map(drop),

@@ -15,6 +15,7 @@ use super::calls::Answer;
 use super::claim::Claim;
 use super::context::{Came, Context, Trouble, key, now};
 use super::inquiry::{Found, Stand};
+use super::notes::Notes;
 use super::progress::Reporter;
 use crate::jobs::{Failure, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
 
@@ -74,7 +75,8 @@ impl Context {
             provider: provider.clone(),
             upload: upload.upload,
         };
-        let uploading = Uploading::new(self, key, built.value, built.stat.czxid);
+        let mut uploading = Uploading::new(self, key, built.value, built.stat.czxid);
+        uploading.whole = false;
         uploading.end(claim, found).await
     }
 
@@ -124,6 +126,8 @@ struct Uploading<'c> {
     /// Where the build has its place in the order of the store's writes.
     order: i64,
     begun: Instant,
+    /// It was seen from its beginning on, so that it is known how long it took.
+    whole: bool,
 }
 
 impl<'c> Uploading<'c> {
@@ -134,6 +138,7 @@ impl<'c> Uploading<'c> {
             built,
             order,
             begun: Instant::now(),
+            whole: true,
         }
     }
 
@@ -243,7 +248,14 @@ impl<'c> Uploading<'c> {
         tracing::info!(image = %build.image, build = %build.build, %provider, "upload is ready");
         let took = self.begun.elapsed();
         self.ctx.events.uploaded(&build.image, provider, took);
-        self.ctx.worked(&build.image, &self.subject()).await
+        let subject = self.subject();
+        Notes::change(&**self.ctx.registry.tree(), &build.image, |notes| {
+            notes.setbacks.remove(&subject);
+            if self.whole {
+                notes.durations.add_upload(provider, took);
+            }
+        })
+        .await
     }
 
     async fn failed(&self, reason: String) -> Result<()> {

@@ -3,12 +3,9 @@
 use std::collections::BTreeSet;
 
 use nodeyard_model::{NodeId, RequestId, RequestState};
-use nodeyard_plan::Readiness;
 use nodeyard_store::view::Change;
 
 use super::{Dispatcher, Timer};
-use crate::provider::upload_readiness;
-use crate::settings::ImageSettings;
 
 impl Dispatcher {
     pub(super) fn feed_everything(&mut self) {
@@ -121,27 +118,6 @@ impl Dispatcher {
     pub(super) fn recover_again(&mut self) {
         for id in std::mem::take(&mut self.recovering) {
             self.feed_request(id);
-        }
-    }
-
-    /// Which labels have an image to boot from.
-    pub(super) fn images_changed(&mut self) {
-        for running in self.providers.values() {
-            let provider = &running.provider;
-            for (name, pool) in &provider.settings.pools {
-                let Some(run) = provider.pools.get(name) else {
-                    continue;
-                };
-                for (label, settings) in &pool.labels {
-                    if let ImageSettings::Managed(image) = &settings.image
-                        && run.is_sound(label)
-                    {
-                        let readiness: Readiness =
-                            upload_readiness(&self.ctx.images, image, &provider.name);
-                        self.world.set_readiness(&run.key, label, readiness);
-                    }
-                }
-            }
         }
     }
 

@@ -1,13 +1,14 @@
-//! What drivers know about launches under way.
+//! What drivers and stewards know about launches and images under way.
 
 use nodeyard_plan::explain::{Explanation, Next};
 
 use super::Dispatcher;
 
 impl Dispatcher {
-    /// Adds what the launches for a request wait for, if their driver can tell.
+    /// Adds what the launches for a request wait for, if their driver can tell, and how far its images are.
     pub(super) fn with_progress(&self, explanation: Option<Explanation>) -> Option<Explanation> {
         let mut explanation = explanation?;
+        self.with_image_progress(&mut explanation);
         let Next::NodesAreLaunched { by, waits } = &mut explanation.next else {
             return Some(explanation);
         };

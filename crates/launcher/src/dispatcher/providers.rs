@@ -70,6 +70,9 @@ impl Dispatcher {
             .iter()
             .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
             .collect();
+        let waiting = config.labels.iter().filter(|(_, of)| of.wait_for_image);
+        let waiting = waiting.map(|(name, _)| Label::new(name.as_str()));
+        self.world.set_labels_that_wait(waiting.collect());
         let tenants = config.tenant_resource_limits.iter();
         let tenants: BTreeMap<TenantName, Limits> = tenants
             .map(|(name, limits)| (TenantName::new(name.as_str()), tenant_limits(limits)))
@@ -198,7 +201,7 @@ impl Dispatcher {
             self.put_back();
         }
         self.world.set_provider(name, setup);
-        for setup in provider.pool_setups(&self.ctx.images) {
+        for setup in provider.pool_setups() {
             self.world.set_own_pool(setup);
         }
         let limits = provider.settings.pools.iter();
@@ -224,6 +227,7 @@ impl Dispatcher {
             ended,
         };
         self.providers.insert(name.clone(), running);
+        self.images_changed();
         self.apply_drains();
         self.timers
             .within(std::time::Duration::ZERO, Timer::CloudCheck);

@@ -35,6 +35,8 @@ pub(super) enum Timer {
     End(RequestId),
     /// Note what requests wait for.
     Look,
+    /// Judge anew which images are available.
+    Images,
 }
 
 /// The longest time until a timer fires. Records and the configuration may say any number of seconds, and the clock

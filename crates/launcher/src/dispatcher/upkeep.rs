@@ -67,6 +67,7 @@ impl Dispatcher {
             Timer::KeepReady => self.ready_nodes.pausing = false,
             Timer::End(request) => self.ready_nodes.not_ended(request),
             Timer::Look => self.look_at_waiting(),
+            Timer::Images => self.images_changed(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
+use nodeyard_testbeds::sample;
 
 use crate::bed::{Drivers, Running, Store, logs, quick};
 use crate::cloud::{SMALL, nothing_is_left};
@@ -118,12 +119,13 @@ async fn die_with_static_nodes(at: usize, moment: Moment) -> bool {
     died
 }
 
-/// Tries every n until the launcher survives a whole run.
+/// Tries a sample of all n, or each `step`-th in `make soak`, until the launcher survives a whole run.
 pub(crate) async fn at_every_step<F>(step: usize, run: impl Fn(usize, Moment) -> F)
 where
     F: Future<Output = bool> + Send + 'static,
 {
     logs();
+    let step = step * sample(2);
     for moment in [Moment::Before, Moment::After] {
         let (mut at, mut deaths) = (1, 0);
         loop {

@@ -8,6 +8,7 @@
     clippy::print_stderr
 )]
 
+mod awaited_images;
 mod bed;
 mod cloud;
 mod contended;

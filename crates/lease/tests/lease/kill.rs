@@ -9,6 +9,7 @@ use nodeyard_lease::{Affinity, Ask, Cause, Hold, Leases, Phase};
 use nodeyard_model::NodeId;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
+use nodeyard_testbeds::sample;
 
 use crate::bed::{Keeping, Store, Time, ask, caller, eventually, launcher, logs, nothing_is_left};
 use crate::cloud::{Clouds, small_and_large};
@@ -115,9 +116,10 @@ async fn scopes_end(leases: &Leases) {
 
 async fn at_every_step(moment: Moment, life: Life) {
     logs();
+    let step = sample(3);
     let (mut at, mut deaths) = (1, 0);
     loop {
-        let batch = (0..AT_ONCE).map(|number| tokio::spawn(die(at + number, moment, life)));
+        let batch = (0..AT_ONCE).map(|number| tokio::spawn(die(at + number * step, moment, life)));
         let died = join_all(batch).await;
         let died = died
             .into_iter()
@@ -127,10 +129,10 @@ async fn at_every_step(moment: Moment, life: Life) {
         if died < AT_ONCE {
             break;
         }
-        at += AT_ONCE;
+        at += AT_ONCE * step;
     }
     eprintln!("{life:?}: died {deaths} times {moment:?} a step");
-    assert!(deaths > 20, "there is more to do than that");
+    assert!(deaths * step > 20, "there is more to do than that");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ const PAGE: &str = "docs/first-minutes.md";
 
 /// Stands in for the program that builds a Debian, which takes a minute and wants a network.
 const BUILD: &str = "#!/bin/sh
-echo 33 percent
+echo \"nodeyard: progress 1/3\"
 while [ ! -e \"$HOME/go-on\" ]; do sleep 0.05; done
 for format in $(echo \"$NODEYARD_FORMATS\" | tr , ' '); do echo x > \"$NODEYARD_OUTPUT.$format\"; done
 ";
@@ -99,11 +99,13 @@ impl Newcomer {
         lines
     }
 
-    /// Replaces what takes long, and ports that others on this machine may have.
+    /// Replaces what takes long, ports that others on this machine may have, and machines that nobody asks for: they
+    /// would come before or after those that somebody does.
     fn prepare(&mut self) {
         executable(&self.bed.path("yard/build-debian"), BUILD).unwrap();
         let file = self.bed.path("yard/nodepool.yaml");
         let mut text = fs::read_to_string(&file).unwrap();
+        text = text.replace("min-ready: 1", "min-ready: 0");
         for usual in ["8005", "8006"] {
             let port = self.bed.free_port().to_string();
             text = text.replace(&format!("port: {usual}"), &format!("port: {port}"));
@@ -151,29 +153,34 @@ impl Newcomer {
         written
     }
 
-    /// Whatever the launcher does meanwhile is done.
+    /// Whatever the programs do meanwhile is done.
     fn wait_before(&self, line: &str) {
-        let in_use = match line {
-            "nodeyard request debian-simulated --detach --lease 30m" => 0,
-            "nodeyard status" if self.bed.path("go-on").exists() => 1,
-            _ => return,
+        if line.starts_with("nodeyard explain") {
+            wait_until("it is known how far the build is", || {
+                self.run(line).raw.contains("33 % done")
+            });
+        }
+        if line != "nodeyard status" {
+            return;
+        }
+        let phase = match self.bed.path("go-on").exists() {
+            true => "active",
+            false => "waiting",
         };
-        let expected = [
-            ("ready", 1),
-            ("building", 0),
-            ("in_use", in_use),
-            ("waiting", 0),
-        ];
-        wait_until(&format!("labels are {expected:?}"), || {
-            let mut status = self.bed.command();
-            status.current_dir(self.bed.path("yard"));
-            let status = status.args(["status", "--format", "json"]).output();
-            let status: Value = serde_json::from_slice(&status.unwrap().stdout).unwrap();
-            let label = &status["labels"][0];
-            expected
-                .iter()
-                .all(|(count, number)| label[*count] == *number)
+        wait_until(&format!("the lease is {phase}"), || {
+            let leases = self.json("nodeyard lease ls --format json");
+            let label = self.json("nodeyard label show debian-simulated --format json");
+            let waiting = i32::from(phase == "waiting");
+            leases[0]["phase"] == phase && label["waiting"] == waiting
         });
+    }
+
+    fn json(&self, line: &str) -> Value {
+        let mut command = self.bed.command();
+        command.current_dir(self.bed.path(self.directory));
+        let words = shlex::split(line).unwrap();
+        let output = command.args(&words[1..]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     fn look_at_colours(&self, written: &Written) {

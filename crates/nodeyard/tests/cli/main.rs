@@ -9,6 +9,7 @@
 )]
 
 mod api;
+mod awaited_image;
 mod bed;
 mod builder_pages;
 mod builders;

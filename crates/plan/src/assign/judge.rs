@@ -12,7 +12,9 @@ use super::Moment;
 use super::accrual::{Accrual, Booking};
 use super::recipe::{Recipe, Wanted, recipe};
 use crate::setup::{PoolKey, PoolSetup, Readiness, Supply, Zone};
-use crate::verdict::{Acceptance, Decline, Defer, Ledger, Shortage, Skip, Verdict, Yield};
+use crate::verdict::{
+    Acceptance, AwaitedImage, Decline, Defer, Ledger, Shortage, Skip, Verdict, Yield,
+};
 use crate::world::queue::{Ask, Stage, Waiting};
 use crate::world::registry::Registered;
 use crate::world::{OwnPool, World};
@@ -112,6 +114,9 @@ impl World {
         }
         if let Some(reason) = self.never(pool, case) {
             return Verdict::Decline(reason).into();
+        }
+        if let Some(image) = self.awaited_image(pool, case, at) {
+            return Verdict::Defer(Defer::Image(Box::new(image))).into();
         }
         let recipe = recipe(
             &self.fleet,
@@ -214,6 +219,7 @@ impl World {
             .clone()
             .filter(|(_, pool)| nearness.holds(pool))
             .filter(|(id, pool)| pool.priority < own && !self.is_paused(id, &pool.key, pool.paused))
+            .filter(|(id, pool)| !self.lacks_image(id, &pool.key, case))
             .min_by_key(|(_, pool)| pool.priority);
         if let Some((to, pool)) = first {
             return Some(Yield::Priority {
@@ -279,7 +285,9 @@ impl World {
         let open = others.find(|id| {
             let registered = self.registry.get(id);
             registered.is_some_and(|other| {
-                nearness.holds(other) && !self.is_paused(id, &other.key, other.paused)
+                nearness.holds(other)
+                    && !self.is_paused(id, &other.key, other.paused)
+                    && !self.lacks_image(id, &other.key, case)
             })
         });
         open.cloned()
@@ -316,7 +324,10 @@ impl World {
             let of = setup.labels.get(label)?;
             match &of.readiness {
                 Readiness::Ready => {}
-                Readiness::ImageMissing { image, reason } => {
+                Readiness::ImageMissing {
+                    pending: Some(_), ..
+                } if self.waits_for_image(case, label) => {}
+                Readiness::ImageMissing { image, reason, .. } => {
                     return Some(Decline::ImageMissing {
                         label: label.clone(),
                         image: image.clone(),
@@ -346,6 +357,57 @@ impl World {
         self.too_large(&setup.key, &need)
     }
 
+    /// Whether a request for this label waits for an image that is being made.
+    fn waits_for_image(&self, case: &Case<'_>, label: &Label) -> bool {
+        let asked_for = case.ask.waits_for_image || self.labels_that_wait.contains(label);
+        asked_for && !case.ask.min_ready
+    }
+
+    /// The first image that has to be made before a pool can serve a request which waits for it.
+    fn awaited_image(&self, pool: &OwnPool, case: &Case<'_>, at: Moment) -> Option<AwaitedImage> {
+        case.labels.iter().find_map(|label| {
+            let setup = pool.setup.labels.get(label)?;
+            let Readiness::ImageMissing {
+                image,
+                pending: Some(pending),
+                ..
+            } = &setup.readiness
+            else {
+                return None;
+            };
+            let expected = pending.expected();
+            Some(AwaitedImage {
+                image: image.clone(),
+                label: label.clone(),
+                provider: pool.setup.key.provider.clone(),
+                stage: pending.stage.clone(),
+                percent: None,
+                remaining: expected.map(|expected| seconds_between(at.now, expected)),
+                at: at.now,
+            })
+        })
+    }
+
+    /// Whether a pool of ours lets the request wait for an image. Of pools of others it is not known.
+    fn lacks_image(&self, id: &LauncherId, key: &PoolKey, case: &Case<'_>) -> bool {
+        let own = self.own.get(key).filter(|own| own.setup.id == *id);
+        let is_pending = |own: &OwnPool, label: &Label| {
+            own.setup.labels.get(label).is_some_and(|setup| {
+                matches!(
+                    &setup.readiness,
+                    Readiness::ImageMissing {
+                        pending: Some(_),
+                        ..
+                    }
+                )
+            })
+        };
+        own.is_some_and(|own| {
+            let mut labels = case.labels.iter();
+            labels.any(|label| is_pending(own, label) && self.waits_for_image(case, label))
+        })
+    }
+
     fn too_large(&self, key: &PoolKey, need: &Resources) -> Option<Decline> {
         let decline = |(resource, limit): (ResourceName, Quantity), ledger| Decline::TooLarge {
             ledger,
@@ -362,7 +424,7 @@ impl World {
         Some(decline(exceeded, Ledger::Provider(key.provider.clone())))
     }
 
-    /// Checks 8 to 10: what there is too little of at the moment.
+    /// Checks 9 to 11: what there is too little of at the moment.
     fn not_now(
         &self,
         key: &PoolKey,
@@ -464,6 +526,14 @@ impl Recipe {
     fn tenant_cost(&self) -> Resources {
         [&self.launch_cost, &self.reuse_cost].into_iter().sum()
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the cast saturates, and parts of seconds are of no use"
+)]
+fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
+    (to.as_secs() - from.as_secs()).round() as i64
 }
 
 fn drained(scope: &str) -> Verdict {

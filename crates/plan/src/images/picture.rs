@@ -11,6 +11,7 @@ use nodeyard_model::{
 use serde::{Deserialize, Serialize};
 
 use super::market::{Market, ZuulBuild};
+use super::steward_report::JobDurations;
 use crate::canary::{CanaryPolicy, CanaryState, Launches, Uploaded};
 
 /// One image, as the configuration, the store and the job servers have it at one moment.
@@ -33,6 +34,8 @@ pub struct Picture {
     pub canary: CanaryState,
     /// What Zuul offers, of an image that its jobs make; none before it was asked.
     pub market: Option<Market>,
+    /// How long earlier builds and uploads took.
+    pub durations: JobDurations,
 }
 
 /// What the configuration says of an image.

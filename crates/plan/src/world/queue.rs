@@ -25,6 +25,8 @@ pub(crate) struct Ask {
     pub(crate) provider: Option<ProviderName>,
     pub(crate) reuse: bool,
     pub(crate) min_ready: bool,
+    /// It waits for an image that is being made.
+    pub(crate) waits_for_image: bool,
     pub(crate) declined_by: BTreeSet<LauncherId>,
     /// A pool that keeps room for it; only that one serves it.
     pub(crate) held_by: Option<PoolKey>,
@@ -202,6 +204,7 @@ impl Queue {
                 provider: record.provider.clone(),
                 reuse: record.reuse,
                 min_ready,
+                waits_for_image: record.waits_for_image(),
                 declined_by: record.declined_by.iter().cloned().collect(),
                 held_by: None,
             }),

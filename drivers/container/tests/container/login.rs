@@ -179,10 +179,7 @@ async fn a_machine_by_exec_has_no_port(runtime: &ContainerRuntime) {
     assert_eq!(instance.connection_type.as_deref(), Some(expected));
     assert_eq!(instance.connection_port, Some(ConnectionPort::Null));
     let name = instance.interface_ip.as_deref().unwrap();
-    assert_eq!(
-        runtime.run(&["exec", name, "hostname"]).unwrap(),
-        "np0000000001"
-    );
+    assert_eq!(runtime.exec(name, &["hostname"]).unwrap(), "np0000000001");
     let evidence = driver.evidence(&order.pool, &order.label, &instance.external_id);
     assert!(evidence.await.unwrap().unwrap().contains("running"));
     delete(&driver, &order).await;

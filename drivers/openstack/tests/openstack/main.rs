@@ -1,5 +1,5 @@
-//! The driver on a real OpenStack, and where that takes too long (every fault) or does not happen (volumes that stay), on
-//! an emulated one.
+//! The OpenStack driver, against real services and an emulation of them.
+
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,12 +8,5 @@
     clippy::print_stderr
 )]
 
-mod common;
-mod emulated;
-mod emulation;
-mod faults;
-mod floating;
-mod life;
-mod logins;
-mod real_kit;
-mod trouble;
+mod images;
+mod machines;

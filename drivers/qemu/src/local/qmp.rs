@@ -174,7 +174,7 @@ impl Qmp {
             if let Message::Event { event } = qmp.read().await?
                 && matches!(
                     &*event,
-                    "STOP" | "SHUTDOWN" | "GUEST_PANICKED" | "BLOCK_IO_ERROR"
+                    "STOP" | "SHUTDOWN" | "RESET" | "GUEST_PANICKED" | "BLOCK_IO_ERROR"
                 )
             {
                 return Ok(());

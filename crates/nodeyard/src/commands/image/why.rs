@@ -75,11 +75,8 @@ fn told(job: &Progress) -> String {
         Some(provider) => format!("upload of {build} to {provider}"),
         None => format!("build {build}"),
     };
-    match job.done {
-        Some((done, all)) => {
-            let percent = u128::from(done.min(all)) * 100 / u128::from(all.max(1));
-            format!("{what}: {percent} % done")
-        }
+    match job.percent() {
+        Some(percent) => format!("{what}: {percent} % done"),
         None => format!("{what}: under way; its worker has reported no progress yet"),
     }
 }

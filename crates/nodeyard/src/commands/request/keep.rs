@@ -50,16 +50,37 @@ pub(in crate::commands) async fn until_ready(
         let explained = client.get(&format!("{path}/explanation")).await;
         if let Ok(Explanation { text, reasons }) = explained {
             // How long it has waited changes all the time.
-            let matter = json!([
+            let mut matter = json!([
                 reasons.get("pools"),
                 reasons.get("next"),
                 reasons.get("ahead")
             ]);
+            round_progress(&mut matter);
             if matter != said {
                 eprintln!("{}", text.trim_end());
                 said = matter;
             }
         }
+    }
+}
+
+/// Leaves of how far an image is only every tenth percent, so that not every step is told.
+fn round_progress(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(round_progress),
+        Value::Object(values) => {
+            if values.contains_key("stage") {
+                values.remove("at");
+                values.remove("remaining");
+                let percent = values.get("percent").and_then(Value::as_u64);
+                values.insert(
+                    "percent".to_owned(),
+                    json!(percent.map(|percent| percent / 10)),
+                );
+            }
+            values.values_mut().for_each(round_progress);
+        }
+        _ => {}
     }
 }
 
@@ -93,4 +114,23 @@ async fn renew_once(client: &ApiClient, lease: &Lease) -> anyhow::Result<()> {
 /// Between two renewals: one may fail.
 fn interval(lease: &Lease) -> Duration {
     Duration::from_secs((lease.duration / 3).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_steps_are_not_told() {
+        let waiting = |percent: Value, remaining: i64| {
+            let mut value = json!([{"says": {"ours": {"defer": {"image": {
+                "stage": {"build": {"build": "1"}}, "percent": percent, "remaining": remaining, "at": remaining,
+            }}}}}]);
+            round_progress(&mut value);
+            value
+        };
+        assert_eq!(waiting(json!(41), 60), waiting(json!(49), 50));
+        assert_ne!(waiting(json!(49), 60), waiting(json!(50), 60));
+        assert_ne!(waiting(Value::Null, 60), waiting(json!(0), 60));
+    }
 }

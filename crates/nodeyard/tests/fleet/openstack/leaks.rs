@@ -58,6 +58,7 @@ fn leaks_are_removed_and_what_others_made_stays() {
         return;
     };
     let image = yard.project.create_image("disk", json!({})).unwrap();
+    yard.project.connect_outside().unwrap();
     yard.launch(&TIDY.text());
     let (taken, node) = yard.take_one("small");
     let server = yard.server(&node);

@@ -124,6 +124,7 @@ fn a_floating_ip_comes_and_goes_with_its_server() {
         return;
     };
     yard.project.create_image("disk", json!({})).unwrap();
+    yard.project.connect_outside().unwrap();
     yard.launch(
         &Configuration {
             pool: "        auto-floating-ip: true",

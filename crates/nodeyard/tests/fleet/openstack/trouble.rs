@@ -16,6 +16,11 @@ const ADDRESSED: Configuration = Configuration {
     image: "cloud-image: disk",
 };
 
+const BY_NAME: Configuration = Configuration {
+    pool: "        auto-floating-ip: false",
+    ..ADDRESSED
+};
+
 fn compute(method: &str, path: &str) -> Calls {
     Calls::of(Service::Compute).method(method).path(path)
 }
@@ -26,6 +31,7 @@ fn requests_are_served_and_nothing_is_left_while_calls_fail() {
         return;
     };
     yard.project.create_image("disk", json!({})).unwrap();
+    yard.project.connect_outside().unwrap();
     let gateway = &yard.gateway;
     let network = |method, path| Calls::of(Service::Network).method(method).path(path);
     for (calls, fault) in [
@@ -117,7 +123,7 @@ fn a_server_that_fails_is_made_again_elsewhere_or_later() {
         server["status"] = json!("ERROR");
         server["fault"] = json!({"code": 500, "message": "the hypervisor is on fire"});
     });
-    yard.launch(&ADDRESSED.text());
+    yard.launch(&BY_NAME.text());
     let (taken, node) = yard.take_one("small");
     let log = yard.launcher_log();
     assert!(log.contains("the hypervisor is on fire"), "{log}");
@@ -137,7 +143,7 @@ fn a_server_that_never_boots_is_given_up_and_made_again() {
             provider: "    cloud-images: [{name: disk, username: zuul}]
     launch-timeout: 45
     launch-retries: 20",
-            ..ADDRESSED
+            ..BY_NAME
         }
         .text(),
     );
@@ -153,7 +159,7 @@ fn a_server_that_vanishes_while_it_boots_is_made_again() {
     };
     yard.project.create_image("disk", json!({})).unwrap();
     let seen = show_first_server(&yard, |server| server["status"] = json!("BUILD"));
-    yard.launch(&ADDRESSED.text());
+    yard.launch(&BY_NAME.text());
     let waiting = yard.zuul.submit(&["small"]).unwrap();
     let mut booting = None;
     wait_until("a server boots", || {

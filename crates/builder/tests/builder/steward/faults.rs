@@ -1,0 +1,363 @@
+//! What goes wrong with workers, job servers and answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nodeyard_builder::jobs::Function;
+use nodeyard_builder::steward::notes::Notes;
+use nodeyard_builder::steward::{BuildEnded, Events, Functions};
+use nodeyard_image::ImageId;
+use nodeyard_model::{BuildState, UploadState};
+use nodeyard_plan::images::Subject;
+
+use crate::steward::bed::{
+    JobServer, PATIENCE, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, parse,
+    provider,
+};
+use crate::steward::worker::{Call, Cloud, Fault, ScriptedWorker};
+
+/// Everything a test needs, with a steward that has nothing to do yet.
+struct Bed {
+    store: Store,
+    server: JobServer,
+    cloud: Cloud,
+    worker: ScriptedWorker,
+    records: Records,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        logs();
+        let store = Store::embedded();
+        let server = JobServer::start().await;
+        let cloud = Cloud::default();
+        let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
+        let records = Records::of(&store).await;
+        Self {
+            store,
+            server,
+            cloud,
+            worker,
+            records,
+        }
+    }
+
+    async fn steward(&self) -> Running {
+        Running::start(&self.store, &self.server, TWO_PROVIDERS).await
+    }
+
+    /// Gives up what nobody knows of.
+    async fn impatient_steward(&self) -> Running {
+        Running::start_impatient(&self.store, &self.server, TWO_PROVIDERS).await
+    }
+
+    async fn notes(&self) -> Notes {
+        let tree = &**self.records.0.tree();
+        Notes::read(tree, &image()).await.unwrap()
+    }
+}
+
+/// Makes a mistake the first time it is told that a build has ended.
+#[derive(Debug, Default)]
+struct Clumsy(AtomicBool);
+
+impl Events for Clumsy {
+    fn built(&self, _: &BuildEnded<'_>) {
+        let is_first = !self.0.swap(true, Ordering::SeqCst);
+        assert!(!is_first, "a mistake");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_costs_nothing_but_what_panicked() {
+    let bed = Bed::new().await;
+    let events = Arc::<Clumsy>::default();
+    let tree = bed.store.session().await;
+    let steward = Running::start_on(tree, &bed.server, TWO_PROVIDERS, events);
+    bed.records.settled(1, &bed.cloud).await;
+    // The same kind of work on the same image.
+    bed.records.request().await;
+    bed.records.settled(2, &bed.cloud).await;
+    assert_eq!(bed.worker.calls("image-build:"), 2);
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_or_garbled_answer_loses_nothing() {
+    for fault in [Fault::AnswerLost, Fault::Garbage] {
+        let bed = Bed::new().await;
+        bed.worker.next(Call::Build, fault);
+        bed.worker.next(Call::Upload, fault);
+        bed.worker.next(Call::Upload, fault);
+        let steward = bed.steward().await;
+        bed.records.settled(1, &bed.cloud).await;
+        assert_eq!(bed.worker.calls("image-build:"), 1, "{fault:?}");
+        assert_eq!(bed.worker.calls("image-upload:"), 2, "{fault:?}");
+        steward.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_remembered_and_tried_again() {
+    let bed = Bed::new().await;
+    for _ in 0..2 {
+        bed.worker.next(Call::Build, Fault::Fails);
+    }
+    // The third one succeeds, but not before the failures have been looked at.
+    bed.worker.hold(true);
+    let steward = bed.steward().await;
+    let setback = eventually("two failures are noted", || async {
+        let notes = bed.notes().await;
+        let setback = notes.setbacks.get(&Subject::Build)?.clone();
+        (setback.failures == 2).then_some(setback)
+    })
+    .await;
+    assert_eq!(setback.reason, "the script says so");
+    bed.worker.hold(false);
+    bed.records.settled(1, &bed.cloud).await;
+    eventually("nothing of it is remembered", || async {
+        bed.notes().await.setbacks.is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(bed.worker.calls("image-build:"), 3);
+
+    bed.worker.next(Call::Upload, Fault::Fails);
+    bed.worker.next(Call::UploadDelete, Fault::Fails);
+    bed.worker.next(Call::Delete, Fault::Fails);
+    for _ in 0..2 {
+        bed.records.request().await;
+        bed.records.settled(2, &bed.cloud).await;
+    }
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_everybody_forgot_does_not_stay_in_the_cloud() {
+    let bed = Bed::new().await;
+    bed.worker.next(Call::Upload, Fault::Forgotten);
+    let steward = bed.impatient_steward().await;
+    bed.records.settled(1, &bed.cloud).await;
+    assert_eq!(bed.cloud.ids().len(), 2);
+    assert_eq!(bed.worker.calls("image-upload:"), 3);
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_everybody_forgot_is_made_again() {
+    let bed = Bed::new().await;
+    bed.worker.next(Call::Build, Fault::Forgotten);
+    let steward = bed.impatient_steward().await;
+    bed.records.settled(1, &bed.cloud).await;
+    assert_eq!(bed.worker.calls("image-build:"), 2);
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_dies_during_a_build_and_another_comes() {
+    let Bed {
+        store,
+        server,
+        cloud,
+        worker,
+        records,
+    } = Bed::new().await;
+    worker.hold(true);
+    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    eventually("the build is under way", || async {
+        (worker.calls("image-build:") == 1).then_some(())
+    })
+    .await;
+    let disk = worker.kill().await;
+    let worker = ScriptedWorker::start_again(&server, &cloud, disk, &["ubuntu"]).await;
+    records.settled(1, &cloud).await;
+    eventually("what the dead one left is gone", || async {
+        (worker.disk.ids().len() == 1).then_some(())
+    })
+    .await;
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_is_given_up_and_cleaned_up_after() {
+    let bed = Bed::new().await;
+    bed.worker.hold(true);
+    let steward = bed.impatient_steward().await;
+    eventually("the build is under way", || async {
+        (bed.worker.calls("image-build:") == 1).then_some(())
+    })
+    .await;
+    bed.worker.hang(true);
+    eventually("nobody knows of the build", || async {
+        let notes = bed.notes().await;
+        let setback = notes.setbacks.get(&Subject::Build)?;
+        setback.reason.contains("no worker knows").then_some(())
+    })
+    .await;
+    bed.worker.hang(false);
+    bed.worker.hold(false);
+    bed.records.settled(1, &bed.cloud).await;
+    eventually("nothing is left of what was given up", || async {
+        (bed.worker.disk.ids().len() == 1).then_some(())
+    })
+    .await;
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_dies_during_uploads_and_comes_back() {
+    let Bed {
+        store,
+        server,
+        cloud,
+        worker,
+        records,
+    } = Bed::new().await;
+    worker.hold_uploads(true);
+    let steward = Running::start_impatient(&store, &server, TWO_PROVIDERS).await;
+    eventually("uploads are under way", || async {
+        let ready = records.uploads().await.len() == 2;
+        (ready && worker.calls("image-upload:") == 2).then_some(())
+    })
+    .await;
+    let disk = worker.kill().await;
+    let worker = ScriptedWorker::start_again(&server, &cloud, disk, &["ubuntu"]).await;
+    records.settled(1, &cloud).await;
+    assert_eq!(worker.calls("image-build:"), 0, "the file is still good");
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_server_that_restarts_loses_no_build_and_no_upload() {
+    let Bed {
+        store,
+        server,
+        cloud,
+        worker,
+        records,
+    } = Bed::new().await;
+    worker.hold(true);
+    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    eventually("the build is under way", || async {
+        (worker.calls("image-build:") == 1).then_some(())
+    })
+    .await;
+    let server = server.restart().await;
+    worker.hold(false);
+    eventually("the build is recorded", || async {
+        let (_, build) = records.builds().await.pop()?;
+        (build.state == BuildState::Ready).then_some(())
+    })
+    .await;
+    records.settled(1, &cloud).await;
+    assert_eq!(worker.calls("image-build:"), 1);
+
+    worker.hold(true);
+    records.request().await;
+    eventually("the next build is under way", || async {
+        (worker.calls("image-build:") == 2).then_some(())
+    })
+    .await;
+    worker.hold(false);
+    eventually("uploads are under way", || async {
+        (worker.calls("image-upload:") >= 3).then_some(())
+    })
+    .await;
+    let _server = server.restart().await;
+    records.settled(2, &cloud).await;
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_on_a_worker_is_cleared_if_it_is_ours() {
+    let Bed {
+        store,
+        server,
+        cloud,
+        worker,
+        records,
+    } = Bed::new().await;
+    let disk = worker.stop().await;
+    let system = records.0.system_id().await.unwrap();
+    let ours = disk.put("0123456789abcdef0123456789abcdef", Some(&system));
+    let theirs = disk.put("1123456789abcdef0123456789abcdef", Some("somebody else"));
+    let foreign = disk.put("2123456789abcdef0123456789abcdef", None);
+    let named = disk.put("42", Some(&system));
+    let worker = ScriptedWorker::start_again(&server, &cloud, disk, &["ubuntu"]).await;
+    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let [build] = records.settled(1, &cloud).await[..] else {
+        panic!("one build");
+    };
+    eventually("ours is gone", || async {
+        (!worker.disk.ids().contains(&ours)).then_some(())
+    })
+    .await;
+    let left = [theirs, foreign, named, ImageId::from(build)];
+    assert_eq!(worker.disk.ids(), left.into_iter().collect());
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_whose_worker_is_away_goes_and_its_files_follow() {
+    let Bed {
+        store,
+        server,
+        cloud,
+        worker,
+        records,
+    } = Bed::new().await;
+    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    records.settled(1, &cloud).await;
+    let disk = worker.stop().await;
+    let other = ScriptedWorker::start(&server, &cloud, &[]).await;
+    steward.config.send_replace(parse(
+        "providers: [{name: one, driver: fake}, {name: two, driver: fake}]",
+    ));
+    eventually("records and uploads are gone", || async {
+        let left = records.builds().await.len() + cloud.ids().len();
+        (left == 0).then_some(())
+    })
+    .await;
+    assert_eq!(disk.ids().len(), 1);
+    let worker = ScriptedWorker::start_again(&server, &cloud, disk, &[]).await;
+    eventually("so are the files", || async {
+        worker.disk.ids().is_empty().then_some(())
+    })
+    .await;
+    other.stop().await;
+    steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_nobody_can_delete_waits_for_somebody() {
+    let bed = Bed::new().await;
+    let steward = bed.steward().await;
+    bed.records.settled(1, &bed.cloud).await;
+    let function = Function::UploadDelete(provider("one"));
+    bed.worker.withdraw(&function);
+    eventually("the job server knows it", || async {
+        let servers = std::slice::from_ref(&bed.server.endpoint);
+        let functions = Functions::ask(servers, PATIENCE).await;
+        let heard = functions.answers(&Function::UploadDelete(provider("two")));
+        (heard && !functions.answers(&function)).then_some(())
+    })
+    .await;
+    steward.config.send_replace(parse(
+        "providers: [{name: one, driver: fake}, {name: two, driver: fake}]",
+    ));
+    eventually("the other one is gone", || async {
+        let uploads = bed.records.uploads().await;
+        let [(_, to, _, upload)] = &uploads[..] else {
+            return None;
+        };
+        (*to == provider("one") && upload.state == UploadState::Ready).then_some(())
+    })
+    .await;
+    let helper = ScriptedWorker::start(&bed.server, &bed.cloud, &[]).await;
+    eventually("it is deleted by somebody else", || async {
+        let left = bed.records.builds().await.len() + bed.cloud.ids().len();
+        (left == 0).then_some(())
+    })
+    .await;
+    helper.stop().await;
+    steward.stop().await;
+}

@@ -1,0 +1,54 @@
+//! Several job servers, of which one has no workers.
+
+use std::sync::Arc;
+
+use nodeyard_builder::steward::NoEvents;
+use nodeyard_gearman::client::AdminClient;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::steward::bed::{
+    JobServer, PATIENCE, Records, Running, Store, TWO_PROVIDERS, eventually, impatient, logs,
+};
+use crate::steward::worker::{Cloud, ScriptedWorker};
+
+/// What a server says of builds of the image: jobs there are, and connections that offer to do them.
+async fn builds_on(server: &JobServer) -> Option<(u64, u64)> {
+    let mut admin = AdminClient::connect(&server.endpoint, PATIENCE)
+        .await
+        .ok()?;
+    let mut listed = admin.status().await.ok()?.into_iter();
+    let builds = listed.find(|listed| listed.function == "image-build:ubuntu")?;
+    Some((builds.total, builds.workers))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_nobody_can_take_is_given_up_though_others_offer_the_same_elsewhere() {
+    logs();
+    let (store, cloud) = (Store::embedded(), Cloud::default());
+    let (deserted, other) = (JobServer::start().await, JobServer::start().await);
+    // It offers builds on the first server, and never asks for one.
+    let (host, port) = (&*deserted.endpoint.host, deserted.endpoint.port);
+    let mut idle = TcpStream::connect((host, port)).await.unwrap();
+    idle.write_all(b"\0REQ\0\0\0\x01\0\0\0\x12image-build:ubuntu")
+        .await
+        .unwrap();
+    eventually("builds are offered", || async {
+        (builds_on(&deserted).await? == (0, 1)).then_some(())
+    })
+    .await;
+    let worker = ScriptedWorker::start(&other, &cloud, &["ubuntu"]).await;
+    let records = Records::of(&store).await;
+    let servers = vec![deserted.endpoint.clone(), other.endpoint.clone()];
+    let tree = store.session().await;
+    let events = Arc::new(NoEvents);
+    let steward = Running::start_at(tree, servers, TWO_PROVIDERS, events, impatient());
+    eventually("the build is asked for there", || async {
+        (builds_on(&deserted).await? == (1, 1)).then_some(())
+    })
+    .await;
+    drop(idle);
+    records.settled(1, &cloud).await;
+    assert_eq!(worker.calls("image-build:"), 1);
+    steward.stop().await;
+}

@@ -1,0 +1,220 @@
+//! A steward and a real worker, and between them job servers that are restarted, or that hand the job of a worker that
+//! died out again, or do not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodeyard_builder::steward::{NoEvents, Timing};
+use nodeyard_driver_fake::{Simulate, Span};
+use nodeyard_model::UploadId;
+use nodeyard_testbeds::executable;
+use nodeyard_testbeds::gearman::Kind;
+use tokio::runtime::Runtime;
+
+use crate::steward::bed::{
+    Clouds as _, JobServer, PATIENCE, Records, Running, Store, eventually, logs, quick,
+};
+use crate::steward::together::{BOTH, BUILD, Host, RunningWorker, TwoClouds};
+
+/// What an upload takes that ends when the clouds hurry, and not before.
+const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+
+struct Bed {
+    store: Store,
+    clouds: Arc<TwoClouds>,
+    host: Host,
+    text: String,
+    records: Records,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        logs();
+        let store = Store::embedded();
+        let clouds = TwoClouds::with(&Simulate {
+            upload_time: Span::exactly(LONG),
+            ..Simulate::default()
+        });
+        let host = Host::new();
+        let text = host.config(&host.image(""), BOTH);
+        let records = Records::of(&store).await;
+        let bed = Self {
+            store,
+            clouds,
+            host,
+            text,
+            records,
+        };
+        bed.hold_builds(true);
+        bed
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.host.0.path().join(name)
+    }
+
+    /// A build that is held notes its id and does no more.
+    fn hold_builds(&self, hold: bool) {
+        let begun = self.path("begun");
+        let note = format!("echo $NODEYARD_IMAGE_ID >> {}", begun.display());
+        let wait = if hold {
+            let gate = self.path("gate").display().to_string();
+            format!("while [ ! -e {gate} ]; do sleep 0.05; done")
+        } else {
+            String::new()
+        };
+        let program = BUILD.replace("#!/bin/sh\n", &format!("#!/bin/sh\n{note}\n{wait}\n"));
+        executable(&self.host.program(), &program).unwrap();
+    }
+
+    /// The ids of builds that were begun, as often as they were.
+    fn begun(&self) -> Vec<String> {
+        let begun = std::fs::read_to_string(self.path("begun")).unwrap_or_default();
+        begun.lines().map(str::to_owned).collect()
+    }
+
+    /// Gives nobody up because the machine is busy.
+    async fn steward(&self, server: &JobServer) -> Running {
+        let timing = Timing {
+            patience: PATIENCE,
+            silence: PATIENCE,
+            ..quick()
+        };
+        let (tree, events) = (self.store.session().await, Arc::new(NoEvents));
+        Running::start_with(tree, server, &self.text, events, timing)
+    }
+
+    async fn until_begun(&self, builds: usize) {
+        eventually("a build is under way", || async {
+            (self.begun().len() == builds).then_some(())
+        })
+        .await;
+    }
+
+    async fn until_uploading(&self) {
+        eventually("both uploads are under way", || async {
+            (self.clouds.ids().await.len() == 2).then_some(())
+        })
+        .await;
+    }
+
+    async fn upload_ids(&self) -> Vec<UploadId> {
+        let uploads = self.records.uploads().await.into_iter();
+        uploads.map(|(_, _, id, _)| id).collect()
+    }
+
+    /// One build, in both clouds, and nothing else anywhere.
+    async fn until_settled(&self) {
+        self.records.settled(1, &self.clouds).await;
+        eventually("one file is left", || async {
+            (self.host.files() == 1).then_some(())
+        })
+        .await;
+        self.records.settled(1, &self.clouds).await;
+    }
+}
+
+/// A worker with threads of its own, which end with it.
+struct Mortal {
+    threads: Runtime,
+    worker: RunningWorker,
+}
+
+impl Mortal {
+    async fn start(bed: &Bed, server: &JobServer) -> Self {
+        let threads = Runtime::new().unwrap();
+        let name = "builder01.example.com";
+        let (handle, clouds) = (threads.handle(), &bed.clouds);
+        let worker = RunningWorker::start_on(handle, name, server, clouds, &bed.text).await;
+        Self { threads, worker }
+    }
+
+    async fn kill(self) {
+        let Self { threads, worker } = self;
+        drop(worker);
+        tokio::task::spawn_blocking(move || threads.shutdown_timeout(PATIENCE))
+            .await
+            .unwrap();
+    }
+}
+
+async fn the_job_server_restarts(server: JobServer) {
+    let bed = Bed::new().await;
+    let worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
+    let steward = bed.steward(&server).await;
+    bed.until_begun(1).await;
+    let server = server.restart().await;
+    std::fs::write(bed.path("gate"), "").unwrap();
+    bed.until_uploading().await;
+    let (uploads, images) = (bed.upload_ids().await, bed.clouds.ids().await);
+    let _server = server.restart().await;
+    bed.clouds.hurry();
+    bed.until_settled().await;
+    assert_eq!(bed.begun().len(), 1, "it was built once");
+    assert_eq!(bed.clouds.ids().await, images, "it was uploaded once");
+    assert_eq!(bed.upload_ids().await, uploads);
+    steward.stop().await;
+    worker.stop().await;
+}
+
+async fn the_worker_dies(server: JobServer, is_requeueing: bool) {
+    let bed = Bed::new().await;
+    let worker = Mortal::start(&bed, &server).await;
+    let steward = bed.steward(&server).await;
+    bed.until_begun(1).await;
+    bed.hold_builds(false);
+    worker.kill().await;
+
+    let worker = Mortal::start(&bed, &server).await;
+    bed.until_begun(2).await;
+    bed.until_uploading().await;
+    let (uploads, images) = (bed.upload_ids().await, bed.clouds.ids().await);
+    worker.kill().await;
+
+    let worker = Mortal::start(&bed, &server).await;
+    bed.clouds.hurry();
+    bed.until_settled().await;
+    let begun = bed.begun();
+    assert_eq!(begun.len(), 2);
+    // Handed out again, it is the same work; otherwise the steward begins anew.
+    assert_eq!(begun[0] == begun[1], is_requeueing);
+    assert_eq!(bed.upload_ids().await == uploads, is_requeueing);
+    assert_eq!(bed.clouds.ids().await == images, is_requeueing);
+    steward.stop().await;
+    worker.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_job_server_restarts() {
+    the_job_server_restarts(JobServer::start().await).await;
+    the_job_server_restarts(JobServer::requeueing().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gearmand_restarts() {
+    the_job_server_restarts(JobServer::foreign(Kind::Gearmand)).await;
+    the_job_server_restarts(JobServer::foreign(Kind::RequeueingGearmand)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn geard_restarts() {
+    the_job_server_restarts(JobServer::foreign(Kind::Geard)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_dies_and_our_job_server_hands_its_jobs_out_again_or_not() {
+    the_worker_dies(JobServer::requeueing().await, true).await;
+    the_worker_dies(JobServer::start().await, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_dies_and_gearmand_hands_its_jobs_out_again_or_not() {
+    the_worker_dies(JobServer::foreign(Kind::RequeueingGearmand), true).await;
+    the_worker_dies(JobServer::foreign(Kind::Gearmand), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_dies_and_geard_forgets_its_jobs() {
+    the_worker_dies(JobServer::foreign(Kind::Geard), false).await;
+}

@@ -1,0 +1,380 @@
+//! `kill -9` of a worker during a build, an import, an upload and a deletion.
+//!
+//! The worker is a process of its own: this test program, told by its environment to be one. The cloud is a server,
+//! and survives.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
+use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
+use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::client::JobRequest;
+use nodeyard_testbeds::web_server::{Asked, Body, Reply};
+use nodeyard_testbeds::{SmallDisk, WebServer};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::bed::{
+    Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, disk, logs, parse, sha256, until,
+};
+
+const CONFIG: &str = "NODEYARD_TEST_WORKER_CONFIG";
+const GEARMAN: &str = "NODEYARD_TEST_WORKER_GEARMAN";
+const CLOUD: &str = "NODEYARD_TEST_WORKER_CLOUD";
+
+/// Reaches the cloud of the process that kills.
+struct Remote(String);
+
+impl DriverFactory for Remote {
+    fn make(&self, _: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, driver::Error> {
+        let transport = Http::new(&self.0, PROVIDER).unwrap();
+        let options = fake::Options::new(owner);
+        Ok(Arc::new(FakeDriver::new(options, Arc::new(transport))))
+    }
+}
+
+#[test]
+#[ignore = "the process that is killed; started by the other tests"]
+fn working_until_killed() {
+    logs();
+    let text = |name| std::env::var(name).expect("the other tests say how");
+    let config = parse(&std::fs::read_to_string(text(CONFIG)).unwrap());
+    let gearman = Endpoint::new("127.0.0.1", text(GEARMAN).parse().unwrap());
+    let options = Options::new("builder02.example.com", vec![gearman]);
+    let (_sender, config) = watch::channel(config);
+    let drivers = Arc::new(Remote(text(CLOUD)));
+    let parts = Parts {
+        config,
+        drivers,
+        events: Arc::new(NoEvents),
+    };
+    let (worker, _handle) = Worker::new(options, parts);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime
+        .block_on(worker.run(CancellationToken::new()))
+        .unwrap();
+}
+
+struct Bed {
+    host: Host,
+    jobs: Jobs,
+    cloud: Arc<Cloud>,
+    cloud_url: String,
+    /// A function that the worker has from its configuration.
+    offers: &'static str,
+}
+
+/// Killed at the latest with this value.
+struct Victim(Child);
+
+impl Victim {
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Bed {
+    async fn new(between: Between, script: &str, simulate: Simulate) -> Self {
+        let host = Host::new();
+        let text = host.config(&[("trusty", script)], "");
+        Self::with(host, &text, "image-build:trusty", between, simulate).await
+    }
+
+    async fn with(
+        host: Host,
+        text: &str,
+        offers: &'static str,
+        between: Between,
+        simulate: Simulate,
+    ) -> Self {
+        std::fs::write(host.path("nodepool.yaml"), text).unwrap();
+        let cloud = Cloud::new(simulate);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let cloud_url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(fake::serve(
+            listener,
+            Arc::clone(&cloud.world),
+            std::future::pending(),
+        ));
+        Self {
+            host,
+            jobs: Jobs::start(between).await,
+            cloud,
+            cloud_url,
+            offers,
+        }
+    }
+
+    async fn worker(&self) -> Victim {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "worker::killed::working_until_killed",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CONFIG, self.host.path("nodepool.yaml"))
+            .env(GEARMAN, self.jobs.port().to_string())
+            .env(CLOUD, &self.cloud_url)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let victim = Victim(child);
+        self.jobs
+            .taken(connections(&Options::new("", Vec::new())))
+            .await;
+        self.jobs.offered(self.offers).await;
+        victim
+    }
+
+    async fn kill(&self, victim: Victim) {
+        victim.kill();
+        self.jobs.left().await;
+    }
+}
+
+async fn submit(jobs: &Jobs, function: &str, payload: &str) {
+    jobs.client()
+        .submit_background(&JobRequest::new(function, payload.to_owned()))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_a_build() {
+    for between in [Between::Ours, Between::Gearmand, Between::Geard] {
+        let bed = Bed::new(between, "", Simulate::default()).await;
+        let pid = bed.host.path("pid");
+        let script = format!(
+            r#"echo half > "$NODEYARD_OUTPUT.qcow2"; echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000"#,
+            pid = pid.display(),
+        );
+        bed.host.script("make-trusty", &script);
+        let worker = bed.worker().await;
+        submit(&bed.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
+        let pid: u32 = until("the build has begun", || async {
+            std::fs::read_to_string(&pid).ok()?.trim().parse().ok()
+        })
+        .await;
+        assert!(bed.host.path("images/trusty-1.qcow2").exists());
+        bed.host.script("make-trusty", GOOD);
+        bed.kill(worker).await;
+
+        let worker = bed.worker().await;
+        until("the lost build's process is ended", || async {
+            (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
+        })
+        .await;
+        // gearmand may have given the job out again; otherwise the image has failed.
+        let info = bed.jobs.info("1").await;
+        if info.state == LocalState::Failed {
+            assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
+            assert!(
+                !bed.host.path("images/trusty-1.qcow2").exists(),
+                "half a file is no image"
+            );
+        }
+        bed.jobs
+            .json("image-build:trusty", r#"{"image-id": "1"}"#)
+            .await;
+        assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
+        worker.kill();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_a_build_that_has_filled_the_disk() {
+    let host = Host::new();
+    // It is not refused beforehand.
+    let text = host.config(&[("trusty", "")], "") + "image-size-estimate: 1K\n";
+    let offers = "image-build:trusty";
+    let bed = Bed::with(host, &text, offers, Between::Ours, Simulate::default()).await;
+    let Some(_disk) = SmallDisk::mount(&bed.host.path("images"), 8) else {
+        return;
+    };
+    let full = bed.host.path("full");
+    let script = format!(
+        r#"cat /dev/zero > "$NODEYARD_OUTPUT.qcow2"; touch {}; exec sleep 1000"#,
+        full.display(),
+    );
+    bed.host.script("make-trusty", &script);
+    let worker = bed.worker().await;
+    submit(&bed.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
+    until("nothing more goes onto the disk", || async {
+        full.exists().then_some(())
+    })
+    .await;
+    bed.host.script("make-trusty", GOOD);
+    bed.kill(worker).await;
+
+    let worker = bed.worker().await;
+    let failure = bed.jobs.info("1").await.failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
+    assert_eq!(bed.host.files(), ["trusty-1.d"]);
+    bed.jobs
+        .json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    worker.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_an_import() {
+    const HALF: usize = 16 << 20;
+    let plain = disk(2 * HALF);
+    let is_stuck = Arc::new(AtomicBool::new(true));
+    let (sent, stuck) = (plain.clone(), Arc::clone(&is_stuck));
+    let server = WebServer::start(move |asked| {
+        let is_second = asked.range().is_some_and(|(first, _)| first >= HALF);
+        if is_second && stuck.load(Ordering::SeqCst) {
+            return Reply {
+                body: Body::Silence,
+                ..Reply::new(200, "")
+            };
+        }
+        Reply::file(asked, &sent, "\"1\"")
+    });
+    let server = server.unwrap();
+    let host = Host::new();
+    let text = host.import_config(&server.url("/"), ", download-connections: 1");
+    let import = "image-import:trusty";
+    let bed = Bed::with(host, &text, import, Between::Ours, Simulate::default()).await;
+    let job = json!({
+        "image-id": "1", "build": {"uuid": "aaaa"},
+        "artifacts": {"qcow2": {
+            "name": "disk", "url": server.url("/disk.qcow2"), "metadata": {"sha256": sha256(&plain)},
+        }},
+    })
+    .to_string();
+    let worker = bed.worker().await;
+    submit(&bed.jobs, import, &job).await;
+    let part = bed
+        .host
+        .path("images/.zuul-downloads/trusty/aaaa.qcow2.part.json");
+    until("half of it is here to stay", || async {
+        part.exists().then_some(())
+    })
+    .await;
+    bed.kill(worker).await;
+    is_stuck.store(false, Ordering::SeqCst);
+    let before = server.asked().len();
+
+    let worker = bed.worker().await;
+    let info = bed.jobs.info("1").await;
+    if info.state == LocalState::Failed {
+        assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
+        let file = bed.host.path("images/trusty-1.qcow2");
+        assert!(!file.exists(), "half a file is no image");
+    }
+    bed.jobs.json(import, &job).await;
+    assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
+    let file = std::fs::read(bed.host.path("images/trusty-1.qcow2")).unwrap();
+    assert!(file == plain, "the file is another one");
+    let asked = server.asked().split_off(before);
+    let first = asked
+        .iter()
+        .filter_map(Asked::range)
+        .map(|(first, _)| first);
+    assert_eq!(first.min(), Some(HALF), "it goes on where it was");
+    assert!(!part.exists());
+    worker.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_an_upload() {
+    let long = Duration::from_secs(24 * 3600);
+    let simulate = Simulate {
+        upload_time: Span::exactly(long),
+        ..Simulate::default()
+    };
+    let bed = Bed::new(Between::Geard, GOOD, simulate).await;
+    let worker = bed.worker().await;
+    bed.jobs
+        .json("image-build:trusty", r#"{"image-id": "1"}"#)
+        .await;
+    let managed = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
+    let foreign = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
+    submit(&bed.jobs, "image-upload:1", managed).await;
+    submit(&bed.jobs, "image-upload:1", foreign).await;
+    until("both have begun", || async {
+        (bed.cloud.uploads().await.len() == 2).then_some(())
+    })
+    .await;
+    bed.kill(worker).await;
+
+    let worker = bed.worker().await;
+    until("what nobody else looks after is removed", || async {
+        (bed.cloud.uploads().await.len() == 1).then_some(())
+    })
+    .await;
+    let info = bed.jobs.info("1").await;
+    let of_steward = info
+        .uploads
+        .iter()
+        .find(|upload| upload.upload_id == Some("0000000001".parse().unwrap()));
+    let state = &of_steward.unwrap().state;
+    assert!(
+        matches!(state, UploadProgress::Failed(f) if f.kind == FailureKind::Unable),
+        "{info:?}"
+    );
+    bed.cloud.jump(long);
+    let uploaded = bed.jobs.json("image-upload:1", managed).await;
+    let images = bed.cloud.uploads().await;
+    assert_eq!(images.len(), 1, "the upload went on where it was");
+    assert_eq!(
+        uploaded["external-id"].as_str(),
+        images[0].id.as_text().as_deref()
+    );
+    worker.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_a_deletion() {
+    let bed = Bed::new(Between::Ours, GOOD, Simulate::default()).await;
+    for round in 0..4 {
+        let worker = bed.worker().await;
+        bed.jobs
+            .json("image-build:trusty", r#"{"image-id": "1"}"#)
+            .await;
+        submit(&bed.jobs, "image-delete:1", "").await;
+        // Wherever it is by then.
+        tokio::time::sleep(Duration::from_millis(round)).await;
+        bed.kill(worker).await;
+
+        // Either nothing was done yet, and the image is whole; or it is gone with all its files. A deletion that had
+        // not begun is made now.
+        let worker = bed.worker().await;
+        bed.jobs.busy("image-delete:1", 0).await;
+        let answered = bed
+            .jobs
+            .json("image-build:trusty", r#"{"image-id": "1"}"#)
+            .await;
+        assert_eq!(answered["image-id"], "1");
+        let expected = [
+            "trusty-1.d",
+            "trusty-1.qcow2",
+            "trusty-1.qcow2.md5",
+            "trusty-1.qcow2.sha256",
+        ];
+        assert_eq!(bed.host.files(), expected);
+        bed.jobs.call("image-delete:1", "").await.unwrap();
+        assert_eq!(bed.host.files(), [""; 0]);
+        bed.kill(worker).await;
+    }
+}

@@ -1,0 +1,311 @@
+//! What work that failed has left, on the disk and in clouds, and what clouds do that do not want to delete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
+use nodeyard_builder::worker::DriverFactory;
+use nodeyard_config as config;
+use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver_fake::{
+    self as fake, CallError, CloudError, FakeDriver, InProcess, Simulate, Transport,
+};
+use nodeyard_gearman::client::{JobRequest, Outcome};
+use nodeyard_testbeds::SmallDisk;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, Running, parse, soon, until};
+
+const UPLOAD: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
+const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
+
+/// What a cloud does when it is to delete an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Willing,
+    Refuses,
+    /// Until it is in another mood.
+    Hangs,
+}
+
+/// A cloud with moods.
+struct MoodyCloud {
+    cloud: Arc<Cloud>,
+    mood: watch::Sender<Mood>,
+    /// How often it was to delete an image.
+    deletions: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Moody {
+    transport: InProcess,
+    mood: watch::Receiver<Mood>,
+    deletions: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Transport for Moody {
+    async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+        if method == "delete_image" {
+            self.deletions.fetch_add(1, Ordering::SeqCst);
+            let mut mood = self.mood.clone();
+            let mood = *mood.wait_for(|mood| *mood != Mood::Hangs).await.unwrap();
+            if mood == Mood::Refuses {
+                return Err(CallError::Refused(CloudError {
+                    status: 403,
+                    class: "Forbidden".to_owned(),
+                    message: "not today".to_owned(),
+                    resource_id: None,
+                }));
+            }
+        }
+        self.transport.call(method, arguments).await
+    }
+}
+
+impl DriverFactory for MoodyCloud {
+    fn make(&self, _: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, driver::Error> {
+        let transport = Moody {
+            transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
+            mood: self.mood.subscribe(),
+            deletions: Arc::clone(&self.deletions),
+        };
+        let options = fake::Options::new(owner);
+        Ok(Arc::new(FakeDriver::new(options, Arc::new(transport))))
+    }
+}
+
+impl MoodyCloud {
+    fn new(mood: Mood) -> Arc<Self> {
+        Arc::new(Self {
+            cloud: Cloud::new(Simulate::default()),
+            mood: watch::Sender::new(mood),
+            deletions: Arc::default(),
+        })
+    }
+}
+
+async fn build(jobs: &Jobs, id: &str) {
+    let order = json!({ "image-id": id }).to_string();
+    jobs.json("image-build:trusty", &order).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = MoodyCloud::new(Mood::Refuses);
+    let hook = host.script("hook", "exit 3");
+    let keys = format!("    post-upload-hook: {}\n", hook.display());
+    let config = parse(&host.config(&[("trusty", GOOD)], &keys));
+    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    build(&jobs, "1").await;
+    let failure = jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
+    assert!(failure.reason.contains("hook"), "{failure}");
+    assert_eq!(cloud.cloud.uploads().await.len(), 1);
+
+    // The last trace of it does not go, neither now nor after a restart.
+    for worker in [Some(worker), None] {
+        let worker = match worker {
+            Some(worker) => worker,
+            None => Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await,
+        };
+        let failure = jobs.call("image-delete:1", "").await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
+        assert!(failure.reason.contains(PROVIDER), "{failure}");
+        assert!(host.path("images/trusty-1.qcow2").exists());
+        worker.stop().await;
+        jobs.left().await;
+    }
+
+    // A worker that runs all the time tries again.
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let tried = cloud.deletions.load(Ordering::SeqCst);
+    until("it is tried again", || async {
+        (cloud.deletions.load(Ordering::SeqCst) > tried + 1).then_some(())
+    })
+    .await;
+    assert_eq!(cloud.cloud.uploads().await.len(), 1);
+    cloud.mood.send_replace(Mood::Willing);
+    until("the cloud is clean, and the worker knows", || async {
+        let forgotten = jobs.info("1").await.uploads.is_empty();
+        (forgotten && cloud.cloud.uploads().await.is_empty()).then_some(())
+    })
+    .await;
+    jobs.call("image-delete:1", "").await.unwrap();
+    assert_eq!(host.files(), [""; 0]);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = MoodyCloud::new(Mood::Refuses);
+    let hook = host.script("hook", "exit 3");
+    let keys = format!("    post-upload-hook: {}\n", hook.display());
+    let text = host.config(&[("trusty", GOOD)], &keys);
+    let worker = Running::start(&jobs, cloud.clone(), parse(&text)).await;
+    build(&jobs, "1").await;
+    jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
+    let elsewhere = text.replace(&format!("name: {PROVIDER}"), "name: another");
+    worker.config.send_replace(parse(&elsewhere));
+    until("the image can be deleted", || async {
+        jobs.call("image-delete:1", "").await.ok()
+    })
+    .await;
+    assert_eq!(host.files(), [""; 0]);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let cloud = MoodyCloud::new(Mood::Refuses);
+    let hook = host.script("hook", "exit 3");
+    let keys = format!("    post-upload-hook: {}\n", hook.display());
+    let config = parse(&host.config(&[("trusty", GOOD)], &keys));
+    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    build(&jobs, "1").await;
+    let failure = jobs.call("image-upload:1", MANAGED).await.unwrap_err();
+    let info = jobs.info("1").await;
+    assert_eq!(info.uploads[0].state, UploadProgress::Failed(failure));
+    jobs.call("image-delete:1", "").await.unwrap();
+    cloud.mood.send_replace(Mood::Willing);
+    let job =
+        json!({"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"});
+    jobs.call("upload-delete:fake-cloud", &job.to_string())
+        .await
+        .unwrap();
+    assert!(cloud.cloud.uploads().await.is_empty());
+    worker.stop().await;
+}
+
+/// A worker that has uploaded an image to a cloud where no deletion ends.
+async fn with_a_hanging_cloud(host: &Host, jobs: &Jobs) -> (Arc<MoodyCloud>, Running) {
+    let cloud = MoodyCloud::new(Mood::Hangs);
+    let config = parse(&host.config(&[("trusty", GOOD)], ""));
+    let worker = Running::start(jobs, cloud.clone(), config).await;
+    build(jobs, "1").await;
+    jobs.json("image-upload:1", MANAGED).await;
+    (cloud, worker)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
+    let client = jobs.client();
+    let function = "upload-delete:fake-cloud";
+    let delete = |external: &str| {
+        let job = json!({"image": "trusty", "image-id": "1", "external-id": external});
+        JobRequest::new(function, job.to_string())
+    };
+    let mut waiting = Vec::new();
+    for number in 0..8 {
+        let job = client.submit(&delete(&format!("gone-{number}"))).await;
+        waiting.push(job.unwrap());
+    }
+    until("it has as much to do as it can", || async {
+        (cloud.deletions.load(Ordering::SeqCst) >= 4).then_some(())
+    })
+    .await;
+    let second = MANAGED.replace("0000000001", "0000000002");
+    jobs.json("image-upload:1", &second).await;
+    jobs.call("image-delete:1", "").await.unwrap();
+    cloud.mood.send_replace(Mood::Willing);
+    for job in waiting {
+        soon("a deletion ends", job.wait()).await;
+    }
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_for_the_same_deletion_joins() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
+    let order =
+        r#"{"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"}"#;
+    let request = JobRequest::new("upload-delete:fake-cloud", order);
+    let first = jobs.client().submit(&request).await.unwrap();
+    until("the cloud is asked", || async {
+        (cloud.deletions.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await;
+    let second = jobs.client().submit(&request).await.unwrap();
+    jobs.busy("upload-delete:fake-cloud", 2).await;
+    cloud.mood.send_replace(Mood::Willing);
+    for job in [first, second] {
+        let outcome = soon("the deletion ends", job.wait()).await;
+        assert!(matches!(outcome, Outcome::Complete(_)), "{outcome:?}");
+    }
+    assert_eq!(cloud.deletions.load(Ordering::SeqCst), 1);
+    assert!(cloud.cloud.uploads().await.is_empty());
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_file_is_not_offered_for_upload() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let config = parse(&host.config(&[("trusty", GOOD)], ""));
+    let cloud = Cloud::new(Simulate::default());
+    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    for id in ["1", "2", "3"] {
+        build(&jobs, id).await;
+    }
+    jobs.call("image-delete:1", r#"{"formats": ["qcow2"]}"#)
+        .await
+        .unwrap();
+    jobs.withdrawn("image-upload:1").await;
+    assert_eq!(jobs.info("1").await.state, LocalState::Ready);
+    worker.stop().await;
+    jobs.left().await;
+
+    // Nor what was damaged meanwhile.
+    std::fs::write(host.path("images/trusty-2.qcow2"), "").unwrap();
+    let worker = Running::start(&jobs, cloud, config).await;
+    let offered = worker.handle.status().unwrap().functions;
+    let uploads = offered
+        .iter()
+        .filter(|name| name.starts_with("image-upload:"));
+    assert_eq!(uploads.collect::<Vec<_>>(), ["image-upload:3"]);
+    for id in ["1", "2", "3"] {
+        jobs.call(&format!("image-delete:{id}"), "").await.unwrap();
+    }
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_fails_half_way_is_finished_later() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let config = parse(&host.config(&[("trusty", GOOD)], ""));
+    let cloud = Cloud::new(Simulate::default());
+    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    build(&jobs, "1").await;
+    // What something is mounted on cannot be removed, and comes last.
+    let Some(in_the_way) = SmallDisk::mount(&host.path("images/trusty-1.vmdk"), 1) else {
+        return;
+    };
+    for _ in 0..2 {
+        let failure = jobs.call("image-delete:1", "").await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
+        assert!(failure.reason.contains("trusty-1.vmdk"), "{failure}");
+        assert!(!host.path("images/trusty-1.qcow2").exists());
+        let info = jobs.info("1").await;
+        assert_eq!(info.state, LocalState::Failed);
+    }
+    jobs.withdrawn("image-upload:1").await;
+    worker.stop().await;
+    jobs.left().await;
+
+    // It does not keep a worker from starting.
+    let worker = Running::start(&jobs, cloud, config).await;
+    assert_eq!(jobs.info("1").await.state, LocalState::Failed);
+    drop(in_the_way);
+    for function in ["image-info:1", "image-delete:1"] {
+        jobs.withdrawn(function).await;
+    }
+    assert_eq!(host.files(), [""; 0]);
+    worker.stop().await;
+}

@@ -1,0 +1,104 @@
+//! Which labels have an image to boot from, which will have one, and how far it is.
+
+use std::collections::BTreeMap;
+
+use nodeyard_model::{ImageName, ProviderName, Timestamp};
+use nodeyard_plan::Readiness;
+use nodeyard_plan::explain::{Explanation, Says};
+use nodeyard_plan::images::Progress;
+use nodeyard_plan::images::availability::{
+    ImageAvailability, ImageEvidence, ImageVerdict, availability,
+};
+use nodeyard_plan::verdict::{AwaitedImage, Defer, Verdict};
+
+use super::{Dispatcher, Timer};
+use crate::image_work::{ImageWork, ImageWorkId, Reports};
+use crate::provider::ready_uploads;
+use crate::settings::ImageSettings;
+
+/// Since when nobody has been there to make an image for a provider.
+pub(super) type Unattended = BTreeMap<(ProviderName, ImageName), Timestamp>;
+
+impl Dispatcher {
+    /// Judges anew which labels have an image to boot from, or will have one.
+    pub(super) fn images_changed(&mut self) {
+        let reports = Reports::of(&self.image_work);
+        let now = self.ctx.clock.now();
+        let before = std::mem::take(&mut self.unattended);
+        let mut judged: BTreeMap<(ProviderName, ImageName), Readiness> = BTreeMap::new();
+        for running in self.providers.values() {
+            let provider = &running.provider;
+            for (name, pool) in &provider.settings.pools {
+                let Some(run) = provider.pools.get(name) else {
+                    continue;
+                };
+                for (label, settings) in &pool.labels {
+                    let ImageSettings::Managed(image) = &settings.image else {
+                        continue;
+                    };
+                    if !run.is_sound(label) {
+                        continue;
+                    }
+                    let key = (provider.name.clone(), image.clone());
+                    let readiness = judged.entry(key.clone()).or_insert_with(|| {
+                        let evidence = ImageEvidence {
+                            provider: &provider.name,
+                            is_uploaded: !ready_uploads(&self.ctx.images, image, &provider.name)
+                                .is_empty(),
+                            reports: reports.on(image),
+                            unattended_since: before.get(&key).copied(),
+                        };
+                        let grace = self.ctx.timing.builder_grace;
+                        let verdict = availability(&evidence, grace, now);
+                        if let Some(since) = verdict.unattended_since {
+                            self.unattended.insert(key, since);
+                        }
+                        if let Some(at) = verdict.again_at {
+                            self.timers.within(at.since(now), Timer::Images);
+                        }
+                        readiness(image, verdict)
+                    });
+                    self.world.set_readiness(&run.key, label, readiness.clone());
+                }
+            }
+        }
+    }
+
+    /// Adds how far the images are that a request waits for.
+    pub(super) fn with_image_progress(&self, explanation: &mut Explanation) {
+        for opinion in &mut explanation.pools {
+            if let Says::Ours(Verdict::Defer(Defer::Image(awaited))) = &mut opinion.says {
+                awaited.percent = self.percent(awaited);
+            }
+        }
+    }
+
+    fn percent(&self, awaited: &AwaitedImage) -> Option<u8> {
+        let build = awaited.stage.build()?;
+        let provider = awaited.stage.is_upload().then_some(&awaited.provider);
+        let is_it = |job: &Progress| job.build == build && job.provider.as_ref() == provider;
+        let mut percent = None;
+        self.image_work.for_each(|item| {
+            if let (ImageWorkId::Job(image, _), ImageWork::Job(job)) = (&item.id, &*item.value)
+                && *image.as_str() == *awaited.image
+                && is_it(job)
+            {
+                percent = job.percent();
+            }
+        });
+        percent
+    }
+}
+
+fn readiness(image: &ImageName, verdict: ImageVerdict) -> Readiness {
+    let missing = |reason, pending| Readiness::ImageMissing {
+        image: image.as_str().into(),
+        reason,
+        pending,
+    };
+    match verdict.availability {
+        ImageAvailability::Ready => Readiness::Ready,
+        ImageAvailability::Pending(pending) => missing(None, Some(Box::new(pending))),
+        ImageAvailability::Unavailable { reason } => missing(Some(reason.into()), None),
+    }
+}

@@ -1,0 +1,129 @@
+//! How images are being made, as stewards tell below `/nodeyard/images`: what each reports, and how far jobs are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodeyard_model::ImageName;
+use nodeyard_model::layout::IMAGE_NOTES;
+use nodeyard_plan::images::{Progress, StewardReport};
+use nodeyard_store::TreePath;
+use nodeyard_store::view::{Change, Kind, Shape, View};
+
+/// What is known of the making of an image. The texts are names of records and good for nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum ImageWorkId {
+    Report(ImageName, Box<str>),
+    Job(ImageName, Box<str>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ImageWork {
+    Report(StewardReport),
+    Job(Progress),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageWorkShape;
+
+impl Shape for ImageWorkShape {
+    type Id = ImageWorkId;
+    type Value = ImageWork;
+
+    fn kind(&self, path: &TreePath) -> Kind<ImageWorkId> {
+        let below = path.as_str().strip_prefix(IMAGE_NOTES);
+        let Some(below) = below.and_then(|below| below.strip_prefix('/')) else {
+            return Kind::Nothing;
+        };
+        let mut parts = below.split('/');
+        let Some(image) = parts.next().and_then(|image| image.parse().ok()) else {
+            return Kind::Nothing;
+        };
+        let id = match (parts.next(), parts.next(), parts.next()) {
+            (None | Some("stewards" | "jobs"), None, None) => return Kind::Directory,
+            (Some("stewards"), Some(name), None) => ImageWorkId::Report(image, name.into()),
+            (Some("jobs"), Some(name), None) => ImageWorkId::Job(image, name.into()),
+            _ => return Kind::Nothing,
+        };
+        Kind::Record {
+            id,
+            branch: false,
+            lock: false,
+        }
+    }
+
+    fn parse(
+        &self,
+        id: &ImageWorkId,
+        data: &[u8],
+    ) -> Result<ImageWork, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(match id {
+            ImageWorkId::Report(..) => ImageWork::Report(serde_json::from_slice(data)?),
+            ImageWorkId::Job(..) => ImageWork::Job(serde_json::from_slice(data)?),
+        })
+    }
+}
+
+/// What all stewards report, by image.
+pub(crate) struct Reports(BTreeMap<ImageName, Vec<Arc<ImageWork>>>);
+
+impl Reports {
+    pub(crate) fn of(view: &View<ImageWorkShape>) -> Self {
+        let mut reports: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        view.for_each(|item| {
+            if let ImageWorkId::Report(image, _) = item.id {
+                reports.entry(image).or_default().push(item.value);
+            }
+        });
+        Self(reports)
+    }
+
+    pub(crate) fn on(&self, image: &ImageName) -> Vec<&StewardReport> {
+        let works = self.0.get(image).into_iter().flatten();
+        let reports = works.filter_map(|work| match &**work {
+            ImageWork::Report(report) => Some(report),
+            ImageWork::Job(_) => None,
+        });
+        reports.collect()
+    }
+}
+
+/// Whether a change may make an image available or not. How far a job is does neither.
+pub(crate) fn concerns_reports(change: &Change<ImageWorkId>) -> bool {
+    match change {
+        Change::Everything => true,
+        Change::Ids(ids) => ids.iter().any(|id| matches!(id, ImageWorkId::Report(..))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_and_jobs_are_told_from_everything_else() {
+        let kind = |path: &str| {
+            let path = TreePath::new(format!("{IMAGE_NOTES}{path}")).unwrap();
+            ImageWorkShape.kind(&path)
+        };
+        let image: ImageName = "debian".parse().unwrap();
+        for directory in ["/debian", "/debian/stewards", "/debian/jobs"] {
+            assert_eq!(kind(directory), Kind::Directory, "{directory}");
+        }
+        for nothing in ["", "/debian/canary", "/debian/zuul", "/debian/jobs/a/b"] {
+            assert_eq!(kind(nothing), Kind::Nothing, "{nothing}");
+        }
+        let record = |id| Kind::Record {
+            id,
+            branch: false,
+            lock: false,
+        };
+        assert_eq!(
+            kind("/debian/stewards/x"),
+            record(ImageWorkId::Report(image.clone(), "x".into()))
+        );
+        assert_eq!(
+            kind("/debian/jobs/x.cloud"),
+            record(ImageWorkId::Job(image, "x.cloud".into()))
+        );
+    }
+}

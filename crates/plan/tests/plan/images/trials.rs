@@ -1,0 +1,278 @@
+//! What is kept while builds are on trial, taken back or pinned.
+
+use std::num::NonZeroUsize;
+
+use nodeyard_model::{BuildId, BuildState, UploadState};
+use nodeyard_plan::canary::{CanaryPolicy, Ended, Launch, Trial, Uploaded, WhyUsed};
+use nodeyard_plan::images::{Action, Fate, RemovalReason, WhyKept};
+use proptest::prelude::*;
+
+use crate::images::yard::{Yard, provider, time};
+
+const POLICY: CanaryPolicy = CanaryPolicy {
+    share: 30,
+    successes: 2,
+    failure_limit: 20,
+};
+
+/// An image that is not built anew while a test lasts.
+fn yard(retention: usize) -> Yard {
+    let mut yard = Yard::new();
+    yard.policy().canary = Some(POLICY);
+    yard.policy().retention = NonZeroUsize::new(retention).unwrap();
+    yard
+}
+
+/// A new build, and an upload to each provider.
+fn arrives(yard: &mut Yard) -> BuildId {
+    yard.now += 60.0;
+    let build = yard.add_build(BuildState::Ready, 0.0);
+    for name in ["one", "two"] {
+        yard.add_upload(build, name, UploadState::Ready, 0.0);
+    }
+    build
+}
+
+/// All that there are, the newest first.
+fn builds(yard: &Yard) -> Vec<BuildId> {
+    yard.picture.builds.keys().rev().copied().collect()
+}
+
+fn launch(yard: &mut Yard, build: BuildId, works: bool) {
+    let builds = builds(yard);
+    let uploaded = Uploaded {
+        anywhere: &builds,
+        here: &builds,
+    };
+    let failure = (!works).then_some("no ssh");
+    let (launch, now) = (Launch { build, failure }, time(yard.now));
+    yard.picture.canary.record(launch, uploaded, &POLICY, now);
+}
+
+fn passes(yard: &mut Yard, build: BuildId) {
+    for _ in 0..POLICY.successes {
+        launch(yard, build, true);
+    }
+}
+
+fn fails(yard: &mut Yard, build: BuildId) {
+    for _ in 0..2 {
+        launch(yard, build, false);
+    }
+    assert!(yard.picture.canary.is_taken_back(build));
+}
+
+/// Does all there is to do.
+fn settle(yard: &mut Yard) {
+    while let Some(action) = yard.actions().first() {
+        let action = action.clone();
+        assert!(!matches!(action, Action::Build { .. }));
+        yard.carry_out(&action, true);
+    }
+}
+
+fn fate(yard: &Yard, build: BuildId) -> Fate {
+    let reports = yard.decide().explanation.builds;
+    let mut reports = reports.into_iter();
+    reports.find(|report| report.build == build).unwrap().fate
+}
+
+fn used(yard: &Yard) -> (BuildId, Option<BuildId>) {
+    let launches = yard.picture.launches(&provider("one")).unwrap();
+    (launches.build, launches.trial.map(|trial| trial.build))
+}
+
+#[test]
+fn the_proven_build_outlives_those_that_fail_whatever_the_retention() {
+    for retention in [1, 2] {
+        let mut yard = yard(retention);
+        let good = arrives(&mut yard);
+        passes(&mut yard, good);
+        for _ in 0..5 {
+            let bad = arrives(&mut yard);
+            settle(&mut yard);
+            assert_eq!(used(&yard), (good, Some(bad)));
+            fails(&mut yard, bad);
+            settle(&mut yard);
+            assert_eq!(used(&yard), (good, None));
+            // The last one that was taken back says what was made last.
+            assert_eq!(builds(&yard), [bad, good]);
+            let why = WhyKept::Newest;
+            assert_eq!(fate(&yard, bad), Fate::KeptAnyway { why });
+        }
+        let better = arrives(&mut yard);
+        passes(&mut yard, better);
+        settle(&mut yard);
+        assert_eq!(used(&yard), (better, None));
+        let expected = [better, good];
+        assert_eq!(builds(&yard), expected[..retention]);
+    }
+}
+
+#[test]
+fn what_was_taken_back_goes_with_the_next_build() {
+    let mut yard = yard(2);
+    let good = arrives(&mut yard);
+    passes(&mut yard, good);
+    let bad = arrives(&mut yard);
+    fails(&mut yard, bad);
+    arrives(&mut yard);
+    let reports = yard.decide().explanation.uploads;
+    let mut of_bad = reports.iter().filter(|report| report.upload.build == bad);
+    let why = RemovalReason::TakenBack;
+    assert!(of_bad.all(|report| report.fate == Fate::Removed { why }));
+    assert_eq!(fate(&yard, good), Fate::Kept { rank: 2, of: 2 });
+}
+
+#[test]
+fn a_pinned_build_is_kept_over_any_retention() {
+    let mut yard = yard(1);
+    let pinned = arrives(&mut yard);
+    yard.picture.canary.pinned = Some(pinned);
+    for _ in 0..4 {
+        let newest = arrives(&mut yard);
+        settle(&mut yard);
+        assert_eq!(builds(&yard), [newest, pinned]);
+        assert_eq!(used(&yard), (pinned, None));
+    }
+    let why = WhyKept::Pinned;
+    assert_eq!(fate(&yard, pinned), Fate::KeptAnyway { why });
+}
+
+#[test]
+fn where_only_a_build_that_was_taken_back_has_come_it_is_kept() {
+    let mut yard = yard(1);
+    let good = arrives(&mut yard);
+    passes(&mut yard, good);
+    let bad = arrives(&mut yard);
+    yard.build(good)
+        .uploads
+        .retain(|(to, _), _| *to == provider("one"));
+    yard.picture
+        .canary
+        .take_back(bad, "somebody said so", time(yard.now));
+    let newest = yard.add_build(BuildState::Ready, 0.0);
+    yard.answered().upload.remove(&newest);
+    settle(&mut yard);
+    let two = yard.picture.launches(&provider("two")).unwrap();
+    assert_eq!((two.build, two.why), (bad, WhyUsed::NothingElse));
+    assert_eq!(used(&yard), (good, None));
+    // The upload stays where it is used, and only there.
+    let left = yard.build(bad).uploads.keys();
+    let left: Vec<_> = left.map(|(to, _)| to.clone()).collect();
+    assert_eq!(left, [provider("two")]);
+}
+
+#[test]
+fn launches_trials_and_remedies_are_told() {
+    let mut yard = yard(2);
+    let good = arrives(&mut yard);
+    passes(&mut yard, good);
+    let bad = arrives(&mut yard);
+    fails(&mut yard, bad);
+    let tried = arrives(&mut yard);
+    launch(&mut yard, tried, true);
+    let told = |yard: &Yard| {
+        let explanation = yard.decide().explanation;
+        explanation.told_at(time(yard.now)).to_string()
+    };
+    let text = told(&yard);
+    for part in [
+        format!(
+            "    launches there use {good}, the newest that has proved itself; 30 in a hundred try {tried}\n"
+        ),
+        format!("  build {tried} is on trial: 1 of 2 launches have succeeded, 0 failed\n"),
+        format!(
+            "  build {bad} was taken back 1 min ago: 2 of 2 launches failed, the last one with: no ssh\n"
+        ),
+        "`nodeyard image unpin ubuntu` lets this one be used again\n".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part} is not in\n{text}");
+    }
+    let newest = arrives(&mut yard);
+    let text = told(&yard);
+    assert!(
+        text.contains(&format!("build {tried} is not on trial any more")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("build {newest} is on trial: 0 of 2")),
+        "{text}"
+    );
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Arrives,
+    /// A launch of what is used now.
+    Launch {
+        dice: f64,
+        works: bool,
+    },
+    RollBack,
+    Pin {
+        place: usize,
+    },
+    Unpin,
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => Just(Event::Arrives),
+        9 => (0.0..1.0, any::<bool>()).prop_map(|(dice, works)| Event::Launch { dice, works }),
+        1 => Just(Event::RollBack),
+        1 => (0..4usize).prop_map(|place| Event::Pin { place }),
+        1 => Just(Event::Unpin),
+    ]
+}
+
+fn happens(yard: &mut Yard, event: &Event) {
+    let known = builds(yard);
+    let now = time(yard.now);
+    match event {
+        Event::Arrives => drop(arrives(yard)),
+        Event::Launch { dice, works } => {
+            if let Some(launches) = yard.picture.launches(&provider("one")) {
+                launch(yard, launches.pick(*dice), *works);
+            }
+        }
+        Event::RollBack => {
+            let canary = &mut yard.picture.canary;
+            let mut usable = known.iter().filter(|build| !canary.is_taken_back(**build));
+            if let (Some(newest), Some(_)) = (usable.next(), usable.next()) {
+                canary.take_back(*newest, "somebody said so", now);
+            }
+        }
+        Event::Pin { place } => yard.picture.canary.pinned = known.get(*place).copied(),
+        Event::Unpin => yard.picture.canary.unpin(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_proven_build_is_there_until_a_newer_one_has_proved_itself(
+        retention in 1..4usize,
+        events in prop::collection::vec(events(), 1..60),
+    ) {
+        let mut yard = yard(retention);
+        arrives(&mut yard);
+        // The newest that has proved itself and was not taken back.
+        let proven = |yard: &Yard| {
+            let canary = &yard.picture.canary;
+            let has_passed = |trial: &Trial| matches!(trial.ended, Some(Ended::Passed { .. }));
+            let trials = canary.trials.iter().rev();
+            trials.filter(|(_, trial)| has_passed(trial)).map(|(build, _)| *build).next()
+        };
+        for event in &events {
+            happens(&mut yard, event);
+            let before = proven(&yard);
+            settle(&mut yard);
+            prop_assert_eq!(proven(&yard), before);
+            if let Some(build) = before {
+                prop_assert!(builds(&yard).contains(&build));
+            }
+            // One that is pinned, one that is used while others are tried, one that was taken back last.
+            prop_assert!(builds(&yard).len() <= retention + 3, "{:?}", builds(&yard));
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Ready nodes, expiry, orphans and leaks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::common::{Launcher, ask, cost, limits, node_id, request_id, setup, time};
+use nodeyard_model::{
+    Allocation, BuildId, Label, LauncherId, Node, NodeState, ProviderName, RequestState, UploadId,
+};
+use nodeyard_plan::assign::Moment;
+use nodeyard_plan::expiry::{self, Reason};
+use nodeyard_plan::leaks::{self, Leaks, Look, Owner, Resource, Sightings};
+use nodeyard_plan::protocol::{Refused, node::Seen};
+use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, min_ready};
+use nodeyard_plan::{orphans, protocol};
+
+fn launcher() -> Launcher {
+    let mut launcher = Launcher::new(Policy::default());
+    launcher.provider("cloud", limits(&[]), None);
+    launcher.pool(
+        setup(
+            "cloud",
+            "main",
+            &["small", "large"],
+            limits(&[("instances", 5)]),
+        ),
+        10,
+    );
+    launcher
+}
+
+fn node(state: NodeState, since: f64) -> Node {
+    let mut node = Node::new(state, time(since));
+    node.provider = Some(ProviderName::new("cloud").unwrap());
+    node.pool = Some("main".into());
+    node.labels = vec!["small".into()];
+    node.resources = Some(cost("small"));
+    node
+}
+
+fn policies(min_ready: usize, max_ready_age: Option<u64>) -> BTreeMap<Label, LabelPolicy> {
+    let policy = LabelPolicy {
+        min_ready,
+        max_ready_age: max_ready_age.map(Duration::from_secs),
+    };
+    BTreeMap::from([("small".into(), policy)])
+}
+
+#[test]
+fn ready_nodes_are_asked_for_only_while_there_is_room() {
+    let mut launcher = launcher();
+    let none = BTreeSet::new();
+    let plan = |launcher: &Launcher, count| {
+        let plan = min_ready::plan(&launcher.world, &policies(count, None), &none);
+        let submit = plan.submit.iter();
+        let submit = submit.map(|s| (s.count, s.without_room));
+        submit.collect::<Vec<_>>()
+    };
+    assert_eq!(plan(&launcher, 3), [(3, 0)]);
+    assert_eq!(plan(&launcher, 7), [(5, 2)]);
+    // One is there, one is coming, two are in use.
+    launcher
+        .world
+        .put_node(node_id(1), &node(NodeState::Ready, 1.0));
+    let mut record = ask(&["small"], launcher.now);
+    record.requestor = Some(MIN_READY_REQUESTOR.into());
+    record.reuse = false;
+    let coming = launcher.submit(900, record.clone());
+    for id in [2, 3] {
+        launcher
+            .world
+            .put_node(node_id(id), &node(NodeState::InUse, 1.0));
+    }
+    assert_eq!(plan(&launcher, 2), []);
+    assert_eq!(plan(&launcher, 4), [(2, 0)]);
+    assert_eq!(plan(&launcher, 9), [(2, 5)]);
+
+    record.state = RequestState::Fulfilled;
+    record.nodes = vec![node_id(9)];
+    launcher.world.put_request(coming, &record, launcher.now);
+    let own = BTreeSet::from([coming]);
+    let plan = min_ready::plan(&launcher.world, &policies(0, None), &own);
+    assert_eq!(plan.collect, [(coming, vec![node_id(9)])]);
+}
+
+#[test]
+fn old_nodes_expire_and_the_next_look_is_known() {
+    let mut launcher = launcher();
+    let world = &mut launcher.world;
+    world.put_node(node_id(1), &node(NodeState::Ready, 100.0));
+    world.put_node(node_id(2), &node(NodeState::Ready, 900.0));
+    let mut allocated = node(NodeState::Ready, 100.0);
+    allocated.allocated_to = Some(request_id(200, 7).into());
+    world.put_node(node_id(3), &allocated);
+    let mut held = node(NodeState::Hold, 500.0);
+    held.hold_expiration = Some(400);
+    world.put_node(node_id(4), &held);
+    held.hold_expiration = Some(0);
+    world.put_node(node_id(5), &held);
+    let mut foreign = node(NodeState::Ready, 1.0);
+    foreign.provider = Some(ProviderName::new("elsewhere").unwrap());
+    world.put_node(node_id(6), &foreign);
+
+    let labels = policies(0, Some(600));
+    let plan = expiry::plan(world, &labels, None, time(1000.0));
+    let expired: Vec<_> = plan.expired.iter().map(|e| (e.node, e.reason)).collect();
+    let secs = Duration::from_secs;
+    let ready = Reason::Ready {
+        age: secs(900),
+        limit: secs(600),
+    };
+    let hold = Reason::Hold {
+        age: secs(500),
+        limit: secs(400),
+    };
+    assert_eq!(expired, [(node_id(1), ready), (node_id(4), hold)]);
+    assert_eq!(plan.again_at, Some(time(1500.0)));
+    assert_eq!(
+        hold.to_string(),
+        "held for 8 min 20 s, the limit is 6 min 40 s"
+    );
+    let plan = expiry::plan(world, &BTreeMap::new(), Some(secs(500)), time(1000.0));
+    let expired: Vec<_> = plan.expired.iter().map(|e| e.node).collect();
+    assert_eq!(expired, [node_id(4), node_id(5)]);
+}
+
+#[test]
+fn orphans_are_what_nobody_holds() {
+    let mut launcher = launcher();
+    let world = &mut launcher.world;
+    for (id, state) in [
+        (1, NodeState::Building),
+        (2, NodeState::Used),
+        (3, NodeState::Hold),
+        (4, NodeState::Ready),
+        (5, NodeState::InUse),
+    ] {
+        world.put_node(node_id(id), &node(state, 1.0));
+    }
+    world.set_node_locked(node_id(5), true);
+    let mut given = node(NodeState::Ready, 1.0);
+    given.allocated_to = Some(request_id(200, 1).into());
+    world.put_node(node_id(6), &given);
+    given.allocated_to = Some(request_id(200, 2).into());
+    world.put_node(node_id(7), &given);
+    given.state = NodeState::Hold;
+    world.put_node(node_id(8), &given);
+    world.put_empty_node(node_id(9));
+    // What no request can be called by is as good as a request that is gone.
+    let text = Allocation::Other("static driver".into());
+    let mut given = node(NodeState::Ready, 1.0);
+    given.allocated_to = Some(text.clone());
+    world.put_node(node_id(10), &given);
+    let mut pending = ask(&["small"], time(1.0));
+    pending.state = RequestState::Pending;
+    world.put_request(request_id(200, 1), &pending, time(1.0));
+
+    let found = orphans::find(world);
+    let building = (node_id(1), NodeState::Building);
+    assert_eq!(found.nodes, [building, (node_id(2), NodeState::Used)]);
+    let gone = request_id(200, 2).into();
+    assert_eq!(
+        found.stranded,
+        [(node_id(7), gone), (node_id(10), text.clone())]
+    );
+    assert!(protocol::node::free(Some(&given), request_id(200, 2)).is_err());
+    let freed = protocol::node::free(Some(&given), text).unwrap();
+    assert_eq!(freed.allocated_to, None);
+    assert_eq!(found.empty, [node_id(9)]);
+
+    world.set_node_locked(node_id(1), true);
+    world.remove_node(node_id(9));
+    let found = orphans::find(world);
+    assert_eq!((found.nodes.len(), found.empty.len()), (1, 0));
+    world.remove_request(request_id(200, 1));
+    let stranded = orphans::find(world).stranded;
+    assert_eq!(stranded.len(), 3, "its request is gone, too");
+}
+
+#[test]
+fn a_request_is_abandoned_when_it_is_pending_and_not_in_our_hands() {
+    let mut launcher = launcher();
+    let ours = launcher.submit(200, ask(&["small"], time(1.0)));
+    let key = launcher.world.take_stale().pop_first().unwrap();
+    let moment = Moment {
+        now: launcher.now,
+        seed: 1,
+    };
+    let pass = launcher.world.assign(&key, moment);
+    assert_eq!(pass.decisions.len(), 1);
+    let world = &mut launcher.world;
+    let mut pending = ask(&["small"], time(1.0));
+    pending.state = RequestState::Pending;
+    let others = request_id(200, 77);
+    for id in [ours, others] {
+        world.put_request(id, &pending, time(1.0));
+    }
+    assert_eq!(world.take_abandoned(), BTreeSet::from([others]));
+    assert_eq!(world.take_abandoned(), BTreeSet::new(), "told once");
+    world.put_request(others, &pending, time(2.0));
+    world.release(&key, ours);
+    assert_eq!(world.take_abandoned(), BTreeSet::from([ours, others]));
+
+    // Whoever works on it has done so, or it is gone, before it is told.
+    for id in [ours, others] {
+        world.put_request(id, &pending, time(3.0));
+    }
+    pending.state = RequestState::Requested;
+    world.put_request(others, &pending, time(3.0));
+    world.remove_request(ours);
+    assert_eq!(world.take_abandoned(), BTreeSet::new());
+}
+
+/// Judges what is listed of the provider, a leak being seen twice with a minute in between.
+fn leaked(
+    launcher: &Launcher,
+    sightings: &mut Sightings,
+    at: f64,
+    listing: &[Resource],
+    uploads: &BTreeSet<(BuildId, UploadId)>,
+) -> Result<Vec<String>, usize> {
+    let look = Look {
+        system: "us",
+        provider: &ProviderName::new("cloud").unwrap(),
+        listing,
+        uploads,
+        any_upload: !uploads.is_empty(),
+        at: time(at),
+    };
+    match leaks::judge(&launcher.world, &look, Duration::from_secs(60), sightings) {
+        Leaks::Found(found) => Ok(found.iter().map(|r| r.id.to_string()).collect()),
+        Leaks::NoRecords { resources } => Err(resources),
+    }
+}
+
+fn resource(id: &str, system: Option<&str>, belongs_to: Owner) -> Resource {
+    Resource {
+        kind: "instances".into(),
+        id: id.into(),
+        system: system.map(Into::into),
+        belongs_to,
+    }
+}
+
+#[test]
+fn a_leak_is_ours_unrecorded_and_seen_twice() {
+    let mut launcher = launcher();
+    let of = |id, system, node| resource(id, system, Owner::Node(node_id(node)));
+    let listing = [
+        of("recorded", Some("us"), 1),
+        of("left over", Some("us"), 2),
+        of("python's", None, 3),
+        of("of another system", Some("them"), 4),
+        of("of another provider", Some("us"), 5),
+    ];
+    let mut sightings = Sightings::default();
+    let mut look = |launcher: &Launcher, at, listing: &[Resource]| {
+        leaked(launcher, &mut sightings, at, listing, &BTreeSet::new())
+    };
+    assert_eq!(
+        look(&launcher, 0.0, &listing),
+        Err(3),
+        "an empty store is not a reason to delete"
+    );
+    launcher
+        .world
+        .put_node(node_id(1), &node(NodeState::Ready, 1.0));
+    let mut elsewhere = node(NodeState::Ready, 1.0);
+    elsewhere.provider = Some(ProviderName::new("elsewhere").unwrap());
+    launcher.world.put_node(node_id(5), &elsewhere);
+    let none = Ok(vec![]);
+    assert_eq!(look(&launcher, 100.0, &listing), none, "once is not enough");
+    assert_eq!(look(&launcher, 101.0, &listing), none, "twice at a time");
+    assert_eq!(look(&launcher, 159.0, &listing), none, "nor is a burst");
+    let both = ["left over", "of another provider"].map(str::to_owned);
+    assert_eq!(look(&launcher, 160.0, &listing), Ok(both.to_vec()));
+    assert_eq!(
+        look(&launcher, 161.0, &listing),
+        none,
+        "it is being deleted"
+    );
+    assert_eq!(look(&launcher, 200.0, &listing[2..]), none);
+    assert_eq!(
+        look(&launcher, 221.0, &listing),
+        Ok(both[1..].to_vec()),
+        "the other one was not there in between"
+    );
+}
+
+#[test]
+fn what_belongs_to_an_illegible_record_is_no_leak() {
+    let mut launcher = launcher();
+    let world = &mut launcher.world;
+    world.put_node(node_id(1), &node(NodeState::Ready, 1.0));
+    world.put_node(node_id(2), &node(NodeState::Ready, 1.0));
+    world.put_illegible_node(node_id(2));
+    world.put_illegible_node(node_id(3));
+    let build = |digit: &str| digit.repeat(32).parse::<BuildId>().unwrap();
+    let upload = "0000000001".parse::<UploadId>().unwrap();
+    let listing = [
+        resource("changed", Some("us"), Owner::Node(node_id(2))),
+        resource("read at the start", Some("us"), Owner::Node(node_id(3))),
+        resource("left over", Some("us"), Owner::Node(node_id(4))),
+        resource("uploaded", Some("us"), Owner::Upload(build("a"), upload)),
+        resource("image", Some("us"), Owner::Upload(build("b"), upload)),
+    ];
+    let uploads = BTreeSet::from([(build("a"), upload)]);
+    let mut sightings = Sightings::default();
+    leaked(&launcher, &mut sightings, 100.0, &listing, &uploads).unwrap();
+    let found = leaked(&launcher, &mut sightings, 200.0, &listing, &uploads);
+    assert_eq!(found, Ok(vec!["left over".to_owned(), "image".to_owned()]));
+
+    // It is nobody's to use, keeps its room, and is forgotten when it goes.
+    let ready_and_room = |launcher: &Launcher| {
+        let none = BTreeSet::new();
+        let plan = min_ready::plan(&launcher.world, &policies(9, None), &none);
+        (
+            9 - plan.submit[0].count - plan.submit[0].without_room,
+            plan.submit[0].count,
+        )
+    };
+    assert_eq!(ready_and_room(&launcher), (1, 3));
+    let world = &mut launcher.world;
+    assert_eq!(orphans::find(world), orphans::Orphans::default());
+    assert_eq!(world.node_ids().count(), 3);
+    world.remove_node(node_id(2));
+    world.put_node(node_id(3), &node(NodeState::Ready, 1.0));
+    assert_eq!(world.node_ids().count(), 2);
+}
+
+#[test]
+fn a_node_is_let_go_only_as_what_it_was() {
+    let (old, now) = (time(1.0), time(9.0));
+    let retire = |node: &Node, seen| protocol::node::retire(Some(node), seen, now);
+    let mut idle = node(NodeState::Ready, 1.0);
+    assert_eq!(
+        retire(&idle, Seen::ready(old)).unwrap().state,
+        NodeState::Deleting
+    );
+    let on_hold = node(NodeState::Hold, 5.0);
+    assert_eq!(
+        retire(&on_hold, Seen::ready(old)),
+        Err(Refused::NodeIs {
+            state: NodeState::Hold
+        }),
+        "somebody wants to look at it"
+    );
+    assert_eq!(
+        retire(&on_hold, Seen::held(old)),
+        Err(Refused::Renewed),
+        "it was held again"
+    );
+    assert!(retire(&on_hold, Seen::held(time(5.0))).is_ok());
+    idle.allocated_to = Some(request_id(200, 1).into());
+    assert!(retire(&idle, Seen::ready(old)).is_err());
+}
+
+#[test]
+fn a_request_does_not_fail_while_no_pool_is_seen() {
+    let own = LauncherId::new("host-PoolWorker.cloud-main-0");
+    let record = ask(&["small"], time(1.0));
+    let decline = |registered: &[LauncherId]| {
+        let declined = protocol::request::decline(Some(&record), &own, registered, time(2.0));
+        declined.unwrap().state
+    };
+    assert_eq!(decline(&[]), RequestState::Requested);
+    assert_eq!(decline(std::slice::from_ref(&own)), RequestState::Failed);
+}

@@ -1,0 +1,215 @@
+//! Drivers, orders, and walking through their steps.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use nodeyard_driver::{
+    CreateOrder, Driver, Error, ErrorClass, Instance, Owner, Poll, State, Step, SystemId, Target,
+};
+use nodeyard_driver_openstack::{
+    CloudImageOptions, CloudOptions, ImageChoice, LabelImage, LabelOptions, OpenStackDriver,
+    Options, PoolOptions, TidyOptions,
+};
+use nodeyard_fetch::Backoff;
+use nodeyard_model::{NodeId, ProviderName, Timestamp};
+use nodeyard_openstack::{CloudSettings, Clouds, Http, Session, Surroundings, Transport};
+use nodeyard_testbeds::OpenStack;
+use nodeyard_testbeds::openstack::Project;
+use serde_json::json;
+
+pub(crate) use nodeyard_driver::kit::order;
+
+/// The machine may have a lot to do at the same time.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// None where there can be none, which is said.
+pub(crate) fn cloud() -> Option<&'static OpenStack> {
+    static CLOUD: LazyLock<Option<OpenStack>> =
+        LazyLock::new(|| OpenStack::start_if_possible().unwrap());
+    CLOUD.as_ref()
+}
+
+/// One with an image `disk`.
+pub(crate) fn project(purpose: &str) -> Option<Project> {
+    let project = cloud()?.project(purpose).unwrap();
+    project.create_image("disk", json!({})).unwrap();
+    Some(project)
+}
+
+/// Like [`project`], with a way to the outside.
+pub(crate) fn connected_project(purpose: &str) -> Option<Project> {
+    let project = project(purpose)?;
+    project.connect_outside().unwrap();
+    Some(project)
+}
+
+/// Waits for a condition, not for a time.
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+pub(crate) fn owner(system: &str) -> Owner {
+    Owner {
+        system: SystemId::new(system),
+        provider: ProviderName::new("cloud").unwrap(),
+    }
+}
+
+/// A pool `main` with a label `small` that boots the image `disk`.
+pub(crate) fn options(owner: Owner) -> Options {
+    Options {
+        owner,
+        cloud: CloudOptions {
+            name: "nodepool".into(),
+            region: None,
+            pools: vec![PoolOptions {
+                name: "main".into(),
+                availability_zones: Vec::new(),
+                security_groups: Vec::new(),
+                auto_floating_ip: false,
+                labels: vec![label()],
+            }],
+            cloud_images: vec![CloudImageOptions {
+                name: "disk".into(),
+                choice: ImageChoice::Name("disk".into()),
+                config_drive: None,
+            }],
+            disk_images: Vec::new(),
+        },
+        tidy: TidyOptions {
+            floating_ips: false,
+            port_interval: Duration::ZERO,
+        },
+        image_import: false,
+        rate: Duration::ZERO,
+        list_age: Duration::from_millis(250),
+        catalog_age: Duration::from_secs(300),
+        image_age: Duration::from_secs(300),
+        poll: Poll {
+            // Each look costs the real services more than it costs us.
+            least: Duration::from_millis(250),
+            most: Duration::from_secs(1),
+        },
+    }
+}
+
+/// Like [`options`], and every server gets a floating IP.
+pub(crate) fn options_with_floating_ips(owner: Owner) -> Options {
+    let mut options = options(owner);
+    change(&mut options, |pool| pool.auto_floating_ip = true);
+    options
+}
+
+fn label() -> LabelOptions {
+    LabelOptions {
+        name: "small".into(),
+        image: LabelImage::Cloud("disk".into()),
+        min_ram: None,
+        flavor_name: Some("small".into()),
+        key_name: None,
+        console_log: true,
+        boot_volume: None,
+        instance_properties: BTreeMap::from([("purpose".to_owned(), "test".to_owned())]),
+        dynamic_instance_properties: BTreeMap::new(),
+        userdata: Some("#cloud-config".into()),
+        networks: vec!["net".into()],
+    }
+}
+
+/// The pool and the label of [`options`].
+pub(crate) fn change(options: &mut Options, with: impl FnOnce(&mut PoolOptions)) {
+    with(options.cloud.pools.first_mut().unwrap());
+}
+
+pub(crate) fn settings(clouds_yaml: &Path) -> CloudSettings {
+    let named = clouds_yaml.to_str().unwrap().to_owned();
+    let around = Surroundings {
+        variables: BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]),
+        directory: "/".into(),
+    };
+    Clouds::find(&around)
+        .unwrap()
+        .cloud(Some("nodepool"), None)
+        .unwrap()
+}
+
+pub(crate) fn session(settings: CloudSettings, transport: Arc<dyn Transport>) -> Session {
+    let options = nodeyard_openstack::Options {
+        backoff: Backoff {
+            first: Duration::from_millis(20),
+            longest: Duration::from_secs(5),
+        },
+        limit: Duration::from_secs(120),
+        ..nodeyard_openstack::Options::default()
+    };
+    Session::new(settings, transport, options)
+}
+
+pub(crate) fn driver(options: Options, clouds_yaml: &Path) -> OpenStackDriver {
+    let settings = settings(clouds_yaml);
+    let http = Http::new(&settings.tls).unwrap();
+    OpenStackDriver::new(options, session(settings, Arc::new(http)))
+}
+
+pub(crate) fn node(number: u32) -> NodeId {
+    format!("{number:010}").parse().unwrap()
+}
+
+/// Takes steps until the machine is there. An error that may go away by itself is met a few times.
+pub(crate) async fn create(
+    driver: &OpenStackDriver,
+    order: &CreateOrder,
+) -> Result<Instance, Error> {
+    let mut state = State::fresh();
+    create_from(driver, order, &mut state).await
+}
+
+pub(crate) async fn create_from(
+    driver: &OpenStackDriver,
+    order: &CreateOrder,
+    state: &mut State,
+) -> Result<Instance, Error> {
+    let begun = Instant::now();
+    let mut failures = 0;
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "no machine after {PATIENCE:?}");
+        match driver.create(order, state, now()).await {
+            Ok(Step::Done(instance)) => return Ok(instance),
+            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
+            Err(error) if error.class() == ErrorClass::Retry && failures < 5 => failures += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(crate) async fn delete(driver: &OpenStackDriver, target: &Target) -> Result<(), Error> {
+    let begun = Instant::now();
+    let (mut state, mut failures) = (State::default(), 0);
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "not deleted after {PATIENCE:?}");
+        match driver.delete(target, &mut state, now()).await {
+            Ok(Step::Done(())) => return Ok(()),
+            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
+            Err(error) if error.class() == ErrorClass::Retry && failures < 5 => failures += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(crate) async fn delete_node(driver: &OpenStackDriver, node: NodeId) {
+    let target = Target::Node {
+        node,
+        external_id: None,
+    };
+    delete(driver, &target).await.unwrap();
+}

@@ -1,0 +1,255 @@
+//! The driver kit with every fault, and volumes, on the emulated cloud.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
+use nodeyard_driver::{BootImage, Driver, ResourceKind, State, Target};
+use nodeyard_driver_openstack::{OpenStackDriver, Options};
+use nodeyard_model::{Resources, Timestamp};
+use nodeyard_openstack::{CloudSettings, Transport};
+
+use crate::machines::common::{
+    change, create, create_from, delete, delete_node, node, now, options_with_floating_ips, order,
+    owner, session, settings,
+};
+use crate::machines::emulation::Emulation;
+use crate::machines::faults::Faulty;
+
+const CLOUDS: &str = "clouds:\n  nodepool: {auth: {auth_url: 'http://cloud/v3', username: u, password: p, project_id: p, user_domain_id: d}}\n";
+
+fn emulated_settings() -> CloudSettings {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("clouds.yaml");
+    std::fs::write(&file, CLOUDS).unwrap();
+    settings(&file)
+}
+
+fn emulated(options: Options, cloud: &Arc<Emulation>) -> OpenStackDriver {
+    let transport = Arc::clone(cloud) as Arc<dyn Transport>;
+    OpenStackDriver::new(options, session(emulated_settings(), transport))
+}
+
+fn quick(from_volume: bool) -> Options {
+    let mut options = options_with_floating_ips(owner("kit"));
+    options.list_age = Duration::ZERO;
+    options.poll.least = Duration::from_millis(20);
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.boot_volume = from_volume.then_some(50);
+        }
+    });
+    options
+}
+
+struct EmulatedBed {
+    cloud: Arc<Emulation>,
+    options: Options,
+}
+
+impl EmulatedBed {
+    fn new(from_volume: bool) -> Self {
+        let cloud = Arc::new(Emulation::default());
+        cloud.add_stranger("np0000000001");
+        cloud.add_floating_ip("somebody's own");
+        Self {
+            cloud,
+            options: quick(from_volume),
+        }
+    }
+}
+
+#[async_trait]
+impl Bed for EmulatedBed {
+    async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
+        let faulty = Faulty {
+            faults: faults.clone(),
+            cloud: Arc::clone(&self.cloud) as Arc<dyn Transport>,
+        };
+        let session = session(emulated_settings(), Arc::new(faulty));
+        Box::new(OpenStackDriver::new(self.options.clone(), session))
+    }
+
+    fn setup(&self) -> Setup {
+        Setup {
+            owner: self.options.owner.clone(),
+            pool: "main".into(),
+            label: "small".into(),
+            image: BootImage::Cloud,
+            upload: None,
+        }
+    }
+
+    async fn exists(&self) -> BTreeSet<String> {
+        self.cloud.exists()
+    }
+
+    async fn used(&self) -> Resources {
+        self.cloud.used()
+    }
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+async fn survives(suite: Suite, from_volume: bool) {
+    match explore(suite, || async move { EmulatedBed::new(from_volume) }).await {
+        Ok(report) => eprintln!("{} runs, {} points", report.runs, report.points),
+        Err(failure) => panic!("{failure}: {}", failure.violation),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_servers_survive_faults_of_every_kind() {
+    let suite = Suite {
+        pairs: Some(397),
+        step_limit: Duration::from_secs(60),
+        ..Suite::default()
+    };
+    survives(suite, false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_servers_on_volumes_survive_faults_of_every_kind() {
+    let suite = Suite {
+        nodes: 1,
+        ..Suite::default()
+    };
+    survives(suite, true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_volumes_are_counted_marked_and_removed() {
+    let cloud = Arc::new(Emulation::default());
+    let driver = emulated(quick(true), &cloud);
+    let cost = driver.cost(&"main".into(), &"small".into()).await.unwrap();
+    assert_eq!(cost.get(&"volume-gb".into()), 50.into());
+    create(&driver, &order(&owner("kit"), node(1)))
+        .await
+        .unwrap();
+    let listed = driver.list().await.unwrap();
+    let volume = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::VOLUMES)
+        .unwrap();
+    assert!(owner("kit").owns_node(&volume.tags, node(1)));
+    let server = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::INSTANCES)
+        .unwrap();
+    assert_eq!(server.takes, cost);
+
+    // One that should have gone with its server is removed with the node.
+    cloud.keep_volumes();
+    delete_node(&driver, node(1)).await;
+    assert!(cloud.volumes().is_empty());
+
+    // One that a process did not live to remove is seen as a leak.
+    create(&driver, &order(&owner("kit"), node(2)))
+        .await
+        .unwrap();
+    let listed = driver.list().await.unwrap();
+    let volume = listed
+        .iter()
+        .find(|thing| thing.kind == ResourceKind::VOLUMES)
+        .unwrap();
+    let target = Target::Resource {
+        kind: volume.kind.clone(),
+        id: volume.id.clone(),
+    };
+    delete(&driver, &target).await.unwrap();
+    assert!(cloud.volumes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_floating_ip_of_a_node_is_used_again_by_it_alone() {
+    let cloud = Arc::new(Emulation::default());
+    let mark = |number| {
+        let tags = owner("kit").node_tags(node(number), "main".into());
+        serde_json::to_string(&tags.to_metadata()).unwrap()
+    };
+    cloud.add_floating_ip("somebody's own");
+    cloud.add_floating_ip(&mark(1));
+    cloud.add_floating_ip(&mark(7));
+    let driver = emulated(quick(false), &cloud);
+    let ips = |cloud: &Emulation| {
+        cloud
+            .exists()
+            .iter()
+            .filter(|line| line.starts_with("ip "))
+            .count()
+    };
+    let first = create(&driver, &order(&owner("kit"), node(1)))
+        .await
+        .unwrap();
+    assert_eq!(ips(&cloud), 3);
+    assert_eq!(first.public_ipv4.as_deref(), Some("198.18.0.3"));
+    assert_eq!(first.interface_ip, first.public_ipv4);
+    let second = create(&driver, &order(&owner("kit"), node(2)))
+        .await
+        .unwrap();
+    assert_eq!(ips(&cloud), 4);
+    assert_ne!(first.public_ipv4, second.public_ipv4);
+    delete_node(&driver, node(1)).await;
+    delete_node(&driver, node(2)).await;
+    let left = ["ip i-1", "ip i-3"].map(ToOwned::to_owned);
+    assert_eq!(cloud.exists(), BTreeSet::from(left));
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_server_that_comes_after_its_double_is_removed() {
+    let cloud = Arc::new(Emulation::default());
+    let driver = emulated(quick(false), &cloud);
+    let order = order(&owner("kit"), node(1));
+    let mut state = State::fresh();
+    driver.create(&order, &mut state, now()).await.unwrap();
+    let id = state.external_id.clone();
+    cloud.add_late(&order.tags.to_metadata());
+    let instance = create_from(&driver, &order, &mut state).await.unwrap();
+    assert_eq!(Some(instance.external_id), id);
+    let listed = driver.list().await.unwrap();
+    let count = |kind| listed.iter().filter(|thing| thing.kind == kind).count();
+    assert_eq!(count(ResourceKind::INSTANCES), 1);
+    assert_eq!(count(ResourceKind::FLOATING_IPS), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_networks_and_keys_that_are_missed_are_looked_for_again() {
+    let cloud = Arc::new(Emulation::default());
+    let mut options = quick(false);
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.networks = vec!["later".into()];
+            label.key_name = Some("late".into());
+        }
+    });
+    let driver = emulated(options, &cloud);
+    let ask = async || driver.cost(&"main".into(), &"small".into()).await;
+    for _ in 0..20 {
+        let error = ask().await.unwrap_err();
+        assert!(error.to_string().contains("network \"later\""), "{error}");
+    }
+    // Those who miss the same share an answer.
+    assert_eq!(cloud.asked("networks"), 1);
+    cloud.add_network("later");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let error = ask().await.unwrap_err();
+    assert!(error.to_string().contains("key pair \"late\""), "{error}");
+    cloud.add_key("late");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    ask().await.unwrap();
+    // What is there is not looked for again.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    ask().await.unwrap();
+    assert_eq!(
+        (cloud.asked("networks"), cloud.asked("os-keypairs")),
+        (2, 2)
+    );
+}
