@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use nodeyard_model::{ImageName, Timestamp, UploadKey};
-use tokio::sync::watch;
 
 use crate::ids::ExternalId;
 use crate::tags::Tags;
@@ -26,33 +24,13 @@ pub struct UploadOrder {
     /// Marks without a value, for clouds that have such.
     pub marks: Vec<Box<str>>,
     pub tags: Tags,
-    pub progress: Progress,
+    /// Nothing was made for this upload before: looking for it would be a wasted call.
+    pub first_attempt: bool,
 }
 
 impl UploadOrder {
     pub fn image(&self) -> &ImageName {
         &self.upload.build.image
-    }
-}
-
-/// How far an upload is, for whoever watches.
-#[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<watch::Sender<Bytes>>);
-
-/// Of a file that is on its way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Bytes {
-    pub sent: u64,
-    pub all: u64,
-}
-
-impl Progress {
-    pub fn report(&self, sent: u64, all: u64) {
-        self.0.send_replace(Bytes { sent, all });
-    }
-
-    pub fn watch(&self) -> watch::Receiver<Bytes> {
-        self.0.subscribe()
     }
 }
 

@@ -18,6 +18,8 @@ pub struct CreateOrder {
     pub image: BootImage,
     /// What the machine must carry.
     pub tags: Tags,
+    /// Nothing was made for this node before: looking for it would be a wasted call.
+    pub first_attempt: bool,
     pub az: Option<Box<str>>,
     /// The request it is for, as templates in the configuration see it.
     pub request: RequestAttributes,

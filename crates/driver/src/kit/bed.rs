@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_model::{ImageName, Label, PoolName, Resources, Timestamp};
+use nodeyard_model::{ImageName, Label, PoolName, Resources};
 
 use super::faults::Faults;
 use crate::driver::Driver;
@@ -29,8 +29,6 @@ pub trait Bed: Send + Sync {
 
     /// What the cloud itself counts as used.
     async fn used(&self) -> Resources;
-
-    fn now(&self) -> Timestamp;
 
     /// Waits until lists show what there is, in a cloud whose lists come late.
     async fn lists_catch_up(&self) {}
