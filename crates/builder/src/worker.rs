@@ -27,7 +27,7 @@ mod functions;
 mod hook;
 mod import;
 mod info;
-pub mod machine;
+pub mod cloud;
 mod problem;
 mod provider;
 mod upload;

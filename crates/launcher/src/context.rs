@@ -18,6 +18,7 @@ use tracing::error;
 
 use crate::events::Events;
 use crate::history::History;
+use crate::launches::Launches;
 use crate::options::Timing;
 use crate::report::Report;
 
@@ -33,6 +34,7 @@ pub(crate) struct Context {
     pub(crate) scanner: Arc<dyn Scanner>,
     pub(crate) events: Arc<dyn Events>,
     pub(crate) history: Arc<History>,
+    pub(crate) launches: Launches,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
     pub(crate) config: watch::Receiver<Arc<Config>>,
@@ -63,6 +65,7 @@ impl Context {
             scanner: Arc::clone(&parts.scanner),
             events: Arc::clone(&parts.events),
             history,
+            launches: Launches::default(),
             clock: parts.clock.clone(),
             timing,
             config: parts.config.clone(),

@@ -12,7 +12,7 @@ pub trait Events: fmt::Debug + Send + Sync {
     /// One attempt to launch a node ended.
     fn launched(&self, _attempt: &LaunchAttempt<'_>) {}
 
-    /// Resources without a record were found for the second time, and are deleted.
+    /// Leftovers in a cloud are deleted: resources without a record that were listed twice, or what carries no tags.
     fn leaked(&self, _provider: &ProviderName, _kind: &ResourceKind, _count: usize) {}
 
     /// A pool of this provider began to serve a request, so long after it was made.

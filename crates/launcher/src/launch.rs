@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, Clock, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes,
-    State, Step, Target, Wait,
+    BootImage, CreateOrder, ErrorClass, ExternalId, Instance, Machines, Progress,
+    RequestAttributes, Retries, Target,
 };
 use nodeyard_model::{
     ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
@@ -20,20 +20,18 @@ use nodeyard_model::{
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
 use nodeyard_store::registry::Held;
-use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{info, warn};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::{debug, info, warn};
 
 use crate::commit::steadily;
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
-use crate::options::Timing;
 use crate::provider::Provider;
 use crate::settings::{ImageSettings, LabelSettings};
 
-/// Between two tries of a step that may work the next time.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Tries of one step before the attempt counts as failed.
-const STEP_TRIES: u32 = 3;
+/// How often a call of a driver is repeated that failed with [`ErrorClass::Retry`].
+const RETRY_LIMIT: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A node that is to be launched, and for whom.
 #[derive(Debug)]
@@ -186,13 +184,8 @@ impl Launch<'_> {
         };
         let image = self.prepare(held, settings, upload)?;
         self.store(held).await?;
-        let order = self.order(held, image);
-        let mut state = if first {
-            State::fresh()
-        } else {
-            State::default()
-        };
-        let instance = self.create(held, &order, &mut state, deadline).await?;
+        let order = self.order(held, image, first);
+        let instance = self.create(held, order, deadline).await?;
         describe(&mut held.value, instance);
         if settings.host_key_checking && held.value.host_keys.is_empty() {
             // Where it is looked for may be of interest while nobody answers there.
@@ -258,7 +251,7 @@ impl Launch<'_> {
         }
     }
 
-    fn order(&self, held: &Held<Node>, image: BootImage) -> CreateOrder {
+    fn order(&self, held: &Held<Node>, image: BootImage, first_attempt: bool) -> CreateOrder {
         let record = self.record;
         CreateOrder {
             node: self.node,
@@ -266,6 +259,7 @@ impl Launch<'_> {
             label: self.label.clone(),
             image,
             tags: self.provider.owner.node_tags(self.node, self.pool.clone()),
+            first_attempt,
             az: held.value.az.as_deref().map(Into::into),
             request: RequestAttributes {
                 id: Some(self.request),
@@ -280,53 +274,49 @@ impl Launch<'_> {
         }
     }
 
+    /// Creates the machine, and stores its id as soon as the driver reports it.
     async fn create(
         &self,
         held: &mut Held<Node>,
-        order: &CreateOrder,
-        state: &mut State,
+        order: CreateOrder,
         deadline: Instant,
     ) -> Result<Instance, Failure> {
-        let driver = &self.provider.driver;
-        let too_late = || Failure::Timeout(self.provider.settings.launch_timeout);
-        let mut tries = 0;
-        loop {
-            let step = driver.create(order, state, self.ctx.clock.now());
-            let step = timeout_at(deadline, step).await.map_err(|_| too_late())?;
-            self.note_id(held, state.external_id.as_ref()).await?;
-            match step {
-                Ok(Step::Done(instance)) => return Ok(instance),
-                Ok(Step::Wait(wait)) => {
-                    tries = 0;
-                    if timeout_at(deadline, pause(&**driver, wait, self.ctx.timing))
-                        .await
-                        .is_err()
-                    {
-                        return Err(too_late());
-                    }
+        let machines = self.provider.machines();
+        let machines =
+            machines.ok_or_else(|| nodeyard_driver::Error::unsupported("create machines"))?;
+        let launch = self.ctx.launches.begin(self.node);
+        let progress = launch.progress();
+        let mut reported = progress.subscribe();
+        let created = timeout_at(deadline, create_with_retries(machines, order, progress));
+        tokio::pin!(created);
+        let created = loop {
+            tokio::select! {
+                biased;
+                created = &mut created => break created,
+                Ok(()) = reported.changed() => {
+                    let id = reported.borrow_and_update().external_id.clone();
+                    self.store_external_id(held, id).await?;
                 }
-                Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
-                    tries += 1;
-                    if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
-                        return Err(error.into());
-                    }
-                }
-                Err(error) => return Err(error.into()),
             }
-        }
+        };
+        let failure = match created {
+            Ok(Ok(instance)) => return Ok(instance),
+            Ok(Err(error)) => error.into(),
+            Err(_) => Failure::Timeout(self.provider.settings.launch_timeout),
+        };
+        self.store_external_id(held, progress.external_id()).await?;
+        Err(failure)
     }
 
-    /// Stores what the cloud calls the machine, as soon as it has said so.
-    async fn note_id(
+    async fn store_external_id(
         &self,
         held: &mut Held<Node>,
-        id: Option<&ExternalId>,
+        id: Option<ExternalId>,
     ) -> nodeyard_store::Result<()> {
-        let Some(id) = id else { return Ok(()) };
-        if ExternalId::from_record(&held.value.external_id).as_ref() == Some(id) {
+        if ExternalId::from_record(&held.value.external_id) == id {
             return Ok(());
         }
-        held.value.external_id = id.to_record();
+        held.value.external_id = id.map_or(Opaque::NULL, |id| id.to_record());
         self.store(held).await
     }
 
@@ -357,18 +347,20 @@ impl Launch<'_> {
         let Some(id) = ExternalId::from_record(&node.external_id) else {
             return;
         };
-        let driver = &self.provider.driver;
-        if let Err(error) = driver.unreachable(self.node, &id).await {
-            warn!(%error, "the cloud was not told about a machine that does not answer");
+        let Some(machines) = self.provider.machines() else {
+            return;
+        };
+        if let Err(error) = machines.mark_unreachable(self.node, &id).await {
+            warn!(%error, "failed to mark unreachable machine");
         }
-        match driver.evidence(self.pool, self.label, &id).await {
+        match machines.evidence(self.pool, self.label, &id).await {
             Ok(Some(text)) => {
                 for line in text.lines() {
                     info!(console = line, "console");
                 }
             }
             Ok(None) => {}
-            Err(error) => warn!(%error, "there is no console to show"),
+            Err(error) => warn!(%error, "failed to fetch console"),
         }
     }
 
@@ -379,8 +371,10 @@ impl Launch<'_> {
             external_id: ExternalId::from_record(&held.value.external_id),
         };
         let limit = self.provider.settings.launch_timeout;
-        if let Err(error) = remove(self.ctx, self.provider, &target, limit).await {
-            warn!(%error, "what a failed launch left could not be deleted yet");
+        if let Some(machines) = self.provider.machines()
+            && let Err(error) = delete_in_cloud(machines, &target, limit).await
+        {
+            warn!(%error, "failed to delete machine of failed launch");
         }
         held.value.external_id = Opaque::NULL;
         held.value.slot = None;
@@ -407,65 +401,51 @@ impl Launch<'_> {
     }
 }
 
-pub(crate) async fn remove(
-    ctx: &Context,
-    provider: &Provider,
+async fn create_with_retries(
+    machines: &dyn Machines,
+    mut order: CreateOrder,
+    progress: &Progress,
+) -> Result<Instance, nodeyard_driver::Error> {
+    let mut retries = Retries::new(RETRY_LIMIT, FIRST_PAUSE);
+    loop {
+        retries.start();
+        let error = match machines.create(&order, progress).await {
+            Ok(instance) => return Ok(instance),
+            Err(error) => error,
+        };
+        let Some(pause) = retries.after(&error) else {
+            return Err(error);
+        };
+        debug!(%error, retry_in = ?pause, "failed to create machine; retrying");
+        sleep(pause).await;
+        order.first_attempt = false;
+    }
+}
+
+/// Deletes a target in its cloud, for at most `limit`.
+pub async fn delete_in_cloud(
+    machines: &dyn Machines,
     target: &Target,
     limit: Duration,
 ) -> Result<(), nodeyard_driver::Error> {
-    let timing = Timing {
-        delete_limit: limit,
-        ..ctx.timing
+    let deleted = async {
+        let mut retries = Retries::new(RETRY_LIMIT, FIRST_PAUSE);
+        loop {
+            retries.start();
+            let Err(error) = machines.delete(target).await else {
+                return Ok(());
+            };
+            let Some(pause) = retries.after(&error) else {
+                return Err(error);
+            };
+            debug!(%error, retry_in = ?pause, "failed to delete machine; retrying");
+            sleep(pause).await;
+        }
     };
-    delete_in_cloud(&*provider.driver, target, &ctx.clock, timing).await
-}
-
-/// Takes the steps of a deletion until nothing is left, for at most [`Timing::delete_limit`].
-pub async fn delete_in_cloud(
-    driver: &dyn Driver,
-    target: &Target,
-    clock: &Clock,
-    timing: Timing,
-) -> Result<(), nodeyard_driver::Error> {
-    let limit = timing.delete_limit;
-    let deadline = Instant::now() + limit;
-    let too_late =
-        || nodeyard_driver::Error::retry(format!("the deletion took longer than {limit:?}"));
-    let mut state = State::default();
-    let mut tries = 0;
-    loop {
-        let step = driver.delete(target, &mut state, clock.now());
-        match timeout_at(deadline, step).await.map_err(|_| too_late())? {
-            Ok(Step::Done(())) => return Ok(()),
-            Ok(Step::Wait(wait)) => {
-                tries = 0;
-                let waited = timeout_at(deadline, pause(driver, wait, timing)).await;
-                waited.map_err(|_| too_late())?;
-            }
-            Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
-                tries += 1;
-                timeout_at(deadline, sleep(PAUSE))
-                    .await
-                    .map_err(|_| error)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Waits until the next step of a machine can be taken.
-pub(crate) async fn pause(driver: &dyn Driver, wait: Wait, timing: Timing) {
-    let (least, most) = timing.poll;
-    let at_most = wait.at_most.max(least).min(most);
-    match &wait.event {
-        Some(event) => {
-            tokio::select! {
-                () = driver.event(event) => {}
-                () = sleep(at_most) => {}
-            }
-        }
-        None => sleep(at_most).await,
-    }
+    timeout(limit, deleted).await.unwrap_or_else(|_| {
+        let text = format!("the deletion took longer than {limit:?}");
+        Err(nodeyard_driver::Error::retry(text))
+    })
 }
 
 /// Where to reach the machine: where the cloud says, or at the first address it has.

@@ -20,7 +20,7 @@ mod declined;
 pub mod drain;
 pub mod history;
 
-mod attend;
+mod background;
 mod backing;
 pub mod canary;
 mod commit;
@@ -31,6 +31,7 @@ mod events;
 mod handle;
 mod image_work;
 mod launch;
+mod launches;
 mod old_locks;
 mod options;
 mod provider;

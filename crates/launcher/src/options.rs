@@ -39,8 +39,6 @@ pub struct Timing {
     pub builder_grace: Duration,
     /// How long the deletion of an instance may take before it is begun anew.
     pub delete_limit: Duration,
-    /// The shortest and the longest time between two looks at a machine that comes or goes, whatever its driver says.
-    pub poll: (Duration, Duration),
 }
 
 impl Default for Timing {
@@ -55,7 +53,6 @@ impl Default for Timing {
             departure_grace: Duration::from_secs(60),
             builder_grace: Duration::from_secs(15),
             delete_limit: Duration::from_secs(600),
-            poll: (Duration::ZERO, Duration::MAX),
         }
     }
 }

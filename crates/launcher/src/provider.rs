@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodeyard_config as config;
 use nodeyard_driver::backing::Backing;
-use nodeyard_driver::{self as driver, Clock, Driver, ErrorClass, Owner};
+use nodeyard_driver::{self as driver, Driver, ErrorClass, Machines, Owner};
 use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
@@ -98,19 +98,21 @@ impl Provider {
             ctx,
         };
         let driver = factory.make(&config, around)?;
-        let limits = driver.limits().await?;
-        let cluster = driver.cluster().await;
+        let (limits, cluster) = match driver.machines() {
+            Some(machines) => (machines.limits().await?, machines.cluster().await),
+            None => (Limits::unlimited(), None),
+        };
         let mut pools = BTreeMap::new();
         for (pool, of) in &settings.pools {
             let key = PoolKey::new(name.clone(), pool.clone());
             let mut labels = BTreeMap::new();
             for (label, of) in &of.labels {
-                labels.insert(
-                    label.clone(),
-                    setup(&*driver, &key, label, of, &ctx.clock).await?,
-                );
+                labels.insert(label.clone(), setup(&*driver, &key, label, of).await?);
             }
-            let zones = driver.zones(pool).await?;
+            let zones = match driver.machines() {
+                Some(machines) => machines.zones(pool).await?,
+                None => Vec::new(),
+            };
             let id = format!(
                 "{}-PoolWorker.{name}-{pool}-{}",
                 options.fqdn,
@@ -136,8 +138,9 @@ impl Provider {
         })
     }
 
-    pub(crate) fn launches(&self) -> bool {
-        self.driver.capabilities().launches
+    /// Returns None if its machines exist already.
+    pub(crate) fn machines(&self) -> Option<&dyn Machines> {
+        self.driver.machines()
     }
 
     pub(crate) fn label(&self, pool: &PoolName, label: &Label) -> Option<&LabelSettings> {
@@ -202,7 +205,6 @@ async fn setup(
     key: &PoolKey,
     label: &Label,
     settings: &LabelSettings,
-    clock: &Clock,
 ) -> Result<LabelSetup, StartError> {
     let supply = match driver.roster() {
         Some(roster) => {
@@ -213,47 +215,51 @@ async fn setup(
         }
         None => Supply::Launched,
     };
-    let (cost, readiness) = match sound_cost(driver, &key.pool, label).await? {
-        Ok(cost) => {
-            let readiness = cloud_readiness(driver, &key.pool, label, settings, clock);
-            (cost, readiness.await?)
-        }
-        Err(broken) => (Resources::default(), broken),
-    };
-    Ok(LabelSetup {
-        cost,
-        readiness,
+    let mut setup = LabelSetup {
+        cost: Resources::default(),
+        readiness: Readiness::Ready,
         supply,
-        bound: driver.binds(&key.pool, label),
-    })
+        bound: false,
+    };
+    if let Some(machines) = driver.machines() {
+        setup.bound = machines.is_bound_to_request(&key.pool, label);
+        match sound_cost(machines, &key.pool, label).await? {
+            Ok(cost) => {
+                setup.cost = cost;
+                setup.readiness = cloud_readiness(machines, &key.pool, label, settings).await?;
+            }
+            Err(broken) => setup.readiness = broken,
+        }
+    }
+    Ok(setup)
 }
 
-/// What one machine of a label takes. The inner error is a [`Readiness::Broken`]: the cloud lacks what the label asks for.
+/// Returns how much one machine of a label uses. The inner error is a [`Readiness::Broken`]: the cloud lacks what the
+/// label asks for.
 pub(crate) async fn sound_cost(
-    driver: &dyn Driver,
+    machines: &dyn Machines,
     pool: &PoolName,
     label: &Label,
 ) -> Result<Result<Resources, Readiness>, driver::Error> {
-    match driver.cost(pool, label).await {
+    match machines.cost(pool, label).await {
         Err(error) if error.class() == ErrorClass::Permanent => Ok(Err(Readiness::Broken {
             reason: error.to_string().into(),
         })),
-        told => told.map(Ok),
+        cost => cost.map(Ok),
     }
 }
 
-/// What the cloud says about the image of a label; of images that we manage it need not know.
+/// Returns what the cloud says about the image of a label. It need not know images that we manage.
 pub(crate) async fn cloud_readiness(
-    driver: &dyn Driver,
+    machines: &dyn Machines,
     pool: &PoolName,
     label: &Label,
     settings: &LabelSettings,
-    clock: &Clock,
 ) -> Result<Readiness, driver::Error> {
     let ImageSettings::Cloud(image) = &settings.image else {
         return Ok(Readiness::Ready);
     };
-    Ok(match driver.readiness(pool, label, clock.now()).await? {
+    Ok(match machines.readiness(pool, label).await? {
         driver::Readiness::Ready => Readiness::Ready,
         driver::Readiness::NotReady(reason) => Readiness::ImageMissing {
             image: (&**image).into(),

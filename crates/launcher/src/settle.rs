@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::commit::{commit, set_node, steadily, unlock};
 use crate::context::Context;
-use crate::launch;
+use crate::launch::delete_in_cloud;
 use crate::provider::Provider;
 use crate::report::{Report, Settled};
 
@@ -96,7 +96,7 @@ async fn delete(
     mut held: Held<Node>,
     deleting: Node,
 ) -> Result<Settled> {
-    if provider.launches() {
+    if let Some(machines) = provider.machines() {
         if held.value.state != NodeState::Deleting {
             held.value = deleting;
             let nodes = ctx.registry.nodes();
@@ -108,7 +108,7 @@ async fn delete(
             external_id: ExternalId::from_record(&held.value.external_id),
         };
         let removed = tokio::select! {
-            removed = launch::remove(ctx, provider, &target, ctx.timing.delete_limit) => removed,
+            removed = delete_in_cloud(machines, &target, ctx.timing.delete_limit) => removed,
             () = held.guard.lost() => return Err(Error::SessionExpired),
         };
         if let Err(error) = removed {

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodeyard_driver::{self as driver, Resource, ResourceKind, Tags, Target};
+use nodeyard_driver::{self as driver, Collected, Machines, Resource, ResourceKind, Tags, Target};
 use nodeyard_model::{BuildId, Limits, NodeId, ProviderName, RequestId, Resources, UploadId};
 use nodeyard_plan::leaks::{self, Leaks, Owner};
 use nodeyard_plan::{PoolKey, Readiness, Zone};
@@ -20,7 +20,7 @@ use tracing::{debug, error, info, warn};
 
 use super::Dispatcher;
 use crate::context::Context;
-use crate::launch;
+use crate::launch::delete_in_cloud;
 use crate::provider::{Provider, cloud_readiness, sound_cost};
 use crate::report::{Inventory, Report};
 use crate::settings::ImageSettings;
@@ -89,7 +89,7 @@ impl Dispatcher {
     /// planned anew. False if that was done for it before, or cannot be.
     pub(super) fn look_at_cloud_for(&mut self, key: &PoolKey, request: RequestId) -> bool {
         let running = self.providers.get(&key.provider);
-        if !running.is_some_and(|running| running.provider.launches()) {
+        if !running.is_some_and(|running| running.provider.machines().is_some()) {
             return false;
         }
         let asked = self.clouds_asked_for.entry(request).or_default();
@@ -105,7 +105,7 @@ impl Dispatcher {
         let Some(running) = self.providers.get_mut(provider) else {
             return;
         };
-        if !running.provider.launches() || !running.looks.begin(look, waiting) {
+        if running.provider.machines().is_none() || !running.looks.begin(look, waiting) {
             return;
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
@@ -246,64 +246,77 @@ impl Dispatcher {
     }
 }
 
-/// Asks the cloud, and then brings the views up to date. What the cloud does not tell is left out.
+/// Asks the cloud, and then brings the views up to date. What could not be listed is absent.
 async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inventory {
-    let driver = &*provider.driver;
-    let mut readiness: Vec<(_, _, Readiness)> = Vec::new();
-    let mut mended = false;
-    let mut zones = Vec::new();
-    for (pool, settings) in &provider.settings.pools {
-        let run = provider.pools.get(pool);
-        if let Some(found) = told(&provider, driver.zones(pool).await) {
-            let found = found.iter().map(|zone| Zone::from(&**zone));
-            zones.push((pool.clone(), found.collect()));
-        }
-        for (label, settings) in &settings.labels {
-            let said = if run.is_some_and(|run| !run.is_sound(label)) {
-                // The cloud may lack something else by now.
-                sound_cost(driver, pool, label).await.map(Result::err)
-            } else if let ImageSettings::Managed(_) = settings.image {
-                continue;
-            } else {
-                let ready = cloud_readiness(driver, pool, label, settings, &ctx.clock);
-                ready.await.map(Some)
-            };
-            match said {
-                Ok(Some(now)) => readiness.push((pool.clone(), label.clone(), now)),
-                Ok(None) => mended = true,
-                Err(error) => debug!(%pool, %label, %error, "no word about a label"),
-            }
-        }
+    let mut inventory = Inventory::nothing(Arc::clone(&provider));
+    let Some(machines) = provider.machines() else {
+        return inventory;
+    };
+    look_at_labels(machines, &mut inventory).await;
+    if look == Look::Tidy {
+        collect_garbage(ctx, &provider, machines).await;
     }
-    if look == Look::Tidy
-        && let Err(error) = driver.tidy(ctx.clock.now()).await
-    {
-        warn!(provider = %provider.name, %error, "a cloud could not be tidied up");
-    }
-    let limits = told(&provider, driver.limits().await);
-    let mut resources = told(&provider, driver.list().await);
+    inventory.limits = ok_or_warn(&provider, machines.limits().await);
+    let resources = ok_or_warn(&provider, machines.list().await);
     let synced = async {
         ctx.images.synced().await?;
         ctx.nodes.synced().await
     };
-    if synced.await.is_err() {
-        resources = None;
-    }
-    Inventory {
-        limits,
-        resources,
-        readiness,
-        mended,
-        zones,
-        provider,
+    inventory.resources = if synced.await.is_ok() { resources } else { None };
+    inventory
+}
+
+/// Asks for zones, for images that are only in the cloud, and for what broken labels lacked.
+async fn look_at_labels(machines: &dyn Machines, inventory: &mut Inventory) {
+    let provider = Arc::clone(&inventory.provider);
+    for (pool, settings) in &provider.settings.pools {
+        let run = provider.pools.get(pool);
+        if let Some(found) = ok_or_warn(&provider, machines.zones(pool).await) {
+            let found = found.iter().map(|zone| Zone::from(&**zone));
+            inventory.zones.push((pool.clone(), found.collect()));
+        }
+        for (label, settings) in &settings.labels {
+            let answer = if run.is_some_and(|run| !run.is_sound(label)) {
+                // The cloud may lack something else by now.
+                sound_cost(machines, pool, label).await.map(Result::err)
+            } else if let ImageSettings::Managed(_) = settings.image {
+                continue;
+            } else {
+                let ready = cloud_readiness(machines, pool, label, settings);
+                ready.await.map(Some)
+            };
+            match answer {
+                Ok(Some(now)) => {
+                    let readiness = (pool.clone(), label.clone(), now);
+                    inventory.readiness.push(readiness);
+                }
+                Ok(None) => inventory.mended = true,
+                Err(error) => debug!(%pool, %label, %error, "failed to check label in cloud"),
+            }
+        }
     }
 }
 
-fn told<T>(provider: &Provider, answer: Result<T, driver::Error>) -> Option<T> {
+async fn collect_garbage(ctx: &Context, provider: &Provider, machines: &dyn Machines) {
+    match machines.collect_garbage().await {
+        Ok(collected) => {
+            for Collected { kind, count } in collected {
+                ctx.events.leaked(&provider.name, &kind, count);
+                info!(provider = %provider.name, %kind, count, "deleted untagged leftovers in cloud");
+            }
+        }
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            warn!(provider = %provider.name, error, "failed to delete untagged leftovers in cloud");
+        }
+    }
+}
+
+fn ok_or_warn<T>(provider: &Provider, answer: Result<T, driver::Error>) -> Option<T> {
     answer
         .inspect_err(|error| {
             let error = error as &dyn std::error::Error;
-            warn!(provider = %provider.name, error, "a cloud does not tell what it has; what was last known counts");
+            warn!(provider = %provider.name, error, "failed to list cloud resources; using the last known state");
         })
         .ok()
 }
@@ -378,12 +391,15 @@ async fn remove(ctx: Context, provider: Arc<Provider>, resource: Resource) {
                 return;
             }
         }
+        let Some(machines) = provider.machines() else {
+            return;
+        };
         ctx.events.leaked(&provider.name, &resource.kind, 1);
         let target = Target::Resource {
             kind: resource.kind.clone(),
             id: resource.id.clone(),
         };
-        match launch::remove(&ctx, &provider, &target, ctx.timing.delete_limit).await {
+        match delete_in_cloud(machines, &target, ctx.timing.delete_limit).await {
             Ok(()) => info!(provider = %provider.name, id, "leaked resource deleted"),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;

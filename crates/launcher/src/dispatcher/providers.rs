@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 
 use super::looks::Looks;
 use super::{Dispatcher, Timer};
-use crate::attend;
+use crate::background;
 use crate::drain::Scope;
 use crate::error::StartError;
 use crate::provider::Provider;
@@ -212,7 +212,7 @@ impl Dispatcher {
             let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
             self.ctx.tasks.spawn(work);
         }
-        let work = attend::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
+        let work = background::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
         self.ctx.tasks.spawn(work);
         let pools = self.announce_pools(&provider);
         if let Some(old) = old {
