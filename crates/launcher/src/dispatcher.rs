@@ -5,11 +5,11 @@
 //! so an event is acted on as soon as it is seen. Timers are the exception: for what only time brings about,
 //! for work that failed, and for a full look now and then in case an event was missed.
 
+mod cloud_polls;
 mod decide;
 mod explain;
 mod feed;
 mod images;
-mod looks;
 mod progress;
 mod providers;
 mod ready_nodes;

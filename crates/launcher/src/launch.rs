@@ -1,7 +1,7 @@
-//! The launch of one node: from a locked record that is about to be `building` to a machine that answers.
+//! Launches one node: from a locked record that is about to be `building` to a machine that answers.
 //!
-//! Everything that the cloud makes carries the node's id, and its own id is stored as soon as it is known. So
-//! wherever this ends, what is left can be found and deleted by the record alone.
+//! Everything that the cloud creates carries the node's id, and its own id is stored as soon as the driver reports it.
+//! So wherever a launch ends, the record is enough to find and delete what is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::settings::{ImageSettings, LabelSettings};
 const RETRY_LIMIT: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A node that is to be launched, and for whom.
+/// A node to launch, and the request it is for.
 #[derive(Debug)]
 pub(crate) struct Launch<'a> {
     pub(crate) ctx: &'a Context,
@@ -45,11 +45,11 @@ pub(crate) struct Launch<'a> {
     pub(crate) node: NodeId,
 }
 
-/// Why there is no machine.
+/// Why a launch failed.
 #[derive(Debug)]
 pub(crate) enum LaunchError {
     Quota,
-    /// With the last failure and its causes.
+    /// With the error of the last attempt and its causes.
     Failed(String),
     Store(nodeyard_store::Error),
 }
@@ -60,22 +60,22 @@ impl From<nodeyard_store::Error> for LaunchError {
     }
 }
 
-/// How one attempt failed.
+/// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("the cloud did not make it")]
+enum AttemptError {
+    #[error("failed to create machine")]
     Driver(#[from] nodeyard_driver::Error),
-    #[error("the machine was not there within {0:?}")]
+    #[error("machine not up within launch-timeout ({0:?})")]
     Timeout(Duration),
-    #[error("nobody answers on the machine")]
+    #[error("machine does not answer")]
     Scan(#[from] nodescan::ScanError),
-    #[error("image {0:?} has no upload that is ready")]
+    #[error("image {0:?} has no ready upload")]
     NoImage(String),
-    #[error("the record could not be written")]
+    #[error("failed to store node record")]
     Store(#[from] nodeyard_store::Error),
 }
 
-impl Failure {
+impl AttemptError {
     fn result(&self) -> LaunchResult {
         match self {
             Self::Driver(error) => match error.class() {
@@ -90,7 +90,7 @@ impl Failure {
         }
     }
 
-    /// A cloud that has no room, or no time for us, says nothing of the image.
+    /// Whether the image may be the cause. A cloud without room, or without an answer, is no evidence against it.
     fn may_be_the_image(&self) -> bool {
         match self {
             Self::Driver(error) => {
@@ -101,7 +101,7 @@ impl Failure {
         }
     }
 
-    /// Another attempt would end the same way.
+    /// Whether another attempt would fail the same way.
     fn is_final(&self) -> bool {
         match self {
             Self::Driver(error) => matches!(
@@ -115,7 +115,7 @@ impl Failure {
 }
 
 impl Launch<'_> {
-    /// Leaves the record `ready`, `failed` or `aborted`, and in every case locked.
+    /// Launches the node. Leaves the record `ready`, `failed` or `aborted`, and in every case locked.
     pub(crate) async fn run(&self, held: &mut Held<Node>) -> Result<(), LaunchError> {
         let attempts = self.provider.settings.launch_attempts;
         let mut attempt = 1;
@@ -131,7 +131,7 @@ impl Launch<'_> {
                 Err(failure) => failure,
             };
             self.measure(held, failure.result(), begun);
-            if let Failure::Store(error) = failure {
+            if let AttemptError::Store(error) = failure {
                 return Err(error.into());
             }
             if failure.may_be_the_image() {
@@ -171,10 +171,10 @@ impl Launch<'_> {
         held: &mut Held<Node>,
         first: bool,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AttemptError> {
         let settings = self.provider.label(self.pool, self.label);
         let settings = settings.ok_or_else(|| {
-            nodeyard_driver::Error::permanent(format!("label {} has left its pool", self.label))
+            nodeyard_driver::Error::permanent(format!("label {} is no longer in its pool", self.label))
         })?;
         let upload = match &settings.image {
             ImageSettings::Managed(image) => {
@@ -188,13 +188,13 @@ impl Launch<'_> {
         let instance = self.create(held, order, deadline).await?;
         describe(&mut held.value, instance);
         if settings.host_key_checking && held.value.host_keys.is_empty() {
-            // Where it is looked for may be of interest while nobody answers there.
+            // The address is of interest while nothing answers there.
             self.store(held).await?;
             held.value.host_keys = self.scan(held).await?;
         }
         let ready = protocol::node::launched(Some(&held.value), self.request, self.ctx.clock.now());
         held.value = ready.map_err(|refused| {
-            nodeyard_driver::Error::permanent("the node is not ours to launch any more")
+            nodeyard_driver::Error::permanent("node is no longer allocated to this launch")
                 .because(refused)
         })?;
         self.store(held).await?;
@@ -202,8 +202,8 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// What a launch says of the build that it booted from, if it did from one of ours.
-    async fn judge_image(&self, held: &Held<Node>, failure: Option<&Failure>) {
+    /// Counts the result of a launch for the build that it booted from, if that is one of ours.
+    async fn judge_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
         let upload = held.value.image_id.as_deref();
         if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
             let reason = failure.map(|failure| with_causes(failure));
@@ -211,13 +211,13 @@ impl Launch<'_> {
         }
     }
 
-    /// What is known of the machine before it exists, and what it boots from.
+    /// Writes what is known about the machine before it exists. Returns what it boots from.
     fn prepare(
         &self,
         held: &mut Held<Node>,
         settings: &LabelSettings,
         upload: Option<(UploadKey, ImageUpload)>,
-    ) -> Result<BootImage, Failure> {
+    ) -> Result<BootImage, AttemptError> {
         let node = &mut held.value;
         let access = &settings.access;
         node.connection_type = Some(Arc::clone(&access.connection_type));
@@ -231,7 +231,7 @@ impl Launch<'_> {
         }
         match &settings.image {
             ImageSettings::Managed(image) => {
-                let missing = || Failure::NoImage(image.to_string());
+                let missing = || AttemptError::NoImage(image.to_string());
                 let (key, upload) = upload.ok_or_else(missing)?;
                 let external_id = upload.external_id.as_deref().ok_or_else(missing)?;
                 node.image_id = Some(layout::upload(&key).into());
@@ -280,7 +280,7 @@ impl Launch<'_> {
         held: &mut Held<Node>,
         order: CreateOrder,
         deadline: Instant,
-    ) -> Result<Instance, Failure> {
+    ) -> Result<Instance, AttemptError> {
         let machines = self.provider.machines();
         let machines =
             machines.ok_or_else(|| nodeyard_driver::Error::unsupported("create machines"))?;
@@ -302,7 +302,7 @@ impl Launch<'_> {
         let failure = match created {
             Ok(Ok(instance)) => return Ok(instance),
             Ok(Err(error)) => error.into(),
-            Err(_) => Failure::Timeout(self.provider.settings.launch_timeout),
+            Err(_) => AttemptError::Timeout(self.provider.settings.launch_timeout),
         };
         self.store_external_id(held, progress.external_id()).await?;
         Err(failure)
@@ -320,7 +320,7 @@ impl Launch<'_> {
         self.store(held).await
     }
 
-    async fn scan(&self, held: &Held<Node>) -> Result<Vec<Box<str>>, Failure> {
+    async fn scan(&self, held: &Held<Node>) -> Result<Vec<Box<str>>, AttemptError> {
         let node = &held.value;
         let (Some(address), ConnectionPort::Number(port)) =
             (&node.interface_ip, &node.connection_port)
@@ -336,14 +336,14 @@ impl Launch<'_> {
         match self.ctx.scanner.scan(&target).await {
             Ok(scan) => Ok(scan.keys.iter().map(|key| key.as_str().into()).collect()),
             Err(error) => {
-                self.collect_evidence(node).await;
+                self.log_evidence(node).await;
                 Err(error.into())
             }
         }
     }
 
-    /// What the cloud can tell about a machine that does not answer.
-    async fn collect_evidence(&self, node: &Node) {
+    /// Logs what the cloud recorded about a machine that does not answer.
+    async fn log_evidence(&self, node: &Node) {
         let Some(id) = ExternalId::from_record(&node.external_id) else {
             return;
         };
@@ -364,7 +364,7 @@ impl Launch<'_> {
         }
     }
 
-    /// Deletes what a failed attempt has made, before the next one.
+    /// Deletes what a failed attempt left, before the next one.
     async fn clear(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
         let target = Target::Node {
             node: self.node,
@@ -443,12 +443,12 @@ pub async fn delete_in_cloud(
         }
     };
     timeout(limit, deleted).await.unwrap_or_else(|_| {
-        let text = format!("the deletion took longer than {limit:?}");
+        let text = format!("deletion took longer than {limit:?}");
         Err(nodeyard_driver::Error::retry(text))
     })
 }
 
-/// Where to reach the machine: where the cloud says, or at the first address it has.
+/// Returns where to reach the machine: where the driver says, or its first address.
 fn any_address(instance: &Instance) -> Option<Box<str>> {
     let addresses = [
         &instance.interface_ip,
@@ -460,7 +460,7 @@ fn any_address(instance: &Instance) -> Option<Box<str>> {
     addresses.find(|address| !address.is_empty()).cloned()
 }
 
-/// Copies what the cloud knows of the machine.
+/// Copies what the driver knows about the machine to the record.
 fn describe(node: &mut Node, instance: Instance) {
     fn put<T: From<Box<str>>>(field: &mut Option<T>, value: Option<Box<str>>) {
         if let Some(value) = value {
@@ -495,7 +495,7 @@ fn describe(node: &mut Node, instance: Instance) {
     node.driver_data = instance.driver_data;
 }
 
-/// Two objects as one; of a key that both have, the value of `over` counts.
+/// Merges two objects. `over` wins where both have a key.
 fn merge(under: &Opaque, over: &Opaque) -> Opaque {
     type Object = BTreeMap<String, Opaque>;
     let (Ok(mut merged), Ok(values)) = (under.decode::<Object>(), over.decode::<Object>()) else {

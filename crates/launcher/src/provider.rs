@@ -1,4 +1,4 @@
-//! A provider that runs: its driver, its pools, and what its cloud says about them.
+//! A running provider: its driver, its pools, and what its cloud says about their labels.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::StartError;
 use crate::options::Options;
 use crate::settings::{self, ImageSettings, LabelSettings, Settings};
 
-/// Makes drivers. The binary implements it: only there is known which drivers exist.
+/// Makes drivers. The binary implements it, because only the binary knows which drivers exist.
 pub trait DriverFactory: Send + Sync {
     fn make(
         &self,
@@ -28,23 +28,23 @@ pub trait DriverFactory: Send + Sync {
     ) -> Result<Arc<dyn Driver>, driver::Error>;
 }
 
-/// What a driver can be given besides its configuration.
+/// What a driver gets besides its configuration.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
-    /// What everything that the driver makes has to carry.
+    /// Goes into the tags of everything that the driver creates.
     pub owner: Owner,
     ctx: &'a Context,
 }
 
 impl Surroundings<'_> {
-    /// For a driver that builds on nodes of other providers: what it asks for and holds under a name.
+    /// Returns the access to nodes of other providers, for a driver that builds on them. `identity` is the requestor's name.
     pub fn backing(&self, identity: &str) -> Arc<dyn Backing> {
         let provider = self.owner.provider.clone();
         Arc::new(StoreBacking::open(self.ctx.clone(), provider, identity))
     }
 }
 
-/// One generation of a provider: it lasts until its configuration changes, or a label that was broken is not any more.
+/// One generation of a provider: lasts until its configuration changes, or a broken label works again.
 #[derive(Debug)]
 pub(crate) struct Provider {
     pub(crate) name: ProviderName,
@@ -54,21 +54,21 @@ pub(crate) struct Provider {
     pub(crate) owner: Owner,
     pub(crate) pools: BTreeMap<PoolName, Pool>,
     limits: Limits,
-    /// Where its nodes reach each other.
+    /// The cluster within which its nodes reach each other.
     pub(crate) cluster: Option<Box<str>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) key: PoolKey,
-    /// Signs what this pool declines and launches; another one in every generation.
+    /// Identifies this pool in records; another one in every generation.
     pub(crate) id: LauncherId,
     labels: BTreeMap<Label, LabelSetup>,
     zones: Vec<Zone>,
 }
 
 impl Pool {
-    /// Whether the cloud knew how to make machines of this label when the provider started.
+    /// Whether the label worked when the provider started.
     pub(crate) fn is_sound(&self, label: &Label) -> bool {
         let setup = self.labels.get(label);
         setup.is_some_and(|setup| !matches!(setup.readiness, Readiness::Broken { .. }))
@@ -80,7 +80,7 @@ impl Pool {
 }
 
 impl Provider {
-    /// Makes the driver and asks the cloud for everything that decisions need.
+    /// Creates the driver and asks the cloud for everything that decisions need.
     pub(crate) async fn start(
         config: config::Provider,
         factory: &dyn DriverFactory,
@@ -147,10 +147,10 @@ impl Provider {
         self.settings.pools.get(pool)?.labels.get(label)
     }
 
-    /// What the plan has to know of the provider, which takes the place of `before`.
+    /// Returns the provider as the plan sees it, in place of `before`.
     ///
-    /// What others use is known when the whole cloud was looked at. That takes a while, in which ready nodes can be handed
-    /// out and a cloud that is full says so itself; so nobody waits for it.
+    /// What others use is known only after the first poll of the cloud. Requests do not wait for it: ready nodes can be
+    /// handed out meanwhile, and a full cloud refuses by itself.
     pub(crate) fn setup(&self, before: Option<&ProviderSetup>) -> ProviderSetup {
         ProviderSetup {
             limits: self.counted(self.limits.clone()),
@@ -161,7 +161,7 @@ impl Provider {
         }
     }
 
-    /// The limits of the cloud as far as they count.
+    /// Returns the limits that count: none if the provider ignores its quota.
     pub(crate) fn counted(&self, limits: Limits) -> Limits {
         if self.settings.ignore_quota {
             Limits::unlimited()
@@ -170,7 +170,7 @@ impl Provider {
         }
     }
 
-    /// What the plan has to know of the pools. Whether there are uploads of managed images is for the dispatcher to say.
+    /// Returns the pools as the plan sees them. The dispatcher adds which managed images have uploads.
     pub(crate) fn pool_setups(&self) -> Vec<PoolSetup> {
         let pools = self.pools.iter().filter_map(|(name, pool)| {
             let settings = self.settings.pools.get(name)?;
@@ -269,7 +269,7 @@ pub(crate) async fn cloud_readiness(
     })
 }
 
-/// The uploads that machines of this provider can boot from, the newest first, one of each build.
+/// Returns the uploads that machines of this provider can boot from, the newest first, one of each build.
 pub(crate) fn ready_uploads(
     images: &View<ImageShape>,
     image: &ImageName,

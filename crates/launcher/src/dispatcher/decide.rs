@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use super::looks::Look;
+use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, News, Task, Timer};
 use crate::provider::Provider;
 use crate::report::{Recovered, Report, Served, Settled};
@@ -90,7 +90,7 @@ impl Dispatcher {
             }
             Verdict::Decline(ref reason)
                 if self.is_lack_of_cloud(key, reason)
-                    && self.look_at_cloud_for(key, decision.request) =>
+                    && self.poll_cloud_for(key, decision.request) =>
             {
                 return;
             }
@@ -344,7 +344,7 @@ impl Dispatcher {
             Served::Declined | Served::PutBack => self.world.release(&task.pool, id),
             Served::LaunchFailed => {
                 self.world.release(&task.pool, id);
-                self.look_at_cloud(&task.pool.provider, Look::Ask);
+                self.poll_cloud(&task.pool.provider, CloudPoll::List);
             }
             Served::Gone | Served::NotAsPlanned | Served::Lost => {
                 let setbacks = self.setbacks.entry(id).or_default();

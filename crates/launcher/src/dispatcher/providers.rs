@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::looks::Looks;
+use super::cloud_polls::CloudPolls;
 use super::{Dispatcher, Timer};
 use crate::background;
 use crate::drain::Scope;
@@ -27,7 +27,7 @@ use crate::settings::quantity;
 /// A provider at work.
 pub(super) struct Running {
     pub(super) provider: Arc<Provider>,
-    pub(super) looks: Looks,
+    pub(super) polls: CloudPolls,
     pools: BTreeMap<PoolName, Announced>,
     ended: CancellationToken,
 }
@@ -222,7 +222,7 @@ impl Dispatcher {
         info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
         let running = Running {
             provider,
-            looks: Looks::default(),
+            polls: CloudPolls::default(),
             pools,
             ended,
         };

@@ -1,11 +1,8 @@
-//! Looks at clouds: what they have room for, which images they have, whether they have by now what a broken label lacks,
-//! and what is left over in them.
+//! Polls the clouds: their limits, zones and images, whether a broken label works by now, and leaked resources.
 //!
-//! A provider's cloud is looked at once at a time; of all who want another look meanwhile, one is made for all.
-//!
-//! The views are brought up to date after the cloud was asked and before anything is judged. One that has not
-//! followed the store for a while knows nothing of what others have made since, and would take it for left over. For
-//! the same reason the record is read again, from the store, before anything is deleted.
+//! A provider has one poll at a time; all who ask for another meanwhile share the next one. The views are synchronised
+//! after the cloud was asked and before anything is judged, and the record is read again before anything is deleted:
+//! what others created meanwhile must not be taken for leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,69 +22,70 @@ use crate::provider::{Provider, cloud_readiness, sound_cost};
 use crate::report::{Inventory, Report};
 use crate::settings::ImageSettings;
 
-/// What a look is for, the most thorough last.
+/// What a poll does, the most thorough last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Look {
-    Ask,
-    /// To have the driver tidy up as well.
-    Tidy,
+pub(super) enum CloudPoll {
+    /// Asks for limits, zones, readiness and resources.
+    List,
+    /// Has the driver collect garbage as well.
+    CollectGarbage,
 }
 
-/// Requests that are planned anew after a look.
+/// Requests that are planned again after a poll.
 type Waiting = Vec<(PoolKey, RequestId)>;
 
-/// The looks at one provider's cloud.
+/// The polls of one provider's cloud.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
-    under_way: Option<Waiting>,
-    next: Option<(Look, Waiting)>,
-    /// Nodes that the cloud had at the last look, and the store had not.
+pub(super) struct CloudPolls {
+    running: Option<Waiting>,
+    next: Option<(CloudPoll, Waiting)>,
+    /// Nodes that were in the cloud at the last poll, and not in the store.
     unrecorded: BTreeSet<NodeId>,
 }
 
-impl Looks {
-    /// False if the look comes after the one that is under way.
-    fn begin(&mut self, look: Look, waiting: Waiting) -> bool {
-        if self.under_way.is_none() {
-            self.under_way = Some(waiting);
+impl CloudPolls {
+    /// Returns false if the poll follows the one that is running.
+    fn begin(&mut self, poll: CloudPoll, waiting: Waiting) -> bool {
+        if self.running.is_none() {
+            self.running = Some(waiting);
             return true;
         }
-        let (next, wait) = self.next.get_or_insert((look, Vec::new()));
-        *next = look.max(*next);
+        let (next, wait) = self.next.get_or_insert((poll, Vec::new()));
+        *next = poll.max(*next);
         wait.extend(waiting);
         false
     }
 
-    /// Who has waited, and what is to follow.
-    fn end(&mut self) -> (Waiting, Option<(Look, Waiting)>) {
-        let waited = self.under_way.take();
+    /// Returns the requests that waited for the poll that ended, and the poll that follows.
+    fn finish(&mut self) -> (Waiting, Option<(CloudPoll, Waiting)>) {
+        let waited = self.running.take();
         (waited.unwrap_or_default(), self.next.take())
     }
 }
 
 impl Dispatcher {
-    /// A cloud has refused what we thought it had room for.
+    /// Polls the cloud that had no room for a request, against our count.
     pub(super) fn check_cloud_of(&mut self, request: RequestId) {
         if let Some(key) = self.world.taken_by(request) {
             let provider = key.provider.clone();
-            self.look_at_cloud(&provider, Look::Ask);
+            self.poll_cloud(&provider, CloudPoll::List);
         }
     }
 
-    pub(super) fn look_at_clouds(&mut self, look: Look) {
+    pub(super) fn poll_clouds(&mut self, poll: CloudPoll) {
         let providers: Vec<ProviderName> = self.providers.keys().cloned().collect();
         for provider in providers {
-            self.look_at_cloud(&provider, look);
+            self.poll_cloud(&provider, poll);
         }
     }
 
-    pub(super) fn look_at_cloud(&mut self, provider: &ProviderName, look: Look) {
-        self.look(provider, look, Vec::new());
+    pub(super) fn poll_cloud(&mut self, provider: &ProviderName, poll: CloudPoll) {
+        self.start_poll(provider, poll, Vec::new());
     }
 
-    /// Looks whether what a request is to be declined for has changed since the cloud was asked; then the request is
-    /// planned anew. False if that was done for it before, or cannot be.
-    pub(super) fn look_at_cloud_for(&mut self, key: &PoolKey, request: RequestId) -> bool {
+    /// Polls the cloud before a request is declined for what it lacks, and plans the request again afterwards. Returns
+    /// false if that was done for the request before, or the provider has no cloud.
+    pub(super) fn poll_cloud_for(&mut self, key: &PoolKey, request: RequestId) -> bool {
         let running = self.providers.get(&key.provider);
         if !running.is_some_and(|running| running.provider.machines().is_some()) {
             return false;
@@ -95,17 +93,17 @@ impl Dispatcher {
         let asked = self.clouds_asked_for.entry(request).or_default();
         let first = asked.insert(key.clone());
         if first {
-            self.look(&key.provider, Look::Ask, vec![(key.clone(), request)]);
+            self.start_poll(&key.provider, CloudPoll::List, vec![(key.clone(), request)]);
         }
         first
     }
 
-    /// Nobody waits for longer than the provider runs: the pools of the next one decide for themselves.
-    fn look(&mut self, provider: &ProviderName, look: Look, waiting: Waiting) {
+    /// `waiting` is dropped if the provider is replaced meanwhile: the pools of its successor plan for themselves.
+    fn start_poll(&mut self, provider: &ProviderName, poll: CloudPoll, waiting: Waiting) {
         let Some(running) = self.providers.get_mut(provider) else {
             return;
         };
-        if running.provider.machines().is_none() || !running.looks.begin(look, waiting) {
+        if running.provider.machines().is_none() || !running.polls.begin(poll, waiting) {
             return;
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
@@ -113,14 +111,14 @@ impl Dispatcher {
         let nothing = Report::Inventory(Box::new(nothing));
         let name = provider.name.clone();
         let work = async move {
-            if let Some(inventory) = ctx.unless_stopped(take_stock(&ctx, provider, look)).await {
+            if let Some(inventory) = ctx.unless_stopped(poll_cloud(&ctx, provider, poll)).await {
                 ctx.report(Report::Inventory(Box::new(inventory)));
             }
         };
         self.ctx.spawn(name, work, nothing);
     }
 
-    /// The picture must show by now what the views show.
+    /// Applies the result of a poll. The world must be up to date with the views.
     pub(super) fn take_inventory(&mut self, inventory: Inventory) {
         let provider = Arc::clone(&inventory.provider);
         let running = self.providers.get_mut(&provider.name);
@@ -129,7 +127,7 @@ impl Dispatcher {
         else {
             return;
         };
-        let (waited, next) = running.looks.end();
+        let (waited, next) = running.polls.finish();
         self.apply(inventory);
         for (pool, request) in waited {
             // Another pool of ours may have had it meanwhile, and this one after that.
@@ -137,8 +135,8 @@ impl Dispatcher {
                 self.release(&pool, request);
             }
         }
-        if let Some((look, waiting)) = next {
-            self.look(&provider.name, look, waiting);
+        if let Some((poll, waiting)) = next {
+            self.start_poll(&provider.name, poll, waiting);
         }
     }
 
@@ -171,18 +169,18 @@ impl Dispatcher {
         self.remove_leaks(&provider, &resources);
     }
 
-    /// A node may have gone after the cloud was asked and before the records were seen. So one without a record counts
-    /// when it is there once more.
+    /// Counts what others use, and what has no record any more. A node may have gone between the cloud's answer and the
+    /// views, so one without a record counts from the second poll on.
     fn count_unrecorded(&mut self, provider: &Provider, limits: Limits, resources: &[Resource]) {
         let Some(running) = self.providers.get_mut(&provider.name) else {
             return;
         };
         let recorded = |node| self.world.counts_node(node);
         let now = Unrecorded::among(resources, &provider.owner, recorded);
-        let before = std::mem::take(&mut running.looks.unrecorded);
+        let before = std::mem::take(&mut running.polls.unrecorded);
         let still = now.nodes.iter().filter(|(node, _)| before.contains(node));
         let leaked = still.map(|(_, takes)| takes).sum();
-        running.looks.unrecorded = now.nodes.into_keys().collect();
+        running.polls.unrecorded = now.nodes.into_keys().collect();
         let limits = provider.counted(limits);
         self.world
             .set_provider_quota(&provider.name, limits, now.foreign, leaked);
@@ -203,7 +201,7 @@ impl Dispatcher {
             any_upload,
             at: self.ctx.clock.now(),
         };
-        // The regular looks are as far apart as clean-ups are, give or take.
+        // Regular polls are about one clean-up interval apart.
         let apart = self.ctx.timing.cleanup / 2;
         let leaked = match leaks::judge(&self.world, &look, apart, &mut self.sightings) {
             Leaks::Found(leaked) => leaked,
@@ -211,8 +209,8 @@ impl Dispatcher {
                 error!(
                     provider = %provider.name,
                     resources,
-                    "the cloud has resources of this installation, but the store has no record at all; nothing is \
-                     cleaned up there. Check that this is the right store"
+                    "the cloud has resources of this installation, but the store has no records; not deleting leaked \
+                     resources. Check that this is the right store"
                 );
                 return;
             }
@@ -228,7 +226,7 @@ impl Dispatcher {
         }
     }
 
-    /// The uploads to a provider of which there is any record, and whether there is one of an upload to anybody.
+    /// Returns the recorded uploads to a provider, and whether there is a record of any upload.
     fn uploads_to(&self, provider: &ProviderName) -> (BTreeSet<(BuildId, UploadId)>, bool) {
         let images = &self.ctx.images;
         let mut ids = Vec::new();
@@ -247,13 +245,13 @@ impl Dispatcher {
 }
 
 /// Asks the cloud, and then brings the views up to date. What could not be listed is absent.
-async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inventory {
+async fn poll_cloud(ctx: &Context, provider: Arc<Provider>, poll: CloudPoll) -> Inventory {
     let mut inventory = Inventory::nothing(Arc::clone(&provider));
     let Some(machines) = provider.machines() else {
         return inventory;
     };
-    look_at_labels(machines, &mut inventory).await;
-    if look == Look::Tidy {
+    check_labels(machines, &mut inventory).await;
+    if poll == CloudPoll::CollectGarbage {
         collect_garbage(ctx, &provider, machines).await;
     }
     inventory.limits = ok_or_warn(&provider, machines.limits().await);
@@ -267,7 +265,7 @@ async fn take_stock(ctx: &Context, provider: Arc<Provider>, look: Look) -> Inven
 }
 
 /// Asks for zones, for images that are only in the cloud, and for what broken labels lacked.
-async fn look_at_labels(machines: &dyn Machines, inventory: &mut Inventory) {
+async fn check_labels(machines: &dyn Machines, inventory: &mut Inventory) {
     let provider = Arc::clone(&inventory.provider);
     for (pool, settings) in &provider.settings.pools {
         let run = provider.pools.get(pool);
@@ -321,12 +319,12 @@ fn ok_or_warn<T>(provider: &Provider, answer: Result<T, driver::Error>) -> Optio
         .ok()
 }
 
-/// What a cloud has without a record.
+/// What a cloud has that no record of ours counts.
 #[derive(Debug, Default)]
 struct Unrecorded {
-    /// Of others.
+    /// Used by others.
     foreign: Resources,
-    /// Of nodes that are ours by what they say of themselves.
+    /// Nodes with our tags.
     nodes: BTreeMap<NodeId, Resources>,
 }
 
@@ -351,7 +349,7 @@ impl Unrecorded {
     }
 }
 
-/// Python does not say which system its nodes are of; but they have records, too.
+/// Returns the node of tags of ours. Nodes of Python Nodepool have no system in their tags, but have records, too.
 fn node_of(tags: &Tags, owner: &driver::Owner) -> Option<NodeId> {
     let system = tags.system.as_ref();
     let here = tags.provider.as_ref() == Some(&owner.provider)
@@ -359,7 +357,7 @@ fn node_of(tags: &Tags, owner: &driver::Owner) -> Option<NodeId> {
     tags.node.filter(|_| here)
 }
 
-/// A resource as the plan sees it; none for images that are not ours to judge.
+/// Returns a resource as the plan sees it. None for images without tags: those are not ours to judge.
 fn listed(resource: &Resource) -> Option<leaks::Resource> {
     let tags = &resource.tags;
     let belongs_to = match (tags.node, tags.build.zip(tags.upload)) {
@@ -376,18 +374,18 @@ fn listed(resource: &Resource) -> Option<leaks::Resource> {
     })
 }
 
-/// Deletes what is left over, if the store still has no record of it.
+/// Deletes a leaked resource if the store still has no record of it.
 async fn remove(ctx: Context, provider: Arc<Provider>, resource: Resource) {
     let id = resource.id.to_string();
     let work = async {
         match is_recorded(&ctx, &provider.name, &resource.tags).await {
             Ok(false) => {}
             Ok(true) => {
-                debug!(provider = %provider.name, id, "what seemed to be leaked has a record");
+                debug!(provider = %provider.name, id, "leaked resource has a record; not deleting it");
                 return;
             }
             Err(error) => {
-                debug!(provider = %provider.name, id, %error, "a leaked resource is left for now");
+                debug!(provider = %provider.name, id, %error, "failed to look up record of leaked resource; retrying later");
                 return;
             }
         }
@@ -400,17 +398,17 @@ async fn remove(ctx: Context, provider: Arc<Provider>, resource: Resource) {
             id: resource.id.clone(),
         };
         match delete_in_cloud(machines, &target, ctx.timing.delete_limit).await {
-            Ok(()) => info!(provider = %provider.name, id, "leaked resource deleted"),
+            Ok(()) => info!(provider = %provider.name, id, "deleted leaked resource"),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                warn!(provider = %provider.name, id, error, "a leaked resource could not be deleted");
+                warn!(provider = %provider.name, id, error, "failed to delete leaked resource");
             }
         }
     };
     ctx.unless_stopped(work).await;
 }
 
-/// Whether the store has a record of what carries these tags, at this moment.
+/// Returns whether the store has a record of what carries these tags, at this moment.
 async fn is_recorded(
     ctx: &Context,
     provider: &ProviderName,
@@ -480,17 +478,17 @@ mod tests {
         let key = PoolKey::new(ProviderName::new("cloud").unwrap(), "main".into());
         let requests = ["200-0000000001", "200-0000000002", "200-0000000003"];
         let [one, two, three] = requests.map(|id| vec![(key.clone(), id.parse().unwrap())]);
-        let mut looks = Looks::default();
-        assert!(looks.begin(Look::Ask, one.clone()));
-        assert!(!looks.begin(Look::Ask, two.clone()));
-        assert!(!looks.begin(Look::Tidy, Vec::new()));
-        assert!(!looks.begin(Look::Ask, three.clone()));
+        let mut polls = CloudPolls::default();
+        assert!(polls.begin(CloudPoll::List, one.clone()));
+        assert!(!polls.begin(CloudPoll::List, two.clone()));
+        assert!(!polls.begin(CloudPoll::CollectGarbage, Vec::new()));
+        assert!(!polls.begin(CloudPoll::List, three.clone()));
         // Who has come during a look waits for one that begins later.
-        let (waited, next) = looks.end();
+        let (waited, next) = polls.finish();
         assert_eq!(waited, one);
-        assert_eq!(next, Some((Look::Tidy, [two, three].concat())));
-        assert!(looks.begin(Look::Tidy, Vec::new()));
-        assert_eq!(looks.end(), (Vec::new(), None));
-        assert!(looks.begin(Look::Ask, Vec::new()));
+        assert_eq!(next, Some((CloudPoll::CollectGarbage, [two, three].concat())));
+        assert!(polls.begin(CloudPoll::CollectGarbage, Vec::new()));
+        assert_eq!(polls.finish(), (Vec::new(), None));
+        assert!(polls.begin(CloudPoll::List, Vec::new()));
     }
 }
