@@ -508,9 +508,95 @@ fn merge(under: &Opaque, over: &Opaque) -> Opaque {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use nodeyard_driver::{Error, Resource, ResourceKind, Tags};
+    use nodeyard_model::{Limits, Resources};
     use serde_json::json;
 
     use super::*;
+
+    /// A cloud whose deletions do not end, and whose creations fail with these classes, the last first.
+    #[derive(Debug, Default)]
+    struct FailingCloud {
+        failures: Mutex<Vec<ErrorClass>>,
+        /// Whether each call of create was a first attempt.
+        creates: Mutex<Vec<bool>>,
+    }
+
+    #[async_trait]
+    impl Machines for FailingCloud {
+        async fn create(&self, order: &CreateOrder, _: &Progress) -> Result<Instance, Error> {
+            self.creates.lock().unwrap().push(order.first_attempt);
+            match self.failures.lock().unwrap().pop() {
+                Some(class) => Err(Error::new(class, "not now")),
+                None => pending().await,
+            }
+        }
+
+        async fn delete(&self, _: &Target) -> Result<(), Error> {
+            pending().await
+        }
+
+        async fn list(&self) -> Result<Vec<Resource>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn limits(&self) -> Result<Limits, Error> {
+            Ok(Limits::unlimited())
+        }
+
+        async fn cost(&self, _: &PoolName, _: &Label) -> Result<Resources, Error> {
+            Ok(Resources::default())
+        }
+    }
+
+    fn order() -> CreateOrder {
+        CreateOrder {
+            node: "0000000001".parse().unwrap(),
+            pool: "main".into(),
+            label: "small".into(),
+            image: BootImage::Cloud,
+            tags: Tags::default(),
+            first_attempt: true,
+            az: None,
+            request: RequestAttributes::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_passing_error_is_retried_and_the_machine_looked_for() {
+        let cloud = FailingCloud::default();
+        *cloud.failures.lock().unwrap() = vec![ErrorClass::Quota, ErrorClass::Retry];
+        let progress = Progress::default();
+        let created = create_with_retries(&cloud, order(), &progress).await;
+        assert_eq!(created.unwrap_err().class(), ErrorClass::Quota);
+        assert_eq!(*cloud.creates.lock().unwrap(), [true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_that_does_not_pass_is_returned() {
+        let cloud = FailingCloud::default();
+        *cloud.failures.lock().unwrap() = vec![ErrorClass::Retry; 100];
+        let progress = Progress::default();
+        let created = create_with_retries(&cloud, order(), &progress).await;
+        assert_eq!(created.unwrap_err().class(), ErrorClass::Retry);
+        assert_eq!(cloud.creates.lock().unwrap().len(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_ends_at_its_limit() {
+        let target = Target::Resource {
+            kind: ResourceKind::INSTANCES,
+            id: "a".into(),
+        };
+        let cloud = FailingCloud::default();
+        let limit = Duration::from_secs(600);
+        let error = delete_in_cloud(&cloud, &target, limit).await.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Retry);
+    }
 
     #[test]
     fn attributes_of_the_pool_go_before_those_of_the_machine() {
