@@ -304,7 +304,7 @@ impl Dispatcher {
             self.ctx.registry.locks().settled().await;
         };
         if timeout(END_LIMIT, ending).await.is_err() {
-            warn!("not everything could be ended in time; the rest ends with the store's session");
+            warn!("timed out stopping; locks and registrations end with the store's session");
         }
     }
 }

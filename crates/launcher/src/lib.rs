@@ -178,7 +178,7 @@ impl Launcher {
         };
         let (result, ()) = tokio::join!(working, archived);
         if timeout(END_LIMIT, registration.end()).await.is_err() {
-            debug!("the launcher leaves the registry when its session ends");
+            debug!("timed out leaving the registry; the registration ends with the session");
         }
         result
     }

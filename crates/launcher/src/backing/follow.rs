@@ -100,7 +100,7 @@ impl Follower {
             Err(error) => warn!(
                 provider = %self.provider,
                 error = &error as &dyn std::error::Error,
-                "the nodes that a provider builds on cannot be followed any more"
+                "failed to follow backing nodes of provider"
             ),
         }
     }

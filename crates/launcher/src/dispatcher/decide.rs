@@ -350,7 +350,7 @@ impl Dispatcher {
                 let setbacks = self.setbacks.entry(id).or_default();
                 *setbacks += 1;
                 let delay = SETBACK.saturating_mul(1 << (*setbacks).min(10));
-                debug!(request = %id, ?outcome, setbacks, "request is planned anew");
+                debug!(request = %id, ?outcome, setbacks, "planning request again");
                 let timer = Timer::Release(task.pool, id);
                 self.timers.after(delay.min(SETBACK_MOST), timer);
             }
@@ -383,7 +383,7 @@ impl Dispatcher {
         };
         match self.serving.get(&id) {
             Some(task) if task.orders.send(order).is_ok() => {}
-            _ => warn!(request = %id, "nobody holds a request that lacks nodes"),
+            _ => warn!(request = %id, "request that lacks nodes is not being served"),
         }
     }
 

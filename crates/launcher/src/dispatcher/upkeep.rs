@@ -92,7 +92,7 @@ impl Dispatcher {
                 return;
             };
             if let Err(error) = removed {
-                debug!(%error, "old locks of requests or empty records could not be removed");
+                debug!(%error, "failed to delete old locks of requests or empty records");
             }
             ctx.report(Report::CleanedUp(old_locks));
         });
