@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nodeyard_driver::CallClass;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -238,7 +239,12 @@ impl<'s> Call<'s> {
     async fn try_once(&self, body: Body, limit: Option<Duration>) -> Result<Answer, Failed> {
         let token = self.session.token().await.map_err(Failed::early)?;
         let request = self.request(&token, body, limit).map_err(Failed::early)?;
-        self.session.turn(self.service).await;
+        let class = match self.method {
+            Method::GET | Method::HEAD => CallClass::Read,
+            Method::DELETE => CallClass::Delete,
+            _ => CallClass::Create,
+        };
+        self.session.turn(self.service, class).await;
         let answer = self.session.transport().send(request).await;
         let Response {
             status,

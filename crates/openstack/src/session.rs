@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_driver::RateLimiter;
+use nodeyard_driver::{CallClass, RateLimiter};
 use nodeyard_fetch::Backoff;
 use reqwest::{Method, Url};
 
@@ -129,9 +129,9 @@ impl Session {
         token.catalog.endpoint(service, &self.0.settings, call)
     }
 
-    pub(crate) async fn turn(&self, service: Service) {
+    pub(crate) async fn turn(&self, service: Service, class: CallClass) {
         if let Some(pace) = self.0.pace.get(&service) {
-            pace.turn().await;
+            pace.turn(class).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Removing what cannot carry tags: floating IPs without a server, and ports that stay down.
+//! Leftovers that cannot carry tags: floating IPs without a server, and ports that stay down.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ impl Untagged for FakeDriver {
         Ok(removed)
     }
 
-    /// Those of servers and of nobody, not those of routers and the like.
+    /// Ports of servers and ports without owner; those of routers and other devices stay.
     async fn down_ports(&self) -> Result<BTreeSet<Box<str>>, Error> {
         let ports: Vec<Port> = self
             .client

@@ -1,14 +1,14 @@
-//! Everything that chance decides, from one seed: the same calls at the same times give the same cloud.
+//! Random numbers from one seed: the same calls at the same times give the same cloud.
 
 use std::time::Duration;
 
 use crate::simulate::Span;
 
-/// SplitMix64: small, fast, and good enough to draw latencies and ids.
+/// A SplitMix64 generator.
 #[derive(Debug)]
-pub(super) struct Chance(u64);
+pub(super) struct Random(u64);
 
-impl Chance {
+impl Random {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -21,7 +21,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to, but not, 1.
+    /// Returns a number in [0, 1).
     pub(super) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -33,7 +33,7 @@ impl Chance {
         span.min + (span.max - span.min).mul_f64(self.fraction())
     }
 
-    /// 32 hexadecimal digits.
+    /// Returns 32 hexadecimal digits.
     pub(super) fn id(&mut self) -> String {
         format!("{:016x}{:016x}", self.next(), self.next())
     }
