@@ -174,7 +174,10 @@ impl Launch<'_> {
     ) -> Result<(), AttemptError> {
         let settings = self.provider.label(self.pool, self.label);
         let settings = settings.ok_or_else(|| {
-            nodeyard_driver::Error::permanent(format!("label {} is no longer in its pool", self.label))
+            nodeyard_driver::Error::permanent(format!(
+                "label {} is no longer in its pool",
+                self.label
+            ))
         })?;
         let upload = match &settings.image {
             ImageSettings::Managed(image) => {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nodeyard_driver::{self as driver, Collected, Machines, Resource, ResourceKind, Tags, Target};
 use nodeyard_model::{BuildId, Limits, NodeId, ProviderName, RequestId, Resources, UploadId};
 use nodeyard_plan::leaks::{self, Leaks, Owner};
-use nodeyard_plan::{PoolKey, Readiness, Zone};
+use nodeyard_plan::{PoolKey, Zone};
 use nodeyard_store::Error;
 use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
@@ -260,7 +260,11 @@ async fn poll_cloud(ctx: &Context, provider: Arc<Provider>, poll: CloudPoll) -> 
         ctx.images.synced().await?;
         ctx.nodes.synced().await
     };
-    inventory.resources = if synced.await.is_ok() { resources } else { None };
+    inventory.resources = if synced.await.is_ok() {
+        resources
+    } else {
+        None
+    };
     inventory
 }
 
@@ -486,7 +490,10 @@ mod tests {
         // Who has come during a look waits for one that begins later.
         let (waited, next) = polls.finish();
         assert_eq!(waited, one);
-        assert_eq!(next, Some((CloudPoll::CollectGarbage, [two, three].concat())));
+        assert_eq!(
+            next,
+            Some((CloudPoll::CollectGarbage, [two, three].concat()))
+        );
         assert!(polls.begin(CloudPoll::CollectGarbage, Vec::new()));
         assert_eq!(polls.finish(), (Vec::new(), None));
         assert!(polls.begin(CloudPoll::List, Vec::new()));

@@ -132,10 +132,7 @@ impl Dispatcher {
         self.ready_nodes.asking = false;
         if let Err(error) = asked {
             let error = &error as &dyn std::error::Error;
-            warn!(
-                error,
-                "failed to request ready nodes; retrying"
-            );
+            warn!(error, "failed to request ready nodes; retrying");
             self.pause();
         }
     }
