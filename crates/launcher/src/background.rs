@@ -20,8 +20,12 @@ pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: Cancellati
             return;
         };
         while let Err(error) = machines.run_background().await {
-            let error = &error as &dyn std::error::Error;
-            warn!(provider = %provider.name, error, retry_in = ?PAUSE, "background work of driver failed; restarting");
+            warn!(
+                provider = %provider.name,
+                error = &error as &dyn std::error::Error,
+                retry_in = ?PAUSE,
+                "background work of driver failed; restarting"
+            );
             sleep(PAUSE).await;
         }
     };

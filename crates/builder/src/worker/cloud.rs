@@ -53,8 +53,11 @@ async fn pause(retries: &mut Retries, error: Error, message: &str) -> Result<(),
     let Some(pause) = retries.after(&error) else {
         return Err(error);
     };
-    let error = &error as &dyn std::error::Error;
-    tracing::warn!(error, retry_in = ?pause, "{message}");
+    tracing::warn!(
+        error = &error as &dyn std::error::Error,
+        retry_in = ?pause,
+        "{message}"
+    );
     sleep(pause).await;
     Ok(())
 }
