@@ -12,6 +12,7 @@
 //! cloud, and a driver whose calls pass through [`Faults::call`].
 
 mod bed;
+mod clock;
 mod explore;
 mod faults;
 mod life;
@@ -19,6 +20,7 @@ mod orders;
 mod records;
 
 pub use bed::{Bed, Setup};
+pub use clock::tokio_clock;
 pub use explore::{Failure, Report, Suite, explore};
 pub use faults::{Fault, Faults, Injected};
 pub use life::{Recovery, Violation};
