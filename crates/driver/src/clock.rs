@@ -1,13 +1,12 @@
-//! The time of records and of simulated clouds.
+//! What time it is, for whoever must not ask the system: records, and simulated clouds.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use nodeyard_model::Timestamp;
-use tokio::time::Instant;
 
-/// Returns the current time: that of the system, or one that a test controls. Waiting is done with tokio's timers.
+/// Tells the time, that of the system or one of a test's making. Waiting is tokio's business.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
@@ -18,12 +17,6 @@ impl Clock {
 
     pub fn system() -> Self {
         Self::new(|| SystemTime::now().into())
-    }
-
-    /// Starts at the system's time and advances with tokio's clock, which tests can pause.
-    pub fn tokio() -> Self {
-        let (system, started) = (SystemTime::now(), Instant::now());
-        Self::new(move || (system + started.elapsed()).into())
     }
 
     pub fn now(&self) -> Timestamp {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use nodeyard_driver::kit::{self, Bed, Faults, Injected, Setup};
 use nodeyard_driver::{BootImage, CreateOrder, Driver, ErrorClass, Owner, SystemId};
 use nodeyard_driver_fake::{
-    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
+    CallError, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
     LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport,
     World, connect, serve,
 };
@@ -75,7 +75,7 @@ pub(crate) fn simulate() -> Simulate {
 
 pub(crate) fn world(simulate: Simulate) -> Arc<World> {
     let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
-    Arc::new(World::new(options, Clock::tokio()))
+    Arc::new(World::new(options, kit::tokio_clock()))
 }
 
 /// Calls the cloud directly.

@@ -1,4 +1,4 @@
-//! Lives of slots under every fault of the kit.
+//! Slots under every fault of the kit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,60 +6,73 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_config::Metastatic;
-use nodeyard_driver::backing::{OwnNode, Placement};
+use nodeyard_driver::backing::{Placement, SlotNode};
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_model::Resources;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::yard::{Yard, node, owner, section};
 
 struct SlotBed {
     yard: Arc<Yard>,
     section: Metastatic,
+    /// Other providers. They stop when it is dropped.
+    _others: JoinSet<()>,
 }
 
 impl SlotBed {
     fn new(slots: u32) -> Self {
         let yard = Yard::new();
-        // A slot of which only a record tells, as Python Nodepool leaves it.
+        // A slot that only a record names, as Python Nodepool leaves it.
         let placement = Placement {
             backing_node: node(1_000_002),
             slot: 0,
         };
-        let python = OwnNode {
+        let python = SlotNode {
             label: Some("slot".into()),
             request: None,
-            since: None,
+            created: None,
             launching: false,
             placement: Some(placement),
         };
-        yard.change(|survey| survey.own.insert(node(999_999), python));
+        yard.change(|snapshot| snapshot.slot_nodes.insert(node(999_999), python));
+        let mut others = JoinSet::new();
+        others.spawn({
+            let yard = Arc::clone(&yard);
+            async move {
+                loop {
+                    sleep(Duration::from_millis(10)).await;
+                    yard.fulfil();
+                }
+            }
+        });
         Self {
+            _others: others,
             yard,
             section: section(&format!("max-parallel-jobs: {slots}, grace-time: 60")),
         }
     }
 
-    fn claims(&self) -> BTreeSet<String> {
-        let survey = self.yard.survey.borrow();
-        let mut claims = BTreeSet::new();
-        for (id, held) in &survey.held {
-            for (slot, node) in &held.note.as_ref().unwrap().nodes {
-                let taken = survey.own.values().any(|own| {
-                    own.placement
-                        == Some(Placement {
-                            backing_node: *id,
-                            slot: *slot,
-                        })
-                });
+    fn assigned(&self) -> BTreeSet<String> {
+        let snapshot = self.yard.snapshot.borrow();
+        let mut assigned = BTreeSet::new();
+        for (id, backing) in &snapshot.backing_nodes {
+            for (slot, node) in &backing.slots.as_ref().unwrap().nodes {
+                let placement = Placement {
+                    backing_node: *id,
+                    slot: *slot,
+                };
+                let mut others = snapshot.slot_nodes.values();
                 assert!(
-                    !taken,
-                    "slot {slot} of {id} is given to {node}, but is in use"
+                    others.all(|other| other.placement != Some(placement)),
+                    "slot {slot} of {id} is assigned to {node}, but is in use"
                 );
-                claims.insert(format!("{id}/{slot}: {node}"));
+                assigned.insert(format!("{id}/{slot}: {node}"));
             }
         }
-        claims
+        assigned
     }
 }
 
@@ -80,21 +93,16 @@ impl Bed for SlotBed {
     }
 
     async fn exists(&self) -> BTreeSet<String> {
-        self.claims()
+        self.assigned()
     }
 
     async fn used(&self) -> Resources {
-        let count = i64::try_from(self.claims().len()).unwrap();
+        let count = i64::try_from(self.assigned().len()).unwrap();
         Resources::new(0, count, 0)
     }
 
-    fn now(&self) -> Timestamp {
-        self.yard.now()
-    }
-
     async fn wait(&self, time: Duration) {
-        self.yard.advance(time);
-        self.yard.fulfil();
+        sleep(time).await;
     }
 }
 

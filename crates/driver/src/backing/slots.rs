@@ -1,22 +1,22 @@
-//! What is written down about shared machines. Both forms are Python Nodepool's, with additions that it overlooks.
+//! The slots of backing nodes, in records. Both formats are those of Python Nodepool, with additions that it ignores.
 
 use std::collections::BTreeMap;
 
 use nodeyard_model::{Label, NodeId, Opaque, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// `user_data` of a node that carries others: a JSON text inside the record.
+/// The slots of a backing node: a JSON text in its `user_data`.
 ///
-/// Nodepool keeps which node has which slot in its memory, and in the records of those nodes once they are up. Here
-/// it is in `nodes` from the start, so that no two launchers give out the same slot.
+/// Nodepool keeps which node has which slot in memory, and in the records of those nodes once they are up. Here it is in
+/// `nodes` from the start, so that two launchers never assign the same slot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Note {
-    /// Who holds the node: the requestor and the name of its lock contender.
+pub struct SlotTable {
+    /// Who keeps the node locked: the requestor and the name of its lock contender.
     pub owner: String,
-    /// The label of the nodes that it carries.
+    /// The label of the slots.
     pub label: Label,
     pub slots: u32,
-    /// It gets no more nodes, and goes when it carries none.
+    /// It gets no more nodes, and is released when it has none.
     #[serde(default)]
     pub failed: bool,
     #[serde(default = "long_ago")]
@@ -32,11 +32,11 @@ fn long_ago() -> Timestamp {
     std::time::SystemTime::UNIX_EPOCH.into()
 }
 
-impl Note {
-    /// None if it is no note, or somebody else's.
+impl SlotTable {
+    /// Returns None if `user_data` is anything else, or belongs to another owner.
     pub fn read(user_data: &Opaque, owner: &str) -> Option<Self> {
-        let note: Self = serde_json::from_str(&user_data.as_string()?).ok()?;
-        (note.owner == owner).then_some(note)
+        let table: Self = serde_json::from_str(&user_data.as_string()?).ok()?;
+        (table.owner == owner).then_some(table)
     }
 
     pub fn to_user_data(&self) -> Result<Opaque, serde_json::Error> {
@@ -51,7 +51,7 @@ impl Note {
     }
 }
 
-/// The part of a carried node's `driver_data` that says where it is.
+/// The slot of a node, as part of its `driver_data`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub backing_node: NodeId,
@@ -71,19 +71,19 @@ mod tests {
     const OWNER: &str = "NodePool:metastatic:meta";
 
     #[test]
-    fn what_python_writes_is_understood() {
+    fn records_of_python_are_understood() {
         let text = r#"{"owner": "NodePool:metastatic:meta", "label": "slot", "slots": 2, "failed": false, "launched": 1700000000.25}"#;
-        let note = Note::read(&Opaque::string(text), OWNER).unwrap();
+        let table = SlotTable::read(&Opaque::string(text), OWNER).unwrap();
         assert_eq!(
-            (note.label.as_str(), note.slots, note.failed),
+            (table.label.as_str(), table.slots, table.failed),
             ("slot", 2, false)
         );
-        assert_eq!(note.launched.as_secs(), 1_700_000_000.25);
-        assert!(note.nodes.is_empty() && note.last_used.is_none());
+        assert_eq!(table.launched.as_secs(), 1_700_000_000.25);
+        assert!(table.nodes.is_empty() && table.last_used.is_none());
 
         let older = r#"{"owner": "NodePool:metastatic:meta", "label": "slot", "slots": 2}"#;
         assert_eq!(
-            Note::read(&Opaque::string(older), OWNER)
+            SlotTable::read(&Opaque::string(older), OWNER)
                 .unwrap()
                 .launched
                 .as_secs(),
@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn a_note_survives_the_record() {
-        let note = Note {
+    fn a_slot_table_survives_the_record() {
+        let table = SlotTable {
             owner: OWNER.to_owned(),
             label: "slot".into(),
             slots: 8,
@@ -111,14 +111,14 @@ mod tests {
             last_used: Timestamp::from_secs(2.5),
             nodes: BTreeMap::from([(3, "0000000008".parse().unwrap())]),
         };
-        let read = Note::read(&note.to_user_data().unwrap(), OWNER).unwrap();
-        assert_eq!(read, note);
+        let read = SlotTable::read(&table.to_user_data().unwrap(), OWNER).unwrap();
+        assert_eq!(read, table);
         assert_eq!(read.slot_of("0000000008".parse().unwrap()), Some(3));
         assert_eq!(read.slot_of("0000000009".parse().unwrap()), None);
     }
 
     #[test]
-    fn what_others_write_is_no_note_of_ours() {
+    fn records_of_others_are_ignored() {
         for other in [
             Opaque::NULL,
             Opaque::string("not json"),
@@ -128,7 +128,7 @@ mod tests {
             Opaque::string(r#"{"owner": "NodePool:metastatic:meta"}"#),
             Opaque::encode(&serde_json::json!({"zuul_system": "s"})).unwrap(),
         ] {
-            assert_eq!(Note::read(&other, OWNER), None);
+            assert_eq!(SlotTable::read(&other, OWNER), None);
         }
         assert_eq!(Placement::read(&Opaque::NULL), None);
     }
