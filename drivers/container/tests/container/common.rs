@@ -7,7 +7,8 @@ use nodeyard_driver::{
     CreateOrder, Driver, Error, ExternalId, Instance, Owner, State, Step, SystemId, Target, kit,
 };
 use nodeyard_driver_container::{
-    ContainerDriver, LabelImage, LabelOptions, Options, PoolOptions, Socket, Transport,
+    ContainerDriver, ContainerImage, ContainerLabelOptions, ContainerPoolOptions, Options,
+    RuntimeTransport, Socket,
 };
 use nodeyard_model::{NodeId, ProviderName, Timestamp};
 use nodeyard_nodescan::NetworkScanner;
@@ -64,12 +65,12 @@ pub(crate) fn owner(system: &str) -> Owner {
 }
 
 /// One pool with one label.
-pub(crate) fn options(system: &str, label: impl FnOnce(&mut LabelOptions)) -> Options {
-    let image = LabelImage::Reference(IMAGE.into());
-    let mut small = LabelOptions::new("small".into(), image);
+pub(crate) fn options(system: &str, label: impl FnOnce(&mut ContainerLabelOptions)) -> Options {
+    let image = ContainerImage::Reference(IMAGE.into());
+    let mut small = ContainerLabelOptions::new("small".into(), image);
     label(&mut small);
     Options {
-        pools: vec![PoolOptions {
+        pools: vec![ContainerPoolOptions {
             name: "main".into(),
             labels: vec![small],
         }],
@@ -81,7 +82,10 @@ pub(crate) fn driver(runtime: &ContainerRuntime, options: Options) -> ContainerD
     driver_through(options, Arc::new(Socket::new(runtime.socket())))
 }
 
-pub(crate) fn driver_through(options: Options, transport: Arc<dyn Transport>) -> ContainerDriver {
+pub(crate) fn driver_through(
+    options: Options,
+    transport: Arc<dyn RuntimeTransport>,
+) -> ContainerDriver {
     ContainerDriver::new(options, transport, Arc::new(NetworkScanner::default()))
 }
 

@@ -5,7 +5,9 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use http_body_util::BodyExt;
-use nodeyard_driver_container::{Answer, Call, CallBody, CallError, Transport};
+use nodeyard_driver_container::{
+    RuntimeCall, RuntimeCallBody, RuntimeCallError, RuntimeResponse, RuntimeTransport,
+};
 use serde_json::{Value, json};
 
 #[derive(Debug, Default)]
@@ -153,7 +155,7 @@ fn parameter(query: &str, key: &str) -> String {
 }
 
 /// An archive with accounts, or with what is in an empty directory.
-fn archive(query: &str) -> Answer {
+fn archive(query: &str) -> RuntimeResponse {
     let mut builder = tar::Builder::new(Vec::new());
     if query.ends_with("passwd") {
         let content = b"root:x:0:0::/root:/bin/sh\n";
@@ -164,30 +166,30 @@ fn archive(query: &str) -> Answer {
             .unwrap();
     }
     let body = builder.into_inner().unwrap().into();
-    Answer { status: 200, body }
+    RuntimeResponse { status: 200, body }
 }
 
 #[async_trait]
-impl Transport for Runtime {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for Runtime {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let (path, query) = call.uri.split_once('?').unwrap_or((&call.uri, ""));
         let path: Vec<_> = path.trim_start_matches('/').split('/').collect();
-        let json_answer = |status, value: Value| Answer {
+        let json_answer = |status, value: Value| RuntimeResponse {
             status,
             body: value.to_string().into(),
         };
         Ok(match (call.method.as_str(), &path[..], call.body) {
-            ("POST", ["containers", "create"], CallBody::Json(body)) => {
+            ("POST", ["containers", "create"], RuntimeCallBody::Json(body)) => {
                 let body = serde_json::from_slice(&body).unwrap();
                 match self.create(&parameter(query, "name"), &body) {
                     Some(id) => json_answer(201, json!({"Id": id})),
                     None => json_answer(409, json!({"message": "the name is already in use"})),
                 }
             }
-            ("POST", ["images", "create"], CallBody::Stream(body)) => {
+            ("POST", ["images", "create"], RuntimeCallBody::Stream(body)) => {
                 body.collect()
                     .await
-                    .map_err(|cause| CallError::NoAnswer(Some(cause.into())))?;
+                    .map_err(|cause| RuntimeCallError::NoAnswer(Some(cause.into())))?;
                 let change = parameter(query, "changes");
                 let (key, value) = change
                     .strip_prefix("LABEL ")

@@ -8,7 +8,7 @@ use nodeyard_driver::{
     BootImage, Driver, ErrorClass, ImageFilter, ImageTarget, ResourceKind, State, Step, Target,
     UploadOrder, UploadedImage,
 };
-use nodeyard_driver_container::{ContainerDriver, LabelImage, Reach};
+use nodeyard_driver_container::{ContainerAccess, ContainerDriver, ContainerImage};
 use nodeyard_model::{BuildId, BuildKey, ImageName, UploadKey};
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::{Kind, Registry, root_filesystem};
@@ -103,8 +103,8 @@ async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used(
     let system = "upload";
     let file = root_filesystem().unwrap();
     let options = options(system, |label| {
-        label.image = LabelImage::Disk(ImageName::new("base").unwrap());
-        label.reach = Reach::Exec;
+        label.image = ContainerImage::Disk(ImageName::new("base").unwrap());
+        label.access = ContainerAccess::Exec;
     });
     let driver = driver(runtime, options);
     let mut upload_order = upload_order(system, 1, &file, "tar");
@@ -259,8 +259,8 @@ async fn an_image_that_is_not_there_is_pulled() {
     runtime.run(&["push", &reference]).unwrap();
     runtime.run(&["rmi", &reference]).unwrap();
     let options = options(system, |label| {
-        label.image = LabelImage::Reference(reference.as_str().into());
-        label.reach = Reach::Exec;
+        label.image = ContainerImage::Reference(reference.as_str().into());
+        label.access = ContainerAccess::Exec;
     });
     let driver = driver(runtime, options);
     let (first, second) = (order(system, 1), order(system, 2));
@@ -271,7 +271,7 @@ async fn an_image_that_is_not_there_is_pulled() {
     runtime.run(&["rmi", &reference]).unwrap();
     // A tag that the registry does not have.
     let missing = crate::common::options(system, |label| {
-        label.image = LabelImage::Reference(format!("{}/base:8", registry.address()).into());
+        label.image = ContainerImage::Reference(format!("{}/base:8", registry.address()).into());
     });
     let (error, _) = create(&crate::common::driver(runtime, missing), &first)
         .await

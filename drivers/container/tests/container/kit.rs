@@ -8,7 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver, ErrorClass, State, Step};
-use nodeyard_driver_container::{Answer, Call, CallError, Options, Reach, Socket, Transport};
+use nodeyard_driver_container::{
+    ContainerAccess, Options, RuntimeCall, RuntimeCallError, RuntimeResponse, RuntimeTransport,
+    Socket,
+};
 use nodeyard_model::{ImageName, Resources, Timestamp};
 use nodeyard_testbeds::ContainerRuntime;
 use serde_json::json;
@@ -105,19 +108,19 @@ struct FaultyTransport {
 }
 
 #[async_trait]
-impl Transport for FaultyTransport {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for FaultyTransport {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let name = call.name;
         match self.faults.call(name, self.runtime.call(call)).await {
             Ok(answer) => answer,
-            Err(Injected::Lost) => Err(CallError::NoAnswer(None)),
+            Err(Injected::Lost) => Err(RuntimeCallError::NoAnswer(None)),
             Err(Injected::Refused(class)) => Ok(refusal(class)),
         }
     }
 }
 
 /// How runtimes tell an error of a class.
-fn refusal(class: ErrorClass) -> Answer {
+fn refusal(class: ErrorClass) -> RuntimeResponse {
     let (status, message) = match class {
         ErrorClass::Retry => (503, "try again"),
         ErrorClass::Failed => (500, "database is locked"),
@@ -129,7 +132,7 @@ fn refusal(class: ErrorClass) -> Answer {
         ErrorClass::Permanent => (400, "invalid parameter"),
         ErrorClass::Credentials => (403, "not allowed by policy"),
     };
-    Answer {
+    RuntimeResponse {
         status,
         body: format!(r#"{{"message": "{message}"}}"#).into(),
     }
@@ -190,8 +193,8 @@ struct Mortal {
 }
 
 #[async_trait]
-impl Transport for Mortal {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for Mortal {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         if number == self.death {
             if self.after {
@@ -207,7 +210,7 @@ impl Transport for Mortal {
 /// Whoever comes after the dead process knows only the id of the node, and removes all that there was.
 async fn nothing_is_left_of_a_process_that_died_at_any_call(runtime: &ContainerRuntime) {
     let system = "mortal";
-    let make = || options(system, |label| label.reach = Reach::Exec);
+    let make = || options(system, |label| label.access = ContainerAccess::Exec);
     let order = order(system, 1);
     for death in 0.. {
         let mut reached = false;
@@ -219,7 +222,7 @@ async fn nothing_is_left_of_a_process_that_died_at_any_call(runtime: &ContainerR
                 after,
                 died: Notify::new(),
             });
-            let doomed = driver_through(make(), Arc::clone(&mortal) as Arc<dyn Transport>);
+            let doomed = driver_through(make(), Arc::clone(&mortal) as Arc<dyn RuntimeTransport>);
             let mut state = State::fresh();
             let life = async {
                 while let Step::Wait(wait) = doomed.create(&order, &mut state, now()).await.unwrap()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nodeyard_driver::{Driver, ErrorClass, Readiness, State};
-use nodeyard_driver_container::{LabelImage, LabelOptions, Reach, Socket};
+use nodeyard_driver_container::{ContainerAccess, ContainerImage, ContainerLabelOptions, Socket};
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
 
@@ -111,7 +111,7 @@ async fn a_machine_without_sshd_fails_at_its_boot_timeout(runtime: &ContainerRun
 }
 
 async fn what_cannot_start_says_what_to_change(runtime: &ContainerRuntime) {
-    type Change<'a> = &'a dyn Fn(&mut LabelOptions);
+    type Change<'a> = &'a dyn Fn(&mut ContainerLabelOptions);
     let cases: [(&str, &str, Change<'_>); 2] = [
         ("no-program", "set `command`", &|label| {
             label.command = Some(vec!["/no/such/program".to_owned()]);
@@ -122,7 +122,7 @@ async fn what_cannot_start_says_what_to_change(runtime: &ContainerRuntime) {
     ];
     for (system, remedy, change) in cases {
         let options = options(system, |label| {
-            label.reach = Reach::Exec;
+            label.access = ContainerAccess::Exec;
             change(label);
         });
         let driver = driver(runtime, options);
@@ -140,7 +140,7 @@ async fn a_pull_that_fails_is_remembered_for_a_while(runtime: &ContainerRuntime)
     // Nobody listens on port 1.
     let reference = "127.0.0.1:1/nothing:12";
     let options = options("pull", |label| {
-        label.image = LabelImage::Reference(reference.into());
+        label.image = ContainerImage::Reference(reference.into());
     });
     let driver = driver(runtime, options);
     let order = order("pull", 1);
@@ -157,7 +157,7 @@ async fn a_name_that_somebody_uses_is_not_needed(runtime: &ContainerRuntime) {
     runtime
         .run(&["create", "--name", name, crate::common::IMAGE, "true"])
         .unwrap();
-    let options = options("names", |label| label.reach = Reach::Exec);
+    let options = options("names", |label| label.access = ContainerAccess::Exec);
     let driver = driver(runtime, options);
     let order = order("names", 1);
     create(&driver, &order).await.unwrap();
@@ -183,7 +183,12 @@ async fn a_container_that_somebody_removes_is_made_again(runtime: &ContainerRunt
 /// A process that dies between two steps leaves a container that its successor finds by the labels.
 async fn a_successor_takes_over_what_was_begun(runtime: &ContainerRuntime) {
     let system = "successor";
-    let make = || driver(runtime, options(system, |label| label.reach = Reach::Exec));
+    let make = || {
+        driver(
+            runtime,
+            options(system, |label| label.access = ContainerAccess::Exec),
+        )
+    };
     let order = order(system, 1);
     let mut lost = State::fresh();
     make().create(&order, &mut lost, now()).await.unwrap();
