@@ -181,14 +181,14 @@ impl RuntimeClient {
         found(name, response).map(drop)
     }
 
-    /// Returns when the container no longer runs.
+    /// Returns when the container no longer runs or exists.
     pub(crate) async fn wait(&self, id: &str, limit: Duration) -> Result<(), Error> {
         let uri = format!("/containers/{}/wait?condition=not-running", encode(id));
         let name = "wait for a container";
         let response = self
             .call(name, Method::POST, uri, RuntimeCallBody::Empty, limit)
             .await?;
-        accepted(name, response).map(drop)
+        found(name, response).map(drop)
     }
 
     /// Returns the last lines of the output.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nodeyard_driver::{Driver, Instance};
+use nodeyard_driver::{Instance, Machines};
 use nodeyard_driver_container::{
     ContainerAccess, ContainerCloudImageOptions, ContainerImage, ContainerImageChoice,
     ContainerLabelOptions, Options,
