@@ -259,11 +259,11 @@ impl RuntimeClient {
     pub(crate) async fn image_config(&self, id: &str) -> Result<Option<ImageConfig>, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct ContainerDetails {
+        struct ImageDetails {
             config: Option<ImageConfig>,
         }
         let uri = format!("/images/{}/json", encode(id));
-        let image: Option<ContainerDetails> = self.get("inspect an image", uri).await?;
+        let image: Option<ImageDetails> = self.get("inspect an image", uri).await?;
         Ok(image.map(|image| image.config.unwrap_or_default()))
     }
 

@@ -134,10 +134,10 @@ impl FileReader {
             }
         }
         self.check()?;
+        self.progress.set_bytes(total, total);
         if let Some(chunk) = held {
             let _closed = self.chunks.blocking_send(Ok(chunk));
         }
-        self.progress.set_bytes(total, total);
         Ok(())
     }
 

@@ -15,8 +15,8 @@ mod runtime_info;
 mod socket;
 mod transport;
 
+pub use client::{Runtime, greet};
 pub use driver::ContainerDriver;
-pub use engine::{Runtime, greet};
 pub use options::{
     ContainerAccess, ContainerCloudImageOptions, ContainerDiskImageOptions, ContainerImage,
     ContainerImageChoice, ContainerLabelOptions, ContainerPoolOptions, Options,
