@@ -82,11 +82,11 @@ impl QemuMachine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MachineStatus {
     /// No process runs it.
-    Down,
+    Stopped,
     /// QEMU paused the guest for good.
     Failed(GuestFault),
     /// With the address and port to connect to, as soon as they are known.
-    Up(Option<GuestEndpoint>),
+    Running(Option<GuestEndpoint>),
 }
 
 /// Why QEMU paused a guest, by the names of its run states.
@@ -116,7 +116,7 @@ impl fmt::Display for GuestEndpoint {
 
 /// How to stop a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopMethod {
     /// Presses the power button of the guest.
     PowerDown,
     /// Tells QEMU to quit.
