@@ -100,15 +100,15 @@ pub struct NewImage<'a> {
     pub properties: BTreeMap<&'a str, String>,
 }
 
-/// Where data goes.
+/// Where data is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum DataTarget {
     Image,
-    /// Until it is imported.
+    /// The staging area of an import.
     Stage,
 }
 
-impl Place {
+impl DataTarget {
     fn as_str(self) -> &'static str {
         match self {
             Self::Image => "file",
@@ -185,7 +185,7 @@ impl Images {
         &self,
         id: &str,
         path: &Path,
-        place: Place,
+        target: DataTarget,
         progress: impl Fn(u64, u64) + Send + 'static,
     ) -> Result<Digests, Error> {
         let what = format!("take the data of image {id}");
@@ -198,7 +198,7 @@ impl Images {
         let file = Outgoing::open(path, progress).map_err(unreadable)?;
         let call = self
             .call(Method::PUT, what.as_str())
-            .path(["images", id, place.as_str()])
+            .path(["images", id, target.as_str()])
             .header(CONTENT_TYPE, DATA_TYPE)
             .header(CONTENT_LENGTH, &file.size.to_string());
         call.stream(file.body).await?;

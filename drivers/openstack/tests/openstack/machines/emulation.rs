@@ -76,6 +76,11 @@ impl Emulation {
         self.world().volumes.values().cloned().collect()
     }
 
+    /// How many servers there are.
+    pub(crate) fn servers(&self) -> usize {
+        self.world().servers.len()
+    }
+
     pub(crate) fn add_network(&self, name: &str) {
         let net = json!({"id": format!("n-{name}"), "name": name, "router:external": false});
         self.world().networks.push(net);
