@@ -34,7 +34,7 @@ pub enum HolderKind {
 /// A holder that exists.
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
-    pub(crate) place: Place,
+    pub(crate) place: HolderRef,
     pub(crate) uid: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) tags: Tags,
@@ -46,23 +46,21 @@ pub(crate) struct Holder {
 }
 
 /// Where a holder is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HolderRef {
     /// What the things of the node are in.
     pub(crate) namespace: String,
     /// Only where the pod is the holder.
     pub(crate) pod: Option<String>,
     /// Only where the namespace is shared.
-    #[serde(default)]
     pub(crate) member: Option<String>,
     /// Only where something else may come to have the same name.
-    #[serde(default)]
     pub(crate) uid: Option<String>,
 }
 
-impl Place {
+impl HolderRef {
     /// The namespace itself.
-    pub(crate) fn space(namespace: impl Into<String>) -> Self {
+    pub(crate) fn namespace(namespace: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
             pod: None,
@@ -74,14 +72,14 @@ impl Place {
     pub(crate) fn pod(namespace: impl Into<String>, pod: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.into()),
-            ..Self::space(namespace)
+            ..Self::namespace(namespace)
         }
     }
 
     pub(crate) fn member(namespace: impl Into<String>, member: impl Into<String>) -> Self {
         Self {
             member: Some(member.into()),
-            ..Self::space(namespace)
+            ..Self::namespace(namespace)
         }
     }
 
@@ -152,9 +150,9 @@ impl Object {
         Some(Holder {
             // What is in a namespace is the pod of a node, or what stands for it there.
             place: match (kind, metadata.namespace) {
-                (HolderKind::Pod, namespace) => Place::pod(namespace?, name),
-                (_, Some(namespace)) => Place::member(namespace, name),
-                (_, None) => Place::space(name),
+                (HolderKind::Pod, namespace) => HolderRef::pod(namespace?, name),
+                (_, Some(namespace)) => HolderRef::member(namespace, name),
+                (_, None) => HolderRef::namespace(name),
             },
             uid: metadata.uid,
             version: metadata.resource_version,
@@ -235,7 +233,7 @@ pub(crate) struct Holders<'a> {
 }
 
 impl Holders<'_> {
-    fn path(&self, place: &Place) -> String {
+    fn path(&self, place: &HolderRef) -> String {
         let namespace = &place.namespace;
         if let Some(member) = &place.member {
             return format!("{NAMESPACES}/{namespace}/configmaps/{member}");
@@ -248,7 +246,7 @@ impl Holders<'_> {
     }
 
     /// False if there is something of that name.
-    pub(crate) async fn make_space(&self, name: &str, marks: &Marks) -> Result<bool, Error> {
+    pub(crate) async fn create_namespace(&self, name: &str, marks: &Marks) -> Result<bool, Error> {
         let metadata = json!({
             "name": name,
             "labels": marks.labels,
@@ -283,7 +281,7 @@ impl Holders<'_> {
 
     /// The right to look at a project goes with what is in it, before the project itself: what cannot be looked at has
     /// gone, or is somebody else's. That is believed when it was said twice.
-    pub(crate) async fn object(&self, place: &Place) -> Result<Option<Object>, Error> {
+    pub(crate) async fn object(&self, place: &HolderRef) -> Result<Option<Object>, Error> {
         let (what, path) = ("look at a node's place", self.path(place));
         if self.kind != HolderKind::Project {
             return self.api.get(what, &path).await;
@@ -294,7 +292,7 @@ impl Holders<'_> {
         }
     }
 
-    pub(crate) async fn get(&self, place: &Place) -> Result<Option<Holder>, Error> {
+    pub(crate) async fn get(&self, place: &HolderRef) -> Result<Option<Holder>, Error> {
         let object = self.object(place).await?;
         Ok(object.and_then(|object| object.into_holder(self.kind, self.owner)))
     }

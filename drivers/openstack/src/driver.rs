@@ -9,7 +9,7 @@ mod listing;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::{
@@ -177,7 +177,7 @@ impl Machines for OpenStackDriver {
 
     async fn collect_garbage(&self) -> Result<Vec<Collected>, Error> {
         self.down_ports
-            .tidy(self, self.options.tidy, SystemTime::now().into())
+            .collect_garbage(self, self.options.tidy)
             .await
     }
 }

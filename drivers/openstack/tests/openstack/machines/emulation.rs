@@ -76,9 +76,13 @@ impl Emulation {
         self.world().volumes.values().cloned().collect()
     }
 
-    /// How many servers there are.
-    pub(crate) fn servers(&self) -> usize {
-        self.world().servers.len()
+    /// Somebody deletes all servers.
+    pub(crate) fn remove_servers(&self) {
+        let mut world = self.world();
+        for server in world.servers.values_mut() {
+            (server.going, server.looks) = (true, LOOKS);
+        }
+        world.look();
     }
 
     pub(crate) fn add_network(&self, name: &str) {
