@@ -87,8 +87,7 @@ impl OpenStackDriver {
         });
         let provider = &options.owner.provider;
         let session = session.map_err(|cause| {
-            Error::permanent(format!("provider {provider}: failed to use its cloud"))
-                .because(cause)
+            Error::permanent(format!("provider {provider}: failed to use its cloud")).because(cause)
         })?;
         Ok(Self::new(options, session))
     }

@@ -137,8 +137,9 @@ impl KubernetesDriver {
         let (Some(token), Some(ca)) = (data.get("token"), data.get("ca.crt")) else {
             return Ok(None);
         };
-        let token = String::from_utf8(token.0.clone())
-            .map_err(|cause| Error::permanent("the token that the cluster created is not UTF-8").because(cause))?;
+        let token = String::from_utf8(token.0.clone()).map_err(|cause| {
+            Error::permanent("the token that the cluster created is not UTF-8").because(cause)
+        })?;
         let ca = serde_json::to_value(ca).ok();
         Ok(Some(Token {
             token,
@@ -308,11 +309,7 @@ impl KubernetesDriver {
     }
 
     /// Returns the address of the tunnel, which an earlier process may have opened.
-    async fn tunnel_to(
-        &self,
-        space: &NodeNamespace,
-        pod: &Pod,
-    ) -> Result<(String, u16), Error> {
+    async fn tunnel_to(&self, space: &NodeNamespace, pod: &Pod) -> Result<(String, u16), Error> {
         let name = space.pod.clone().unwrap_or_default();
         let route = Route::of(pod).ok_or_else(|| {
             Error::new(
@@ -405,6 +402,7 @@ fn pod_address(pod: &Pod) -> Option<String> {
 }
 
 fn opaque(value: &Value) -> Result<Opaque, Error> {
-    Opaque::encode(value)
-        .map_err(|cause| Error::permanent("failed to encode the description of a node").because(cause))
+    Opaque::encode(value).map_err(|cause| {
+        Error::permanent("failed to encode the description of a node").because(cause)
+    })
 }

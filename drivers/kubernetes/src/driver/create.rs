@@ -1,7 +1,5 @@
 //! Creates a node: its holder, the objects in it, and its pod.
 
-use std::sync::Arc;
-
 use kube::ResourceExt as _;
 use nodeyard_config::{ClusterLabel, NodeKind};
 use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
@@ -36,7 +34,7 @@ impl KubernetesDriver {
                 let running = self.wait_until_running(
                     &link,
                     label,
-                    (&space.namespace, name),
+                    (space.namespace.as_str(), name.as_str()),
                     version.as_deref(),
                     progress,
                 );
@@ -44,8 +42,8 @@ impl KubernetesDriver {
             }
             None => None,
         };
-        let pod = pod.as_ref().map(Arc::as_ref);
-        self.build_instance(&link, order, label, &space, pod).await
+        self.build_instance(&link, order, label, &space, pod.as_deref())
+            .await
     }
 
     async fn create_objects(

@@ -151,17 +151,22 @@ impl KubernetesDriver {
         let limit = self.options.delete_limit;
         loop {
             let age = timer.age();
-            match self.reported_version(link, place) {
-                Some(version) if age < limit => {
-                    let rest = limit.saturating_sub(age).max(self.options.poll.least);
-                    link.feeds
-                        .holder_changed(place, &version, MAX_WAIT.min(rest))
-                        .await;
-                }
-                _ if !self.exists(link, place).await? => return Ok(()),
-                _ if age > limit => return Err(self.stuck(link, place).await),
-                _ => timer.tick().await,
+            if let Some(version) = self.reported_version(link, place)
+                && age < limit
+            {
+                let rest = limit.saturating_sub(age).max(self.options.poll.least);
+                link.feeds
+                    .holder_changed(place, &version, MAX_WAIT.min(rest))
+                    .await;
+                continue;
             }
+            if !self.exists(link, place).await? {
+                return Ok(());
+            }
+            if age > limit {
+                return Err(self.stuck(link, place).await);
+            }
+            timer.tick().await;
         }
     }
 

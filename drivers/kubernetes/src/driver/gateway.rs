@@ -55,7 +55,8 @@ impl KubernetesDriver {
             return Err(Error::permanent("`port-range` is a first and a last port"));
         };
         let port = self.reserve(link, node, gateway, first.0..=last.0).await?;
-        let mut parent = json!({"name": gateway.name, "namespace": namespace_of(gateway), "port": port});
+        let mut parent =
+            json!({"name": gateway.name, "namespace": namespace_of(gateway), "port": port});
         if let Some(section) = &gateway.section {
             crate::api::put(&mut parent, "sectionName", section.as_str().into());
         }

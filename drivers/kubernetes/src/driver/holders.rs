@@ -70,7 +70,10 @@ impl KubernetesDriver {
         let keys = keys.as_ref();
         let (uid, version) = match existing {
             Some(holder) => (holder.uid, None),
-            None => match self.create_pod(link, order, label, &space, name, keys).await? {
+            None => match self
+                .create_pod(link, order, label, &space, name, keys)
+                .await?
+            {
                 Some(pod) => (pod.uid(), pod.resource_version()),
                 None => (self.existing_pod(link, order, &place).await?.uid, None),
             },

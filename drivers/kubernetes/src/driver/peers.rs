@@ -36,7 +36,10 @@ impl KubernetesDriver {
             self.grant_access(link, namespace, &peer).await?;
             match self.grant_access(link, &peer, namespace).await {
                 Err(error) if error.class() == ErrorClass::Retry => {
-                    let there = self.holders(link).get(&HolderRef::namespace(peer.as_str())).await?;
+                    let there = self
+                        .holders(link)
+                        .get(&HolderRef::namespace(peer.as_str()))
+                        .await?;
                     if there.is_some_and(|there| !there.leaving) {
                         return Err(error);
                     }

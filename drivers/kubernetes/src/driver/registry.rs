@@ -28,11 +28,7 @@ impl KubernetesDriver {
         if label.node_kind() != NodeKind::Project || label.registry_access == RegistryAccess::None {
             return Ok(None);
         }
-        let streams = match link
-            .api
-            .get::<Value>("read image streams", STREAMS)
-            .await
-        {
+        let streams = match link.api.get::<Value>("read image streams", STREAMS).await {
             // An administrator has forbidden it.
             Err(error) if error.class() == ErrorClass::Credentials => None,
             streams => streams?,

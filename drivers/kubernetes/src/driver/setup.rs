@@ -198,7 +198,11 @@ pub(super) fn ssh_objects(
     let core = format!("/api/v1/namespaces/{namespace}");
     let mut objects = Vec::new();
     if plan.ssh.expose != Expose::Forward {
-        objects.push(("create a service", format!("{core}/services"), plan.service()));
+        objects.push((
+            "create a service",
+            format!("{core}/services"),
+            plan.service(),
+        ));
     }
     if let Some(copy) = host_keys.and_then(|keys| keys.copy.clone()) {
         objects.push(("copy host keys", format!("{core}/secrets"), copy));

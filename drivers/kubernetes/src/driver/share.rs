@@ -142,7 +142,9 @@ impl KubernetesDriver {
             },
         });
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let made = link.api.create::<ConfigMap>("create a member", &path, &body);
+        let made = link
+            .api
+            .create::<ConfigMap>("create a member", &path, &body);
         let uid = match made.await? {
             Made::New(made) => made.uid(),
             Made::Exists => {
@@ -163,7 +165,8 @@ impl KubernetesDriver {
                 }
             }
         };
-        let uid = uid.ok_or_else(|| Error::retry(format!("{name} in {namespace} is being deleted")))?;
+        let uid =
+            uid.ok_or_else(|| Error::retry(format!("{name} in {namespace} is being deleted")))?;
         Ok(Member { name, uid })
     }
 
@@ -216,7 +219,10 @@ impl KubernetesDriver {
         let selector = format!("nodeyard_system_id={system},{BUILDSET}");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
         let query = format!("labelSelector={}", escape(&selector));
-        let members = link.api.list::<Object>("list members", &path, &query).await?;
+        let members = link
+            .api
+            .list::<Object>("list members", &path, &query)
+            .await?;
         Ok(!members.is_empty())
     }
 

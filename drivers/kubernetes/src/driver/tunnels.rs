@@ -65,11 +65,7 @@ impl KubernetesDriver {
                 continue;
             }
             let path = format!("/api/v1/namespaces/{namespace}/pods");
-            for pod in link
-                .api
-                .list::<Pod>("list pods", &path, &query)
-                .await?
-            {
+            for pod in link.api.list::<Pod>("list pods", &path, &query).await? {
                 complete &= self.open_tunnel(&pod).await;
             }
         }

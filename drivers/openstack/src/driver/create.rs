@@ -69,9 +69,7 @@ impl OpenStackDriver {
         let timer = self.options.poll.start();
         loop {
             timer.tick().await;
-            let all = self
-                .servers(self.options.list_age.min(timer.age()))
-                .await?;
+            let all = self.servers(self.options.list_age.min(timer.age())).await?;
             if self.delete_duplicates(node, id, &all).await? {
                 continue;
             }
@@ -102,7 +100,12 @@ impl OpenStackDriver {
 
     /// Deletes other servers of the node: a request whose response was lost may be carried out after we have looked
     /// and sent another. Returns whether there were any.
-    async fn delete_duplicates(&self, node: NodeId, id: &str, all: &[Server]) -> Result<bool, Error> {
+    async fn delete_duplicates(
+        &self,
+        node: NodeId,
+        id: &str,
+        all: &[Server],
+    ) -> Result<bool, Error> {
         let is_duplicate = |server: &&Server| self.is_of_node(server, node) && *server.id != *id;
         let mut found = false;
         for server in all.iter().filter(is_duplicate) {

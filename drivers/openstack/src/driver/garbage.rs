@@ -26,7 +26,11 @@ impl Untagged for OpenStackDriver {
 
     /// Lists the ports of servers that do not exist and those without an owner, but not those of routers and the like.
     async fn down_ports(&self) -> Result<BTreeSet<Box<str>>, Error> {
-        let ports = self.network.ports_that_are("DOWN").await.map_err(driver_error)?;
+        let ports = self
+            .network
+            .ports_that_are("DOWN")
+            .await
+            .map_err(driver_error)?;
         if ports.is_empty() {
             return Ok(BTreeSet::new());
         }

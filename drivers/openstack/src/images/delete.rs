@@ -42,7 +42,9 @@ impl OpenStackDriver {
                 let image = glance.get(id).await.map_err(driver_error)?;
                 let protected = image.is_some_and(|image| {
                     let properties = image.properties();
-                    properties.get("protected").is_some_and(|text| text == "true")
+                    properties
+                        .get("protected")
+                        .is_some_and(|text| text == "true")
                 });
                 Err(if protected {
                     Error::permanent(format!("image {id} is protected; unprotect it first"))

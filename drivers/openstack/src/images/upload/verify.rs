@@ -113,7 +113,11 @@ impl OpenStackDriver {
                 let found = self.glance().get(image).await.map_err(upload_error)?;
                 let done = found.is_some_and(|image| !image.properties().contains_key(UNVERIFIED));
                 // Another worker was faster.
-                if done { Ok(()) } else { Err(upload_error(error)) }
+                if done {
+                    Ok(())
+                } else {
+                    Err(upload_error(error))
+                }
             }
             Err(error) => Err(upload_error(error)),
         }

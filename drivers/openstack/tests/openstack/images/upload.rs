@@ -25,7 +25,10 @@ async fn an_image_arrives_with_everything_that_belongs_to_it() {
         let done = upload_reporting(&driver, &order, &progress).await.unwrap();
         assert_eq!(*done.external_name, *order.name);
         let reported = progress.subscribe().borrow().clone();
-        assert_eq!((reported.bytes.sent, reported.bytes.total), (3 << 20, 3 << 20));
+        assert_eq!(
+            (reported.bytes.sent, reported.bytes.total),
+            (3 << 20, 3 << 20)
+        );
         assert_eq!(reported.external_id.as_ref(), Some(&done.external_id));
 
         let images = bed.images();

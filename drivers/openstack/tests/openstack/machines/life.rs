@@ -11,7 +11,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::machines::common::{
-    change, cloud, connected_project, create, delete, delete_node, driver, eventually, node, options, options_with_floating_ips, order, owner, project,
+    change, cloud, connected_project, create, delete, delete_node, driver, eventually, node,
+    options, options_with_floating_ips, order, owner, project,
 };
 
 const PUBLIC_KEY: &str =
