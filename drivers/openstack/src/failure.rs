@@ -7,7 +7,7 @@ pub(crate) fn driver_error(error: openstack::Error) -> Error {
     let class = match error.kind() {
         ErrorKind::Auth | ErrorKind::Forbidden => ErrorClass::Credentials,
         ErrorKind::Quota => ErrorClass::Quota,
-        ErrorKind::NoRoom => ErrorClass::Capacity,
+        ErrorKind::NoCapacity => ErrorClass::Capacity,
         ErrorKind::Fault => ErrorClass::Failed,
         // Something that the call depends on is gone or busy.
         ErrorKind::NotFound

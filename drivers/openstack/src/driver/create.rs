@@ -205,7 +205,7 @@ impl OpenStackDriver {
             .iter()
             .filter(|volume| volume.delete_on_termination);
         for volume in own {
-            match self.volumes.mark_volume(&volume.id, &metadata).await {
+            match self.volumes.add_metadata(&volume.id, &metadata).await {
                 Ok(()) => {}
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Forbidden | ErrorKind::NoService) =>

@@ -33,7 +33,7 @@ impl OpenStackDriver {
         };
         match error.kind() {
             ErrorKind::Conflict => {
-                let reason = error.said().unwrap_or("no reason given");
+                let reason = error.message().unwrap_or("no reason given");
                 Err(Error::retry(format!(
                     "image {id} is still in use: {reason}"
                 )))
