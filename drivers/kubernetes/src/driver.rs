@@ -197,7 +197,7 @@ impl KubernetesDriver {
     }
 
     /// The namespaces in which pods of other nodes are, too.
-    fn shared_spaces(&self) -> Vec<&str> {
+    fn shared_namespaces(&self) -> Vec<&str> {
         match self.options.holder {
             HolderKind::Namespace | HolderKind::Project => Vec::new(),
             HolderKind::Pod => {
@@ -229,7 +229,7 @@ impl Machines for KubernetesDriver {
         let link = self.link().await?;
         let holders = self
             .holders(&link)
-            .list(&self.shared_spaces(), None)
+            .list(&self.shared_namespaces(), None)
             .await?;
         let resources = holders.into_iter().map(|holder| Resource {
             kind: ResourceKind::INSTANCES,

@@ -84,7 +84,7 @@ impl KubernetesDriver {
 
     async fn find_by_tags(&self, link: &Link, node: NodeId) -> Result<Vec<Holder>, Error> {
         let holders = self.holders(link);
-        let mut found = holders.list(&self.shared_spaces(), Some(node)).await?;
+        let mut found = holders.list(&self.shared_namespaces(), Some(node)).await?;
         if self.options.holder != HolderKind::Project {
             return Ok(found);
         }
@@ -92,8 +92,8 @@ impl KubernetesDriver {
         let system = self.options.owner.system.as_str();
         for pool in &self.options.pools {
             let pool = pool.name.as_str();
-            let usual = names::space(pool, node);
-            let own = names::space_of_system(pool, node, system);
+            let usual = names::namespace(pool, node);
+            let own = names::namespace_of_system(pool, node, system);
             for name in [usual, own] {
                 let place = HolderRef::namespace(name);
                 if found.iter().any(|known| known.place == place) {
@@ -133,7 +133,7 @@ impl KubernetesDriver {
             });
         }
         // The name of a pool may be a prefix of another's.
-        let spaces = self.shared_spaces();
+        let spaces = self.shared_namespaces();
         let fitting = spaces.into_iter().filter_map(|space| {
             let pod = id.strip_prefix(space)?.strip_prefix('-')?;
             Some((space, pod))
@@ -199,7 +199,7 @@ impl KubernetesDriver {
     async fn stuck(&self, link: &Link, place: &HolderRef) -> Error {
         let object = self.holders(link).object(place).await;
         let reasons = match object {
-            Ok(Some(object)) => object.hindrances(),
+            Ok(Some(object)) => object.deletion_blockers(),
             Ok(None) => Vec::new(),
             Err(error) => return error,
         };

@@ -25,7 +25,7 @@ impl KubernetesDriver {
         let timer = self.options.poll.start();
         loop {
             let mut found = holders
-                .list(&self.shared_spaces(), Some(order.node))
+                .list(&self.shared_namespaces(), Some(order.node))
                 .await?;
             found.retain(|holder| !holder.shared);
             if !found.iter().any(|holder| holder.leaving) {
@@ -93,7 +93,7 @@ impl KubernetesDriver {
         order: &CreateOrder,
         label: &ClusterLabel,
     ) -> Result<String, Error> {
-        let mut labels = marks::space_labels(label, order);
+        let mut labels = marks::namespace_labels(label, order);
         if let Some(buildset) = open_to(label, order) {
             labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
             labels.insert(PEERS.to_owned(), "services".into());
@@ -107,8 +107,8 @@ impl KubernetesDriver {
         let pool = order.pool.as_str();
         let system = self.options.owner.system.as_str();
         let names = [
-            names::space(pool, order.node),
-            names::space_of_system(pool, order.node, system),
+            names::namespace(pool, order.node),
+            names::namespace_of_system(pool, order.node, system),
         ];
         for name in &names {
             if holders.create_namespace(name, &marks).await? {

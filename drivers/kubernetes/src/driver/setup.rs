@@ -162,7 +162,7 @@ impl KubernetesDriver {
             }
             None => {
                 let name = space.name("zuul");
-                let role = rights::role_of_space(&name, &label.hardening.extra_rules);
+                let role = rights::role_of_namespace(&name, &label.hardening.extra_rules);
                 (name, role)
             }
         };

@@ -75,7 +75,7 @@ impl KubernetesDriver {
         label: &ClusterLabel,
         buildset: &Buildset,
     ) -> Result<Option<String>, Error> {
-        let mut labels = marks::space_labels(label, order);
+        let mut labels = marks::namespace_labels(label, order);
         labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
         labels.insert(SHARED.to_owned(), "buildset".into());
         let marks = Marks {
@@ -87,8 +87,8 @@ impl KubernetesDriver {
         let holders = self.holders(link);
         let system = &self.options.owner.system;
         let names = [
-            names::shared_space(buildset.as_str()),
-            names::shared_space_of_system(buildset.as_str(), system.as_str()),
+            names::shared_namespace(buildset.as_str()),
+            names::shared_namespace_of_system(buildset.as_str(), system.as_str()),
         ];
         for name in &names {
             if holders.create_namespace(name, &marks).await? {

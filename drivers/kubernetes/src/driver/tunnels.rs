@@ -49,7 +49,7 @@ impl KubernetesDriver {
             }
         }
         if complete {
-            self.tunnels.close_without(|pod| there.contains(pod));
+            self.tunnels.close_unless(|pod| there.contains(pod));
         }
         if complete { QUIET } else { STARTING }
     }
@@ -61,7 +61,10 @@ impl KubernetesDriver {
         let mut complete = true;
         for project in self.holders(link).list(&[], None).await? {
             let namespace = &project.place.namespace;
-            if project.leaving || !owner.owns(&project.tags) || self.tunnels.lead_into(namespace) {
+            if project.leaving
+                || !owner.owns(&project.tags)
+                || self.tunnels.has_tunnel_into(namespace)
+            {
                 continue;
             }
             let path = format!("/api/v1/namespaces/{namespace}/pods");
