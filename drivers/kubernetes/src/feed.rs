@@ -1,7 +1,7 @@
-//! What the cluster tells by itself: the newest state of all objects of a kind that are ours.
+//! Watches: the newest state of all our objects of a kind, as the cluster reports it.
 //!
-//! A feed is never believed to be complete. What is in it is true; what is not in it is looked up. While the stream is
-//! interrupted it claims nothing at all.
+//! A feed may be incomplete: an object that is not in it has to be read from the cluster. While the watch is interrupted
+//! the feed returns nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use tracing::debug;
 /// Namespace (empty where there is none) and name.
 type Key = (String, String);
 
-/// Objects that are followed for as long as this lives.
+/// A watch that runs until this is dropped.
 pub(crate) struct Feed<K> {
     shared: Arc<Shared<K>>,
     task: JoinHandle<()>,
@@ -28,14 +28,14 @@ pub(crate) struct Feed<K> {
 
 struct Shared<K> {
     table: Mutex<Table<K>>,
-    /// Told of each change of the table.
+    /// Notified of each change of the table.
     changes: signal::Sender<()>,
 }
 
 struct Table<K> {
     complete: bool,
     objects: HashMap<Key, Arc<K>>,
-    /// What a new listing has brought so far.
+    /// The objects of a list that is not complete yet.
     arriving: HashMap<Key, Arc<K>>,
 }
 
@@ -70,12 +70,12 @@ where
         Self { shared, task }
     }
 
-    /// Whether changes are told at the moment.
+    /// Whether the watch is running.
     pub(crate) fn is_live(&self) -> bool {
         self.shared.table().complete
     }
 
-    /// None if it is not known here; it may exist all the same.
+    /// Returns None if the object is not known; it may exist.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let table = self.shared.table();
         if !table.complete {
@@ -87,12 +87,12 @@ where
             .cloned()
     }
 
-    /// Everything that is known at the moment.
+    /// Returns all known objects.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
         self.shared.table().objects.values().cloned().collect()
     }
 
-    /// Returns when the object has another version than this one. If it had been `seen` here, also when it is gone.
+    /// Waits until the object has another version, or is gone if it was `seen` here before.
     pub(crate) async fn changed(&self, namespace: &str, name: &str, version: &str, seen: bool) {
         let mut changes = self.shared.changes.subscribe();
         loop {
@@ -126,7 +126,7 @@ where
             match event {
                 Ok(event) => table.take(event),
                 Err(error) => {
-                    debug!(%error, "the cluster tells nothing for the moment");
+                    debug!(%error, "watch interrupted; retrying");
                     table.complete = false;
                 }
             }
@@ -151,7 +151,7 @@ where
                 self.objects = std::mem::take(&mut self.arriving);
                 self.complete = true;
             }
-            // After an interruption these go on where it ended, or there is a new listing.
+            // After an interruption the watch continues where it ended, or lists again.
             Event::Apply(object) => {
                 self.objects.insert(key(&object), Arc::new(object));
                 self.complete = true;

@@ -1,24 +1,24 @@
-//! What the state of a pod means for its launch. Pure: a pod in, a verdict out.
+//! What the status of a pod means for its launch, as a pure function.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use nodeyard_driver::{Error, ErrorClass};
 
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It may still come up; why it has not.
+    /// It may still start; with the reason why it has not.
     Waiting(String),
-    /// No node of the cluster takes it, as the scheduler tells.
+    /// No node of the cluster has room for it; with the message of the scheduler.
     Unschedulable(String),
     Running {
-        /// Its probes say so too.
+        /// Whether its readiness probes succeed.
         ready: bool,
     },
-    /// It will never run.
+    /// It cannot start any more.
     Failed(Error),
 }
 
-/// Reasons for which a container waits in vain.
-const HOPELESS: &[(&str, ErrorClass)] = &[
+/// Reasons of waiting containers that will not start.
+const FATAL: &[(&str, ErrorClass)] = &[
     ("InvalidImageName", ErrorClass::Permanent),
     ("ErrImageNeverPull", ErrorClass::Permanent),
     ("ErrImagePull", ErrorClass::Failed),
@@ -31,8 +31,8 @@ const HOPELESS: &[(&str, ErrorClass)] = &[
     ("RunContainerError", ErrorClass::Failed),
 ];
 
-/// The kubelet spaces its pulls, and says so with the reason of a failure.
-const PULLS_LATER: &str = "QPS exceeded";
+/// Part of the message when the kubelet only delays a pull.
+const PULL_DELAYED: &str = "QPS exceeded";
 
 pub(crate) fn judge(pod: &Pod) -> Verdict {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -41,11 +41,11 @@ pub(crate) fn judge(pod: &Pod) -> Verdict {
     if pod.metadata.deletion_timestamp.is_some() {
         return failed(
             ErrorClass::Failed,
-            "is being deleted by somebody".to_owned(),
+            "is being deleted by someone else".to_owned(),
         );
     }
     let Some(status) = &pod.status else {
-        return Verdict::Waiting("the cluster has not looked at the pod yet".to_owned());
+        return Verdict::Waiting("the cluster has not processed the pod yet".to_owned());
     };
     let phase = status.phase.as_deref().unwrap_or("Pending");
     if matches!(phase, "Failed" | "Succeeded") {
@@ -63,9 +63,9 @@ pub(crate) fn judge(pod: &Pod) -> Verdict {
         let Some(waiting) = waiting else { continue };
         let reason = waiting.reason.as_deref().unwrap_or_default();
         let message = waiting.message.as_deref().unwrap_or_default();
-        let hopeless = HOPELESS.iter().find(|(known, _)| *known == reason);
-        if let Some((_, class)) = hopeless
-            && !message.contains(PULLS_LATER)
+        let fatal = FATAL.iter().find(|(known, _)| *known == reason);
+        if let Some((_, class)) = fatal
+            && !message.contains(PULL_DELAYED)
         {
             let last = container.last_state.as_ref().map(ended).unwrap_or_default();
             let text = format!(
@@ -108,7 +108,7 @@ fn is_ready(status: &PodStatus) -> bool {
 }
 
 fn unschedulable(status: &PodStatus) -> Option<String> {
-    // Room is being made for it.
+    // Another pod is being preempted for it.
     if status
         .nominated_node_name
         .as_deref()
@@ -120,9 +120,9 @@ fn unschedulable(status: &PodStatus) -> Option<String> {
     let scheduled = conditions
         .iter()
         .find(|condition| condition.type_ == "PodScheduled")?;
-    let hopeless =
+    let unschedulable =
         scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable");
-    hopeless.then(|| scheduled.message.clone().unwrap_or_default())
+    unschedulable.then(|| scheduled.message.clone().unwrap_or_default())
 }
 
 fn end_of(status: &PodStatus) -> String {
@@ -142,7 +142,7 @@ fn end_of(status: &PodStatus) -> String {
     text
 }
 
-/// How a container ended, or nothing.
+/// Describes how a container ended; empty if it has not.
 fn ended(state: &ContainerState) -> String {
     let Some(end) = &state.terminated else {
         return String::new();

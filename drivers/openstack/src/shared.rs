@@ -1,4 +1,4 @@
-//! Lists of the cloud that many steps look at.
+//! Cached responses of the cloud that concurrent operations share.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,16 +7,15 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// The last answer to a question, for all who ask it. Whoever needs a newer one asks the cloud, the others wait for
-/// that answer and share it.
+/// The last response to one request. An operation that needs a newer one sends the request; others wait for its response
+/// and share it.
 #[derive(Debug)]
-pub(crate) struct Shared<T>(Mutex<Option<Answer<T>>>);
+pub(crate) struct Shared<T>(Mutex<Option<Cached<T>>>);
 
 #[derive(Debug)]
-struct Answer<T> {
-    /// When the cloud was asked.
-    asked: Instant,
-    said: Arc<T>,
+struct Cached<T> {
+    requested: Instant,
+    value: Arc<T>,
 }
 
 impl<T> Default for Shared<T> {
@@ -26,27 +25,27 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// What the cloud said when it was asked no longer than `age` ago. `ask` is not begun otherwise.
+    /// Returns the response to a request sent no longer than `age` ago. `fetch` runs only if there is none.
     pub(crate) async fn within<E>(
         &self,
         age: Duration,
-        ask: impl Future<Output = Result<T, E>>,
+        fetch: impl Future<Output = Result<T, E>>,
     ) -> Result<Arc<T>, E> {
         let now = Instant::now();
         let earliest = now.checked_sub(age).unwrap_or(now);
         let mut last = self.0.lock().await;
-        if let Some(answer) = &*last
-            && answer.asked > earliest
+        if let Some(cached) = &*last
+            && cached.requested > earliest
         {
-            return Ok(Arc::clone(&answer.said));
+            return Ok(Arc::clone(&cached.value));
         }
-        let asked = Instant::now();
-        let said = Arc::new(ask.await?);
-        *last = Some(Answer {
-            asked,
-            said: Arc::clone(&said),
+        let requested = Instant::now();
+        let value = Arc::new(fetch.await?);
+        *last = Some(Cached {
+            requested,
+            value: Arc::clone(&value),
         });
-        Ok(said)
+        Ok(value)
     }
 
     pub(crate) async fn forget(&self) {
@@ -62,29 +61,29 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_ask_at_the_same_time_share_an_answer() {
-        let (shared, asked) = (Shared::default(), AtomicUsize::new(0));
-        let ask = |age| {
+    async fn concurrent_requests_share_a_response() {
+        let (shared, requests) = (Shared::default(), AtomicUsize::new(0));
+        let fetch = |age| {
             shared.within(age, async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                Ok::<_, Infallible>(asked.fetch_add(1, Ordering::SeqCst))
+                Ok::<_, Infallible>(requests.fetch_add(1, Ordering::SeqCst))
             })
         };
-        // The first asks; the others came later than that question, and share the next one.
-        let first = ask(Duration::ZERO);
+        // The others began after the first request was sent, and share the next one.
+        let first = fetch(Duration::ZERO);
         let later = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             tokio::join!(
-                ask(Duration::ZERO),
-                ask(Duration::ZERO),
-                ask(Duration::ZERO)
+                fetch(Duration::ZERO),
+                fetch(Duration::ZERO),
+                fetch(Duration::ZERO)
             )
         };
         let (first, (a, b, c)) = tokio::join!(first, later);
         assert_eq!(*first.unwrap(), 0);
         assert_eq!([*a.unwrap(), *b.unwrap(), *c.unwrap()], [1, 1, 1]);
-        assert_eq!(*ask(Duration::from_secs(5)).await.unwrap(), 1);
+        assert_eq!(*fetch(Duration::from_secs(5)).await.unwrap(), 1);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(*ask(Duration::from_secs(5)).await.unwrap(), 2);
+        assert_eq!(*fetch(Duration::from_secs(5)).await.unwrap(), 2);
     }
 }

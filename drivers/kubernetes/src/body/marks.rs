@@ -1,4 +1,4 @@
-//! Labels and annotations: what leads back to the record, and what the configuration adds.
+//! Labels and annotations: tags, and what the configuration adds.
 
 use nodeyard_config::{ClusterLabel, Table};
 use nodeyard_driver::{CreateOrder, template};
@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::names::label_value;
 
-/// Labels of a node's objects. Ours win over those of the configuration.
+/// Returns the labels of a node's objects. Tags win over the configuration.
 pub(crate) fn labels(label: &ClusterLabel, order: &CreateOrder) -> Map<String, Value> {
     let mut labels = texts(label.labels.as_ref());
     for (key, text) in &label.dynamic_labels {
@@ -16,7 +16,9 @@ pub(crate) fn labels(label: &ClusterLabel, order: &CreateOrder) -> Map<String, V
             Ok(value) => {
                 labels.insert(key.clone(), label_value(&value).into());
             }
-            Err(error) => warn!(%error, key, label = %order.label, "a dynamic label is left out"),
+            Err(error) => {
+                warn!(%error, key, label = %order.label, "failed to render dynamic label; omitting it")
+            }
         }
     }
     for (key, value) in order.tags.to_metadata() {
@@ -29,8 +31,8 @@ pub(crate) fn labels(label: &ClusterLabel, order: &CreateOrder) -> Map<String, V
     labels
 }
 
-/// Namespaces may have more of their own.
-pub(crate) fn space_labels(label: &ClusterLabel, order: &CreateOrder) -> Map<String, Value> {
+/// Returns the labels of a namespace, which may have more.
+pub(crate) fn namespace_labels(label: &ClusterLabel, order: &CreateOrder) -> Map<String, Value> {
     let mut all = texts(Some(&label.hardening.namespace_labels));
     all.extend(labels(label, order));
     all
@@ -43,7 +45,7 @@ pub(crate) fn texts(table: Option<&Table<String>>) -> Map<String, Value> {
         .collect()
 }
 
-/// What a node of the label takes of the limits.
+/// Returns the resources that a node of the label takes.
 pub(crate) fn takes(label: &ClusterLabel) -> Resources {
     let whole = |number: Option<u64>| {
         Quantity::from(i64::try_from(number.unwrap_or(0)).unwrap_or(i64::MAX))
@@ -84,7 +86,7 @@ pub(crate) fn takes(label: &ClusterLabel) -> Resources {
     takes
 }
 
-/// A number as Kubernetes writes it: `500m`, `1`, `64Mi`.
+/// Parses a quantity of Kubernetes: `500m`, `1`, `64Mi`.
 fn quantity(value: &Value) -> Option<f64> {
     let text = match value {
         Value::Number(number) => return number.as_f64(),

@@ -1,4 +1,4 @@
-//! What a cluster can tell about a launch that failed: events, and what a container has printed.
+//! Evidence of a failed launch: events of the cluster, and the output of containers.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt as _;
@@ -11,13 +11,13 @@ use crate::api::escape;
 use crate::holder::selector;
 use crate::verdict::{Verdict, judge};
 
-/// How much of a container's output is evidence.
+/// Lines of a container's output.
 const LINES: i64 = 100;
-/// How many events are told.
+/// Newest events.
 const EVENTS: usize = 20;
 
 impl KubernetesDriver {
-    /// Those of a pod, or all of a namespace; the newest last.
+    /// Lists the events of a pod, or all of a namespace, the newest last.
     pub(super) async fn events(
         &self,
         link: &Link,
@@ -37,7 +37,7 @@ impl KubernetesDriver {
         Ok(events)
     }
 
-    /// An error with what the cluster has warned of. The error itself is never lost over that.
+    /// Adds the warnings of the cluster to an error, if they can be read.
     pub(super) async fn with_events(
         &self,
         link: &Link,
@@ -94,7 +94,7 @@ impl KubernetesDriver {
             Some(pod) => {
                 let pod = link
                     .api
-                    .get::<Pod>("look at a pod", &format!("{path}/{pod}"))
+                    .get::<Pod>("read a pod", &format!("{path}/{pod}"))
                     .await?;
                 pod.into_iter().collect()
             }
@@ -118,7 +118,7 @@ impl KubernetesDriver {
                 tail_lines: Some(LINES),
                 ..LogParams::default()
             };
-            // What never ran has printed nothing.
+            // A container that never ran has no log.
             if let Ok(Ok(log)) = timeout(self.options.call_limit, api.logs(&name, &wanted)).await {
                 text.push_str(&log);
             }

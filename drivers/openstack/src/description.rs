@@ -1,14 +1,14 @@
-//! Tags on a floating IP: it has a description, and nothing else that can be set when it is made.
+//! Tags of a floating IP, as JSON in its description: nothing else can be set in the call that creates it.
 
 use std::collections::BTreeMap;
 
 use nodeyard_driver::{Owner, Tags};
 use nodeyard_model::NodeId;
 
-/// Neutron takes no more.
+/// Neutron's limit.
 const LONGEST: usize = 255;
 
-/// What to write; nothing if it does not fit.
+/// Returns the description of a node's floating IP; empty if the tags are too long.
 pub(crate) fn description(owner: &Owner, node: NodeId) -> String {
     let tags = Tags {
         system: Some(owner.system.clone()),
@@ -24,7 +24,7 @@ pub(crate) fn description(owner: &Owner, node: NodeId) -> String {
     }
 }
 
-/// What it says; no tags if it says something else.
+/// Reads the tags in a description; none if it says something else.
 pub(crate) fn tags(description: &str) -> Tags {
     let metadata: BTreeMap<String, String> = serde_json::from_str(description).unwrap_or_default();
     Tags::from_metadata(

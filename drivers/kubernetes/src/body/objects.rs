@@ -1,9 +1,9 @@
-//! What a namespace is furnished with before anything runs in it.
+//! Objects of a namespace: its network policy, its quota, and copies of secrets.
 
 use nodeyard_config::Object;
 use serde_json::{Value, json};
 
-/// Nothing comes in from other namespaces; a `NetworkPolicy` that lets something in adds to it.
+/// Denies traffic from other namespaces, except what other network policies allow.
 pub(crate) fn deny_network() -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1",
@@ -22,7 +22,7 @@ pub(crate) fn quota(hard: &Object) -> Value {
     })
 }
 
-/// A secret of another namespace, under its own name.
+/// Copies a secret of another namespace.
 pub(crate) fn copied_secret(name: &str, original: &Value) -> Value {
     json!({
         "apiVersion": "v1",

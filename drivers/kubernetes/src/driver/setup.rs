@@ -1,54 +1,47 @@
-//! What a namespace gets before the pod: limits, secrets, keys; and, while the pod starts, who may do what.
+//! Creates the objects in the namespace of a node: before the pod, limits, secrets and keys; while the pod starts, the
+//! account of the job and its rights.
 //!
-//! Everything has a fixed name, so whatever an earlier try has made is found and left as it is.
+//! Everything has a fixed name, so objects of an earlier attempt are found and kept.
 
 use futures_util::future::try_join_all;
 use nodeyard_config::{ClusterLabel, Expose, NodeKind, RegistryAccess};
 use nodeyard_driver::{CreateOrder, Error};
 use serde_json::Value;
 
+use super::namespace::NodeNamespace;
 use super::peers::open_to;
-use super::quarters::Quarters;
 use super::{KubernetesDriver, Link};
 use crate::body::ssh::{HostKeys, SshPlan};
-use crate::body::{rights, space};
+use crate::body::{objects, rights};
 use crate::holder::HolderKind;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces";
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces";
 
-/// What a node has besides the namespace.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Furniture<'a> {
-    /// The name of its pod.
-    pub(super) pod: Option<&'a str>,
-    pub(super) host_keys: Option<&'a HostKeys>,
-}
-
 impl KubernetesDriver {
-    pub(super) async fn furnish(
+    pub(super) async fn set_up_namespace(
         &self,
         link: &Link,
         order: &CreateOrder,
         label: &ClusterLabel,
-        quarters: &Quarters<'_>,
-        furniture: &Furniture<'_>,
+        space: &NodeNamespace,
+        host_keys: Option<&HostKeys>,
     ) -> Result<(), Error> {
-        let pod = furniture.pod;
+        let pod = space.pod.as_deref();
         let api = &link.api;
-        let namespace = quarters.namespace;
+        let namespace = space.namespace.as_str();
         let core = format!("/api/v1/namespaces/{namespace}");
         let hardening = &label.hardening;
         let mut objects: Vec<(&str, String, Value)> = Vec::new();
         if hardening.deny_network {
             let path = format!("{POLICIES}/{namespace}/networkpolicies");
-            objects.push(("make a network policy", path, space::deny_network()));
+            objects.push(("create a network policy", path, objects::deny_network()));
         }
         if let Some(hard) = &hardening.namespace_quota {
             objects.push((
-                "make a quota",
+                "create a quota",
                 format!("{core}/resourcequotas"),
-                space::quota(hard),
+                objects::quota(hard),
             ));
         }
         for secret in &hardening.image_pull_secrets {
@@ -61,12 +54,12 @@ impl KubernetesDriver {
             && hardening.service_account_name.is_none()
             && self.options.holder == HolderKind::Namespace
         {
-            // The cluster makes it by itself, but takes its time, and without it there is no pod.
+            // The cluster creates it, too, but later, and the pod needs it.
             let account = rights::account("default");
             let path = format!("{core}/serviceaccounts");
-            objects.push(("make a service account", path, account));
+            objects.push(("create a service account", path, account));
         }
-        // What was there before goes with the namespace, what comes now with the node.
+        // The objects before belong to the namespace, those after to the node.
         let of_namespace = objects.len();
         if let (Some(ssh), Some(pod)) = (&label.ssh, pod) {
             let plan = SshPlan {
@@ -74,10 +67,10 @@ impl KubernetesDriver {
                 node: order.node.to_string(),
                 ssh,
             };
-            objects.extend(ssh_objects(&plan, namespace, furniture.host_keys));
+            objects.extend(ssh_objects(&plan, namespace, host_keys));
         }
         for (_, _, body) in objects.iter_mut().skip(of_namespace) {
-            quarters.own(body);
+            space.own(body);
         }
         let calls = objects
             .iter()
@@ -86,40 +79,39 @@ impl KubernetesDriver {
         Ok(())
     }
 
-    /// Makes the account that Zuul acts as, what it may do, and its token.
-    pub(super) async fn grant(
+    /// Creates the account that Zuul acts as, its rights and its token.
+    pub(super) async fn create_account(
         &self,
         link: &Link,
         order: &CreateOrder,
         label: &ClusterLabel,
-        quarters: &Quarters<'_>,
-        pod: Option<&str>,
+        space: &NodeNamespace,
     ) -> Result<(), Error> {
         if !has_account(label) {
             return Ok(());
         }
-        let core = format!("/api/v1/namespaces/{}", quarters.namespace);
-        let name = quarters.account();
+        let core = format!("/api/v1/namespaces/{}", space.namespace);
+        let name = space.account();
         let account = rights::account(&name);
         let path = format!("{core}/serviceaccounts");
-        let mut objects = vec![("make a service account", path, account)];
-        objects.extend(self.rights(label, quarters, pod));
+        let mut objects = vec![("create a service account", path, account)];
+        objects.extend(self.rights(label, space));
         for (_, _, body) in &mut objects {
-            quarters.own(body);
+            space.own(body);
         }
         let calls = objects
             .iter()
             .map(|(what, path, body)| link.api.ensure(what, path, body));
         try_join_all(calls).await?;
         if label.hardening.token_ttl.is_none() {
-            // The cluster removes tokens of accounts that it does not know, so the account came first.
+            // The cluster deletes tokens of unknown accounts, so the account is created first.
             let mut secret = rights::token_secret(&name);
-            quarters.own(&mut secret);
+            space.own(&mut secret);
             let path = format!("{core}/secrets");
-            link.api.ensure("make a token", &path, &secret).await?;
+            link.api.ensure("create a token", &path, &secret).await?;
         }
         if let Some(buildset) = open_to(label, order) {
-            self.meet_peers(link, quarters.namespace, &buildset).await?;
+            self.grant_peers(link, &space.namespace, &buildset).await?;
         }
         Ok(())
     }
@@ -127,12 +119,11 @@ impl KubernetesDriver {
     fn rights(
         &self,
         label: &ClusterLabel,
-        quarters: &Quarters<'_>,
-        pod: Option<&str>,
+        space: &NodeNamespace,
     ) -> Vec<(&'static str, String, Value)> {
-        let namespace = quarters.namespace;
+        let namespace = space.namespace.as_str();
         let bindings = format!("{ROLES}/{namespace}/rolebindings");
-        let account = quarters.account();
+        let account = space.account();
         let bind = |name: &str, kind: &str, role: &str| {
             let binding = rights::binding(name, (namespace, &account), kind, role);
             ("bind a role", bindings.clone(), binding)
@@ -160,24 +151,24 @@ impl KubernetesDriver {
             }
             return all;
         }
-        let (name, role) = match pod {
+        let (name, role) = match space.pod.as_deref() {
             Some(pod) => {
-                let name = quarters.name("zuul-restricted");
-                let role = match quarters.member {
+                let name = space.name("zuul-restricted");
+                let role = match space.member {
                     Some(_) => rights::role_of_one_pod(&name, pod),
                     None => rights::role_of_pod(&name),
                 };
                 (name, role)
             }
             None => {
-                let name = quarters.name("zuul");
-                let role = rights::role_of_space(&name, &label.hardening.extra_rules);
+                let name = space.name("zuul");
+                let role = rights::role_of_namespace(&name, &label.hardening.extra_rules);
                 (name, role)
             }
         };
         vec![
-            ("make a role", format!("{ROLES}/{namespace}/roles"), role),
-            bind(&quarters.name("zuul-role"), "Role", &name),
+            ("create a role", format!("{ROLES}/{namespace}/roles"), role),
+            bind(&space.name("zuul-role"), "Role", &name),
         ]
     }
 
@@ -186,19 +177,19 @@ impl KubernetesDriver {
         let original = link.api.get::<Value>("read a pull secret", &path).await?;
         let original = original.ok_or_else(|| {
             Error::permanent(format!(
-                "there is no secret {name} in namespace {from} to copy"
+                "secret {name} to copy does not exist in namespace {from}"
             ))
         })?;
-        Ok(space::copied_secret(name, &original))
+        Ok(objects::copied_secret(name, &original))
     }
 }
 
-/// What is reached by SSH needs no token, unless it is asked for.
+/// Whether a node needs an account: one that is reached by SSH only if the label asks for it.
 pub(super) fn has_account(label: &ClusterLabel) -> bool {
     label.ssh.as_ref().is_none_or(|ssh| ssh.kubectl_access)
 }
 
-/// With the calls that make them.
+/// Returns the objects that a pod needs for SSH, each with the name and the path of the call that creates it.
 pub(super) fn ssh_objects(
     plan: &SshPlan<'_>,
     namespace: &str,
@@ -207,7 +198,11 @@ pub(super) fn ssh_objects(
     let core = format!("/api/v1/namespaces/{namespace}");
     let mut objects = Vec::new();
     if plan.ssh.expose != Expose::Forward {
-        objects.push(("make a service", format!("{core}/services"), plan.service()));
+        objects.push((
+            "create a service",
+            format!("{core}/services"),
+            plan.service(),
+        ));
     }
     if let Some(copy) = host_keys.and_then(|keys| keys.copy.clone()) {
         objects.push(("copy host keys", format!("{core}/secrets"), copy));
@@ -217,7 +212,7 @@ pub(super) fn ssh_objects(
     }
     if let Some(policy) = plan.policy().filter(|_| plan.ssh.expose != Expose::Forward) {
         let path = format!("{POLICIES}/{namespace}/networkpolicies");
-        objects.push(("make a network policy", path, policy));
+        objects.push(("create a network policy", path, policy));
     }
     objects
 }

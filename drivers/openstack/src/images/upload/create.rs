@@ -1,55 +1,21 @@
-//! The beginning: an image without data, or what an earlier run has left.
+//! The first part of an upload: an image without data, or what an earlier attempt left.
 
-use nodeyard_driver::{Error, State, Step, Tags, UploadOrder, UploadedImage};
-use nodeyard_model::Timestamp;
+use nodeyard_driver::{Error, Tags, UploadOrder};
 use nodeyard_openstack::{ErrorKind, Image, NewImage};
 use sha2::{Digest as _, Sha256};
 
-use super::properties::check;
-use super::{Sent, Upload, failed};
+use super::upload_error;
 use crate::driver::OpenStackDriver;
 use crate::images::{UNVERIFIED, cloud_image};
 
 /// More attempts at one upload than anybody makes.
-const MOST_ATTEMPTS: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 
 impl OpenStackDriver {
-    pub(super) async fn begin_upload(
-        &self,
-        order: &UploadOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        check(order)?;
-        let earlier = match state.take_fresh() {
-            true => None,
-            false => self.take_over(order).await?,
-        };
-        let (id, next) = match earlier {
-            Some(image) => {
-                let sent = Sent {
-                    image: image.clone(),
-                    digests: None,
-                    since: now,
-                };
-                (image, Upload::Sent(sent))
-            }
-            None => {
-                let image = self.make(order).await?;
-                (image.clone(), Upload::Made { image })
-            }
-        };
-        state.external_id = Some((&*id).into());
-        state.write(&next)?;
-        Ok(Step::go_on())
-    }
-
-    /// What an earlier run of this order left: an image that is complete or that somebody is completing is taken over,
-    /// everything else goes.
-    async fn take_over(&self, order: &UploadOrder) -> Result<Option<Box<str>>, Error> {
-        let tags = order.tags.to_metadata();
-        let wanted = tags.iter().map(|(key, value)| (*key, value.as_str()));
-        let mut images = self.glance().list(wanted).await.map_err(failed)?;
+    /// Returns the image of an earlier attempt that has its data or is receiving it. Deletes the upload's other images.
+    pub(super) async fn find_image(&self, order: &UploadOrder) -> Result<Option<Image>, Error> {
+        let images = self.images_with(&order.tags).await;
+        let mut images = images.map_err(upload_error)?;
         images.retain(|image| cloud_image(image).tags() == order.tags);
         let rank = |image: &Image| match &*image.status {
             "active" if !image.properties().contains_key(UNVERIFIED) => 0,
@@ -58,22 +24,24 @@ impl OpenStackDriver {
             _ => 3,
         };
         images.sort_by_key(rank);
-        let mut good = None;
+        let mut usable = None;
         for image in images {
-            if good.is_none() && rank(&image) < 3 {
-                good = Some(image.id);
+            if usable.is_none() && rank(&image) < 3 {
+                usable = Some(image);
             } else {
-                self.glance().delete(&image.id).await.map_err(failed)?;
+                let deleted = self.glance().delete(&image.id).await;
+                deleted.map_err(upload_error)?;
             }
         }
-        Ok(good)
+        Ok(usable)
     }
 
-    async fn make(&self, order: &UploadOrder) -> Result<Box<str>, Error> {
+    /// Creates an image without data, or returns the one that another worker has created for the same upload.
+    pub(super) async fn create_image(&self, order: &UploadOrder) -> Result<Image, Error> {
         let mut properties = order.tags.to_metadata();
         properties.insert(UNVERIFIED, "true".to_owned());
         let container = order.metadata.get("container_format");
-        for attempt in 0..MOST_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let id = image_id(&order.tags, attempt);
             let image = NewImage {
                 id: &id,
@@ -84,24 +52,24 @@ impl OpenStackDriver {
                 properties: properties.clone(),
             };
             match self.glance().create(&image).await {
-                Ok(image) => return Ok(image.id),
+                Ok(image) => return Ok(image),
                 Err(error) if error.kind() == ErrorKind::Conflict => {
-                    let there = self.glance().get(&id).await.map_err(failed)?;
-                    if let Some(image) = there {
-                        return Ok(image.id);
+                    let existing = self.glance().get(&id).await.map_err(upload_error)?;
+                    if let Some(image) = existing {
+                        return Ok(image);
                     }
                 }
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(upload_error(error)),
             }
         }
         Err(Error::permanent(format!(
-            "image {} was begun and given up {MOST_ATTEMPTS} times; delete its upload",
+            "image {} was created and deleted {MAX_ATTEMPTS} times; delete its upload",
             order.name
         )))
     }
 }
 
-/// The same for everybody who works on the same attempt at the same upload.
+/// Returns the id of the image: the same for all workers that make the same attempt at the same upload.
 fn image_id(tags: &Tags, attempt: u32) -> String {
     let mut hasher = Sha256::new();
     for (key, value) in tags.to_metadata() {
@@ -139,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_attempt_at_an_upload_has_an_id_that_everybody_knows() {
+    fn all_workers_compute_the_same_id_for_an_attempt() {
         let first = image_id(&tags("a", "1"), 0);
         assert_eq!(first, image_id(&tags("a", "1"), 0));
         for other in [

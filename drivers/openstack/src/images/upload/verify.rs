@@ -1,73 +1,73 @@
-//! The wait for the data of an image, and whether it is what was sent. Only then does the image get its properties.
+//! The third part of an upload: waiting for the data, comparing what the cloud has stored with what was sent, and then
+//! setting the properties of the image.
 
 use std::path::Path;
 use std::time::Duration;
 
-use nodeyard_driver::{Error, ErrorClass, State, Step, UploadOrder, UploadedImage};
-use nodeyard_model::Timestamp;
+use nodeyard_driver::{Error, ErrorClass, UploadOrder, UploadedImage};
 use nodeyard_openstack::{Digests, ErrorKind, Image};
 
 use super::properties::changes;
-use super::{Sent, Upload, failed, vanished};
+use super::{deleted_meanwhile, upload_error};
 use crate::driver::OpenStackDriver;
 use crate::images::UNVERIFIED;
 
-/// How long somebody else may take over the data of an image before it counts as dead. Glance notices a broken
-/// connection by itself; only a vanished host makes it wait.
+/// How long the data of another worker may take before that worker counts as dead. Glance notices a broken connection by
+/// itself; only a vanished host makes it wait.
 const STUCK: Duration = Duration::from_secs(600);
 
-/// How the data of an image is.
+/// The state of an image's data.
 enum Data {
     Stored,
-    Coming,
-    /// It will never be there.
+    Pending,
+    /// It will never arrive.
     Lost(Error),
 }
 
 impl OpenStackDriver {
-    pub(super) async fn confirm_upload(
+    /// `sent` is None if another worker sends the data.
+    pub(super) async fn verify_and_publish(
         &self,
         order: &UploadOrder,
-        sent: Sent,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        let id = sent.image;
-        let Some(image) = self.glance().get(&id).await.map_err(failed)? else {
-            state.write(&Upload::Ordered)?;
-            return Err(vanished(&id));
-        };
-        let waiting = now.since(sent.since);
-        match data_of(&image, sent.digests.is_some(), waiting) {
-            Data::Stored => {}
-            Data::Coming => return Ok(Step::wait(self.options.poll.after(waiting))),
-            Data::Lost(error) => return Err(self.give_up(&id, state, error).await),
-        }
+        id: &str,
+        sent: Option<Digests>,
+    ) -> Result<UploadedImage, Error> {
+        let image = self.wait_for_data(id, sent.is_some()).await?;
         if image.properties().contains_key(UNVERIFIED) {
-            if let Err(error) = self.verify(order, &image, sent.digests).await {
-                return Err(self.give_up(&id, state, error).await);
+            if let Err(error) = self.verify(order, &image, sent).await {
+                return Err(self.discard(id, error).await);
             }
-            self.complete(order, &id).await?;
+            self.publish(order, id).await?;
         }
         self.catalog.forget_images().await;
-        Ok(Step::Done(UploadedImage {
-            external_id: (&*id).into(),
+        Ok(UploadedImage {
+            external_id: id.into(),
             external_name: image.name.unwrap_or_else(|| order.name.clone()),
-        }))
+        })
     }
 
-    /// Removes an image that comes to nothing, so that the next step begins anew. Returns what to say.
-    async fn give_up(&self, image: &str, state: &mut State, error: Error) -> Error {
-        if let Err(error) = state.write(&Upload::Ordered) {
-            return error;
+    async fn wait_for_data(&self, id: &str, sent_by_us: bool) -> Result<Image, Error> {
+        let timer = self.options.poll.start();
+        loop {
+            let image = self.glance().get(id).await.map_err(upload_error)?;
+            let image = image.ok_or_else(|| deleted_meanwhile(id))?;
+            match data_of(&image, sent_by_us, timer.age()) {
+                Data::Stored => return Ok(image),
+                Data::Pending => timer.tick().await,
+                Data::Lost(error) => return Err(self.discard(id, error).await),
+            }
         }
+    }
+
+    /// Deletes an image that is of no use, so that the next attempt starts anew. Returns the error to report.
+    async fn discard(&self, image: &str, error: Error) -> Error {
         match self.glance().delete(image).await {
             Ok(()) => error,
-            Err(error) => failed(error),
+            Err(error) => upload_error(error),
         }
     }
 
-    /// Whether the cloud has stored what we hold.
+    /// Fails unless the cloud has stored the content of our file.
     async fn verify(
         &self,
         order: &UploadOrder,
@@ -92,30 +92,34 @@ impl OpenStackDriver {
             }
         }
         if image.disk_format.as_deref() != Some(&*order.format) {
-            tracing::info!(image = %image.id, format = ?image.disk_format, "the cloud has converted an image");
+            tracing::info!(image = %image.id, format = ?image.disk_format, "cloud converted image; its data is not verified");
             return Ok(());
         }
         let algorithm = image.os_hash_algo.as_deref().unwrap_or_default();
-        agree(
+        compare(
             algorithm,
             digests.get(algorithm),
             image.os_hash_value.as_deref(),
             image,
         )?;
-        agree("md5", Some(&digests.md5), image.checksum.as_deref(), image)
+        compare("md5", Some(&digests.md5), image.checksum.as_deref(), image)
     }
 
-    /// Gives the image everything that filters look for, and takes the mark away.
-    async fn complete(&self, order: &UploadOrder, image: &str) -> Result<(), Error> {
+    /// Sets everything that image filters look at, and removes the property [`UNVERIFIED`].
+    async fn publish(&self, order: &UploadOrder, image: &str) -> Result<(), Error> {
         match self.glance().change(image, &changes(order)).await {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Conflict => {
-                let found = self.glance().get(image).await.map_err(failed)?;
+                let found = self.glance().get(image).await.map_err(upload_error)?;
                 let done = found.is_some_and(|image| !image.properties().contains_key(UNVERIFIED));
-                // Somebody else was faster.
-                if done { Ok(()) } else { Err(failed(error)) }
+                // Another worker was faster.
+                if done {
+                    Ok(())
+                } else {
+                    Err(upload_error(error))
+                }
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(upload_error(error)),
         }
     }
 }
@@ -127,29 +131,29 @@ fn data_of(image: &Image, sent_by_us: bool, waiting: Duration) -> Data {
         return Data::Lost(Error::new(ErrorClass::Failed, text));
     }
     let status = &*image.status;
-    let coming = match status {
+    let pending = match status {
         "active" => return Data::Stored,
         "queued" => sent_by_us,
         "saving" | "uploading" | "importing" => sent_by_us || waiting < STUCK,
         _ => false,
     };
-    if coming {
-        return Data::Coming;
+    if pending {
+        return Data::Pending;
     }
     Data::Lost(Error::retry(format!(
-        "image {id} of an earlier attempt is {status}, and begun anew"
+        "image {id} of an earlier attempt is {status}; uploading again"
     )))
 }
 
-/// Where an import has failed. Glance keeps the image, for somebody to try again.
+/// Returns the stores into which an import failed. Glance keeps such an image for another attempt.
 fn failed_import(image: &Image) -> Option<String> {
     let mut properties = image.properties();
     let stores = properties.remove("os_glance_failed_import")?;
     (!stores.is_empty()).then_some(stores)
 }
 
-/// What the cloud stored, by what it says itself. Where it says nothing, there is nothing to compare.
-fn agree(
+/// Compares the digest that the cloud reports, if it reports one.
+fn compare(
     algorithm: &str,
     sent: Option<&str>,
     stored: Option<&str>,
@@ -159,7 +163,7 @@ fn agree(
         (Some(sent), Some(stored)) if !sent.eq_ignore_ascii_case(stored) => {
             let id = &image.id;
             Err(Error::retry(format!(
-                "image {id} did not arrive as it was sent: the cloud has {algorithm} {stored}, not {sent}"
+                "image {id} was corrupted in transit: the cloud has {algorithm} {stored}, not {sent}"
             )))
         }
         _ => Ok(()),
@@ -171,7 +175,7 @@ async fn hash(path: &Path) -> Result<Digests, Error> {
     let name = path.display().to_string();
     let digests = tokio::task::spawn_blocking(move || Digests::of(&path)).await;
     let unreadable = |cause: Box<dyn std::error::Error + Send + Sync>| {
-        Error::permanent(format!("image file {name} cannot be read")).because(cause)
+        Error::permanent(format!("failed to read image file {name}")).because(cause)
     };
     match digests {
         Ok(Ok(digests)) => Ok(digests),
@@ -185,14 +189,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_that_nobody_brings_any_more_is_lost() {
+    fn data_that_nobody_sends_any_more_is_lost() {
         let soon = Duration::ZERO;
         for (status, sent_by_us, waiting, outcome) in [
             ("active", false, STUCK, "stored"),
-            ("queued", true, STUCK, "coming"),
+            ("queued", true, STUCK, "pending"),
             ("queued", false, soon, "lost"),
-            ("saving", true, STUCK, "coming"),
-            ("importing", false, soon, "coming"),
+            ("saving", true, STUCK, "pending"),
+            ("importing", false, soon, "pending"),
             ("importing", false, STUCK, "lost"),
             ("killed", true, soon, "lost"),
         ] {
@@ -200,7 +204,7 @@ mod tests {
             let image = serde_json::from_value(image).unwrap();
             let found = match data_of(&image, sent_by_us, waiting) {
                 Data::Stored => "stored",
-                Data::Coming => "coming",
+                Data::Pending => "pending",
                 Data::Lost(error) => {
                     assert_eq!(error.class(), ErrorClass::Retry);
                     "lost"
