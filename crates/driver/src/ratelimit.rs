@@ -77,8 +77,6 @@ struct Queue {
     /// When the next turn is due; None before the first.
     due: Option<Instant>,
     classes: BTreeMap<CallClass, ClassQueue>,
-    /// What the class of the last turn had used before it. A class that was idle starts here.
-    used: u64,
     next_number: u64,
 }
 
@@ -91,14 +89,32 @@ struct ClassQueue {
 }
 
 impl Queue {
+    /// Adds a caller and returns its number.
+    fn add(&mut self, class: CallClass, is_next: Arc<Notify>) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        let least_used = self.next_class().map(|class| class.used);
+        if least_used.is_none() {
+            self.classes.clear();
+        }
+        let class = self.classes.entry(class).or_default();
+        if class.waiting.is_empty() {
+            // A class does not save up its share while it is idle.
+            class.used = class.used.max(least_used.unwrap_or(0));
+        }
+        class.waiting.insert(number, is_next);
+        number
+    }
+
+    fn next_class(&self) -> Option<&ClassQueue> {
+        let classes = self.classes.values();
+        let waiting = classes.filter(|class| !class.waiting.is_empty());
+        waiting.min_by_key(|class| class.used)
+    }
+
     /// Returns the caller that gets the next turn.
     fn next(&self) -> Option<(u64, &Notify)> {
-        let waiting = self
-            .classes
-            .values()
-            .filter(|class| !class.waiting.is_empty());
-        let class = waiting.min_by_key(|class| class.used)?;
-        let (number, caller) = class.waiting.first_key_value()?;
+        let (number, caller) = self.next_class()?.waiting.first_key_value()?;
         Some((*number, caller))
     }
 }
@@ -123,20 +139,10 @@ struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     fn enqueue(limiter: &'a RateLimiter, class: CallClass) -> Self {
         let is_next = Arc::new(Notify::new());
-        let mut queue = limiter.queue();
-        let number = queue.next_number;
-        queue.next_number += 1;
-        let used = queue.used;
-        let of_class = queue.classes.entry(class).or_default();
-        if of_class.waiting.is_empty() {
-            of_class.used = of_class.used.max(used);
-        }
-        of_class.waiting.insert(number, Arc::clone(&is_next));
-        drop(queue);
         Self {
             limiter,
             class,
-            number,
+            number: limiter.queue().add(class, Arc::clone(&is_next)),
             arrived: Instant::now(),
             is_next,
         }
@@ -162,9 +168,7 @@ impl<'a> Waiter<'a> {
         };
         queue.due = start.checked_add(interval).or(Some(start));
         if let Some(class) = queue.classes.get_mut(&self.class) {
-            let used = class.used;
             class.used += self.class.stride();
-            queue.used = used;
         }
         Turn::Taken
     }

@@ -246,8 +246,8 @@ impl Bed for NamedBed {
     }
 
     async fn used(&self) -> Resources {
-        let count = self.cloud.names().len();
-        Resources::new(0, count.try_into().unwrap(), 0)
+        let count = i64::try_from(self.cloud.names().len()).unwrap();
+        Resources::new(0, count, 0)
     }
 
     async fn wait(&self, time: Duration) {
@@ -258,7 +258,7 @@ impl Bed for NamedBed {
 #[tokio::test(start_paused = true)]
 async fn the_tenth_driver_passes_the_kit() {
     let suite = Suite {
-        pairs: Some(5),
+        pairs: Some(17),
         ..Suite::default()
     };
     let result = explore(suite, || async { NamedBed::new() }).await;

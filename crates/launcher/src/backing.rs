@@ -331,7 +331,9 @@ impl Backing for StoreBacking {
         match accepted.map_err(passing("accept a node of another provider"))? {
             Accepted::Settled => Ok(()),
             Accepted::Busy(node) => {
-                let text = format!("node {node} was given to this provider, but is locked by another requestor");
+                let text = format!(
+                    "node {node} was given to this provider, but is locked by another requestor"
+                );
                 Err(Error::retry(text))
             }
         }

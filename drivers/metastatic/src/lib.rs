@@ -122,8 +122,7 @@ impl MetastaticDriver {
                 let snapshot = snapshots.borrow_and_update();
                 self.record_size(order, &snapshot);
                 let partial = self.partial();
-                let mut planner =
-                    Planner::new(&snapshot, &self.labels, &partial, self.clock.now());
+                let mut planner = Planner::new(&snapshot, &self.labels, &partial, self.clock.now());
                 planner.launch(order.node, label, options, order.request.id, wait.request)
             };
             match action {
@@ -398,7 +397,9 @@ impl Drop for Wait<'_> {
 /// Returns after the next change, or after `at_most`.
 async fn changed(snapshots: &mut Snapshots, at_most: Duration) -> Result<(), Error> {
     match timeout(at_most, snapshots.changed()).await {
-        Ok(Err(_)) => Err(Error::retry("changes of backing nodes are no longer reported")),
+        Ok(Err(_)) => Err(Error::retry(
+            "changes of backing nodes are no longer reported",
+        )),
         Ok(Ok(())) | Err(_) => Ok(()),
     }
 }

@@ -123,7 +123,11 @@ impl<'a> Planner<'a> {
                 slots.insert(placement.slot);
             }
             let is_placed = slot_node.placement.is_some() || placed.contains(id);
-            let Some(label) = slot_node.label.as_ref().filter(|_| is_placed || slot_node.launching) else {
+            let Some(label) = slot_node
+                .label
+                .as_ref()
+                .filter(|_| is_placed || slot_node.launching)
+            else {
                 continue;
             };
             if !is_placed {
@@ -212,7 +216,8 @@ impl<'a> Planner<'a> {
                 .filter(|request| self.is_of_this_process(*request));
             actions.extend(surplus.map(Maintenance::WithdrawRequest));
             let given = self.given_node(label);
-            actions.extend(given.map(|(request, label)| Maintenance::AcceptNode { request, label }));
+            actions
+                .extend(given.map(|(request, label)| Maintenance::AcceptNode { request, label }));
         }
         for (id, request) in &self.snapshot.requests {
             let unknown = !backing_labels.contains(&request.label);
@@ -306,8 +311,7 @@ impl<'a> Planner<'a> {
     /// Returns the open requests: fulfilled ones first, then by age.
     fn open_requests(&self, backing_label: &Label) -> Vec<RequestId> {
         let open = self.snapshot.requests.iter();
-        let open =
-            open.filter(|(_, request)| request.label == *backing_label && request.is_open());
+        let open = open.filter(|(_, request)| request.label == *backing_label && request.is_open());
         let (fulfilled, others): (Vec<_>, Vec<_>) =
             open.partition(|(_, request)| request.state == RequestState::Fulfilled);
         let all = fulfilled.into_iter().chain(others);
@@ -351,7 +355,12 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the request whose backing node this node gets a slot on, if nodes are served in order.
-    fn expected_request(&self, node: NodeId, label: &Label, open: &[RequestId]) -> Option<RequestId> {
+    fn expected_request(
+        &self,
+        node: NodeId,
+        label: &Label,
+        open: &[RequestId],
+    ) -> Option<RequestId> {
         let backing_label = &self.labels.get(label)?.backing_label;
         let others = self.needs(backing_label);
         let others = others.take_while(|(other, _)| *other != label);

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use nodeyard_driver::kit::{self, Bed, Faults, Injected, Setup};
 use nodeyard_driver::{BootImage, CreateOrder, Driver, ErrorClass, Owner, SystemId};
 use nodeyard_driver_fake::{
-    CallError, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
-    LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport,
-    World, connect, serve,
+    CallError, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, LabelImage,
+    LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport, World, connect,
+    serve,
 };
 use nodeyard_model::{ImageName, NodeId, ProviderName, Resources};
 use serde_json::value::RawValue;

@@ -8,9 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use nodeyard_driver::backing::{BackingNode, Placement, SlotNode, SlotTable};
 use nodeyard_driver::kit::{self, Faults};
-use nodeyard_driver::{
-    CreateOrder, Error, ErrorClass, Instance, Machines as _, Progress, Target,
-};
+use nodeyard_driver::{CreateOrder, Error, ErrorClass, Instance, Machines as _, Progress, Target};
 use nodeyard_driver_metastatic::MetastaticDriver;
 use nodeyard_model::{Label, NodeId, NodeState, RequestId, RequestState};
 use tokio::task::unconstrained;
@@ -37,9 +35,7 @@ pub(crate) fn create(driver: &Arc<MetastaticDriver>, order: CreateOrder) -> Oper
 
 pub(crate) fn background(driver: &Arc<MetastaticDriver>) -> Operation<()> {
     let driver = Arc::clone(driver);
-    Box::pin(unconstrained(
-        async move { driver.run_background().await },
-    ))
+    Box::pin(unconstrained(async move { driver.run_background().await }))
 }
 
 /// A driver and its yard. Launches and background work proceed when a test polls them.
@@ -207,10 +203,7 @@ async fn a_large_request_is_not_overtaken_for_ever() {
         !small(4, "200-0000000003"),
         "the large one has waited long enough"
     );
-    assert!(
-        small(5, "200-0000000000"),
-        "it is older than the large one"
-    );
+    assert!(small(5, "200-0000000000"), "it is older than the large one");
 }
 
 #[tokio::test(start_paused = true)]

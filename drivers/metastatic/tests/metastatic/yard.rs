@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use nodeyard_config::{self as config, Environment, Metastatic, Mode};
-use nodeyard_driver::backing::{
-    Backing, BackingNode, BackingRequest, BackingSnapshot, SlotTable,
-};
+use nodeyard_driver::backing::{Backing, BackingNode, BackingRequest, BackingSnapshot, SlotTable};
 use nodeyard_driver::kit::{Faults, Injected, tokio_clock};
 use nodeyard_driver::{Clock, Error, Owner, SystemId};
 use nodeyard_driver_metastatic::MetastaticDriver;
