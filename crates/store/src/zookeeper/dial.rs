@@ -132,7 +132,7 @@ async fn connect_any(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Res
         attempts.extend(next.map(TcpStream::connect));
         let next_is_due = async {
             if is_last {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             } else {
                 sleep(STAGGER).await;
             }
