@@ -38,27 +38,26 @@ impl KubernetesDriver {
         }
         loop {
             let (pod, seen) = self.pod(link, namespace, name).await?;
-            let verdict = match judge(&pod) {
-                Verdict::Running { ready } if ready || label.ssh.is_none() => return Ok(pod),
-                Verdict::Running { .. } => Verdict::Waiting(
-                    "the pod is running, but its SSH port does not answer yet".to_owned(),
-                ),
-                verdict => verdict,
-            };
             let age = timer.age();
-            let (wait, reason) = match verdict {
-                Verdict::Unschedulable(reason) => {
-                    let wait = self.wait_for_room(link, (namespace, name), &reason, age);
+            let (wait, reason) = match judge(&pod) {
+                Verdict::Running { ready: false } if label.ssh.is_some() => {
+                    let reason =
+                        "the pod is running, but its SSH port does not answer yet".to_owned();
+                    let wait = self.wait_for_start(link, (namespace, name), &reason, age);
                     (wait.await?, reason)
                 }
+                Verdict::Running { .. } => return Ok(pod),
                 Verdict::Waiting(reason) => {
                     let wait = self.wait_for_start(link, (namespace, name), &reason, age);
+                    (wait.await?, reason)
+                }
+                Verdict::Unschedulable(reason) => {
+                    let wait = self.wait_for_room(link, (namespace, name), &reason, age);
                     (wait.await?, reason)
                 }
                 Verdict::Failed(error) => {
                     return Err(self.with_events(link, namespace, name, error).await);
                 }
-                Verdict::Running { .. } => return Ok(pod),
             };
             progress.set_stage(reason);
             let version = pod.metadata.resource_version.as_deref().unwrap_or("0");
