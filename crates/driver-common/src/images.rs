@@ -32,7 +32,8 @@ impl LabelImage {
 
 /// Parses the name of a built image.
 pub fn image_name(name: &str) -> Result<ImageName, Error> {
-    ImageName::new(name).map_err(|cause| Error::permanent(format!("invalid image name {name:?}")).because(cause))
+    ImageName::new(name)
+        .map_err(|cause| Error::permanent(format!("invalid image name {name:?}")).because(cause))
 }
 
 pub fn image_filters(filters: &[config::ImageFilter]) -> Vec<ImageFilter> {

@@ -238,8 +238,11 @@ impl Life<'_> {
                 biased;
                 end = &mut operation => break end,
                 Ok(()) = reported.changed() => {
-                    record.external_id = reported.borrow_and_update().external_id.clone();
-                    self.store.put(&self.faults, record).await?;
+                    let id = reported.borrow_and_update().external_id.clone();
+                    if record.external_id != id {
+                        record.external_id = id;
+                        self.store.put(&self.faults, record).await?;
+                    }
                 }
             }
         };

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use nodeyard_config::Accelerator;
-use nodeyard_driver::Driver;
+use nodeyard_driver::Machines;
 use nodeyard_model::ResourceName;
 use nodeyard_testbeds::{executable, qemu_guest};
 

@@ -1,11 +1,11 @@
-//! What a machine is made of, decided before anything is made.
+//! The specification of a machine, complete before anything is created.
 
 use std::path::{Path, PathBuf};
 
 use nodeyard_driver::Error;
 use serde::{Deserialize, Serialize};
 
-/// Formats of disks that machines can boot from.
+/// Disk formats that machines can boot from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskFormat {
@@ -14,7 +14,7 @@ pub enum DiskFormat {
 }
 
 impl DiskFormat {
-    /// QEMU's name of it, which is also the end of file names.
+    /// Returns QEMU's name of the format, which is also the file extension.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Qcow2 => "qcow2",
@@ -33,20 +33,20 @@ impl DiskFormat {
     }
 }
 
-/// Everything about a machine that its description does not say.
+/// What a machine is started with, besides its record.
 #[derive(Debug, Clone)]
-pub struct Recipe {
-    /// The image below the machine's own disk, which is never written to.
+pub struct MachineSpec {
+    /// The backing file of the disk. It is never written to.
     pub backing: PathBuf,
     pub format: DiskFormat,
-    /// In GiB; a disk is never smaller than its image.
+    /// In GiB. A disk is never smaller than its image.
     pub disk_size: Option<u64>,
-    /// What boots; the firmware boots the disk if there is none.
+    /// None if the firmware boots the disk.
     pub kernel: Option<Kernel>,
     pub seed: Seed,
-    /// Whether to continue from saved memory.
+    /// Whether to start from the saved memory of a template.
     pub warm: bool,
-    /// The port of the guest that has to be reached.
+    /// The port of the guest to connect to.
     pub guest_port: u16,
 }
 
@@ -57,23 +57,23 @@ pub struct Kernel {
     pub arguments: Option<Box<str>>,
 }
 
-/// What the guest is told about itself.
+/// The data for cloud-init in the guest.
 #[derive(Debug, Clone, Default)]
 pub struct Seed {
     pub hostname: Box<str>,
     pub authorized_keys: Vec<Box<str>>,
-    /// As the configuration has it, for cloud-init.
+    /// Passed on unchanged.
     pub userdata: Option<Box<str>>,
-    /// Who logs in, where the image's default is somebody else.
+    /// None for the default user of the image.
     pub username: Option<Box<str>>,
 }
 
-pub(crate) fn readable(path: &Path, what: &str) -> Result<(), Error> {
+pub(crate) fn check_readable(path: &Path, kind: &str) -> Result<(), Error> {
     match std::fs::File::open(path) {
         Ok(_) => Ok(()),
         Err(cause) => {
             let path = path.display();
-            Err(Error::permanent(format!("{what} {path} cannot be read")).because(cause))
+            Err(Error::permanent(format!("failed to read {kind} {path}")).because(cause))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Starting QEMU.
+//! Starts QEMU.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,10 +18,10 @@ use crate::host::LocalId;
 use crate::options::Options;
 
 /// From the start of the process until it answers on its control socket.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Starts QEMU in `directory`; it may not answer yet. It reads nothing, but keeps `lock` as its input.
+/// Starts QEMU in `directory`; it may not answer yet. It holds `lock` as its standard input and never reads it.
 pub(super) fn start(
     options: &Options,
     id: &LocalId,
@@ -33,9 +33,11 @@ pub(super) fn start(
         .create(true)
         .append(true)
         .open(directory.join(QEMU_LOG))
-        .map_err(|cause| Error::retry(format!("machine {id} cannot have a log")).because(cause))?;
+        .map_err(|cause| {
+            Error::retry(format!("failed to create the log of machine {id}")).because(cause)
+        })?;
     find_binary(options)?;
-    // In a session of its own no terminal and no end of ours concerns it.
+    // A session of its own: signals to the session of the driver do not reach it.
     let child = Command::new("setsid")
         .arg(&*options.binary)
         .args(arguments)
@@ -47,48 +49,48 @@ pub(super) fn start(
         .map_err(|cause| missing_tool("setsid", "util-linux", cause))?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     pid.and_then(ProcessIdentity::of)
-        .ok_or_else(|| ended(id, directory))
+        .ok_or_else(|| exit_error(id, directory))
 }
 
-/// Returns when a QEMU that was started answers, or fails with its words if it does not.
-pub(super) async fn answering(
+/// Waits until QEMU answers. Fails with its log if it does not.
+pub(super) async fn wait_until_answering(
     id: &LocalId,
     directory: &Path,
     process: &ProcessIdentity,
 ) -> Result<(), Error> {
     let answers = async {
         while Qmp::connect(directory).await.is_err() {
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     };
     tokio::select! {
-        answers = timeout(PATIENCE, answers) => match answers {
+        answers = timeout(ANSWER_LIMIT, answers) => match answers {
             Ok(()) => Ok(()),
             Err(_) => {
-                // The next try starts another.
+                // The next attempt starts another process.
                 let _killed = process.kill();
-                let said = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
-                Err(Error::retry(format!("QEMU of machine {id} did not answer within {PATIENCE:?}: {said}")))
+                let log = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
+                Err(Error::retry(format!("QEMU of machine {id} did not answer within {ANSWER_LIMIT:?}: {log}")))
             }
         },
-        _ended = process.ended() => Err(ended(id, directory)),
+        _exited = process.ended() => Err(exit_error(id, directory)),
     }
 }
 
-fn ended(id: &LocalId, directory: &Path) -> Error {
-    let said = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
-    let class = if said.contains("Cannot allocate memory") || said.contains("No space left") {
+fn exit_error(id: &LocalId, directory: &Path) -> Error {
+    let log = tail(&directory.join(QEMU_LOG)).unwrap_or_default();
+    let class = if log.contains("Cannot allocate memory") || log.contains("No space left") {
         ErrorClass::Capacity
-    } else if said.contains("Failed to get \"write\" lock") {
-        // Somebody started it at the same moment, and died before he could say so.
+    } else if log.contains("Failed to get \"write\" lock") {
+        // Another driver started it at the same moment, and was killed before it wrote the record.
         ErrorClass::Retry
     } else {
         ErrorClass::Permanent
     };
-    Error::new(class, format!("QEMU ended before machine {id} ran: {said}"))
+    Error::new(class, format!("QEMU exited before machine {id} ran: {log}"))
 }
 
-/// `setsid` would only say that there is no such file.
+/// Fails with the remedy if QEMU is not installed, where `setsid` would report a missing file only.
 pub(super) fn find_binary(options: &Options) -> Result<(), Error> {
     match find_program(&options.binary) {
         Some(_) => Ok(()),
@@ -100,7 +102,7 @@ pub(super) fn find_program(name: &str) -> Option<std::path::PathBuf> {
     if name.contains('/') {
         return Some(name.into()).filter(|path: &std::path::PathBuf| path.is_file());
     }
-    // Where the system looks when it is told nothing.
+    // The default of the system.
     let path = std::env::var_os("PATH").unwrap_or("/bin:/usr/bin".into());
     let mut candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
     candidates.find(|file| file.is_file())
@@ -115,8 +117,8 @@ pub(super) fn qemu_error(options: &Options, cause: io::Error) -> Error {
             _ => "qemu-system-misc",
         };
         return Error::permanent(format!(
-            "{binary} is not installed; on Debian it is in {package}, elsewhere name it with `binary`"
+            "{binary} is not installed; on Debian it is in {package}, elsewhere set `binary`"
         ));
     }
-    Error::permanent(format!("{binary} cannot be run")).because(cause)
+    Error::permanent(format!("failed to run {binary}")).because(cause)
 }

@@ -1,4 +1,4 @@
-//! What answers say.
+//! The responses of the runtime.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,25 @@ use serde::Deserialize;
 
 use super::text::decode_query;
 
-/// The label of an image that holds all that an upload gives it. It is one, and encoded, because Docker reads
-/// the labels of an import as lines of a Dockerfile, with variables and quotes, and Podman reads them in another way.
+/// The label that holds all metadata of an uploaded image, encoded: Docker parses the labels of an import like a
+/// Dockerfile, with variables and quotes, and Podman parses them differently.
 pub(super) const IMAGE_LABEL: &str = "nodeyard";
-
-type Labels = BTreeMap<String, String>;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Container {
+pub(crate) struct ContainerSummary {
     pub(crate) id: String,
     #[serde(default)]
     names: Option<Vec<String>>,
     #[serde(default)]
-    labels: Option<Labels>,
+    labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
     state: String,
     #[serde(default, rename = "ImageID")]
     image: String,
 }
 
-impl Container {
+impl ContainerSummary {
     pub(crate) fn name(&self) -> Option<&str> {
         let name = self.names.as_ref()?.first()?;
         Some(name.trim_start_matches('/'))
@@ -43,7 +41,7 @@ impl Container {
         Tags::from_metadata(labels.map(|(key, value)| (key.as_str(), value.as_str())))
     }
 
-    /// Not started yet, or running: anything else has ended or is about to.
+    /// Returns whether the container runs or was never started. Any other one has exited or is about to.
     pub(crate) fn is_usable(&self) -> bool {
         is_new(&self.state) || is_running(&self.state)
     }
@@ -55,10 +53,10 @@ impl Container {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Inspected {
+pub(crate) struct ContainerDetails {
     pub(crate) state: ContainerState,
     #[serde(default)]
-    network_settings: NetworkSettings,
+    network_settings: ContainerNetworkSettings,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -73,27 +71,27 @@ pub(crate) struct ContainerState {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct NetworkSettings {
+struct ContainerNetworkSettings {
     #[serde(rename = "IPAddress")]
     address: Option<String>,
-    ports: Option<BTreeMap<String, Option<Vec<Binding>>>>,
-    networks: Option<BTreeMap<String, Network>>,
+    ports: Option<BTreeMap<String, Option<Vec<PortBinding>>>>,
+    networks: Option<BTreeMap<String, ContainerNetwork>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Network {
+struct ContainerNetwork {
     #[serde(rename = "IPAddress")]
     address: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Binding {
+struct PortBinding {
     host_port: String,
 }
 
-impl Inspected {
+impl ContainerDetails {
     pub(crate) fn is_new(&self) -> bool {
         is_new(&self.state.status)
     }
@@ -102,12 +100,12 @@ impl Inspected {
         is_running(&self.state.status)
     }
 
-    /// In words, for people.
+    /// Describes the state for people.
     pub(crate) fn describe(&self) -> String {
         let state = &self.state;
         let mut text = format!("the container is {}", state.status);
         if !self.is_new() && !self.is_running() {
-            text = format!("the container ended with exit code {}", state.exit_code);
+            text = format!("the container exited with exit code {}", state.exit_code);
         }
         if state.out_of_memory {
             text.push_str(", killed because it used up its memory");
@@ -118,8 +116,8 @@ impl Inspected {
         text
     }
 
-    /// The port of the host that leads to `port` of the container.
-    pub(crate) fn published(&self, port: u16) -> Option<u16> {
+    /// Returns the port of the host that is forwarded to `port` of the container.
+    pub(crate) fn published_port(&self, port: u16) -> Option<u16> {
         let ports = self.network_settings.ports.as_ref()?;
         let bindings = ports.get(&format!("{port}/tcp"))?.as_ref()?;
         bindings.first()?.host_port.parse().ok()
@@ -134,7 +132,7 @@ impl Inspected {
     }
 }
 
-/// Podman calls a container `initialized` for the moment before it runs.
+/// In Podman, a container is `initialized` for the moment before it runs.
 fn is_new(state: &str) -> bool {
     matches!(state, "created" | "configured" | "initialized")
 }
@@ -145,25 +143,25 @@ fn is_running(state: &str) -> bool {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Image {
+pub(crate) struct ImageSummary {
     pub(crate) id: String,
     #[serde(default)]
     pub(crate) repo_tags: Option<Vec<String>>,
     #[serde(default)]
-    labels: Option<Labels>,
+    labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
     created: i64,
 }
 
-impl Image {
-    /// What `<none>:<none>` stands for has no name.
+impl ImageSummary {
+    /// Returns the names of the image. `<none>:<none>` is not one.
     pub(crate) fn references(&self) -> impl Iterator<Item = &str> {
         let tags = self.repo_tags.iter().flatten().map(String::as_str);
         tags.filter(|tag| !tag.contains("<none>"))
     }
 
-    /// Short names mean those of Docker's registry, or what was made here.
-    pub(crate) fn is_called(&self, reference: &str) -> bool {
+    /// Returns whether this is one of the names of the image. A short name refers to Docker's registry or to this host.
+    pub(crate) fn has_reference(&self, reference: &str) -> bool {
         let reference = with_tag(reference);
         self.references().any(|tag| {
             tag == reference
@@ -173,7 +171,7 @@ impl Image {
         })
     }
 
-    /// By a whole id or the beginning of one, as people copy it.
+    /// Returns whether this is the id of the image, or a prefix of it that people would copy.
     pub(crate) fn has_id(&self, id: &str) -> bool {
         let id = bare(id);
         id.len() >= 12 && bare(&self.id).starts_with(id)
@@ -185,8 +183,8 @@ impl Image {
 
     pub(crate) fn to_cloud_image(&self) -> CloudImage {
         let mut properties = self.labels.clone().unwrap_or_default();
-        if let Some(ours) = properties.remove(IMAGE_LABEL) {
-            properties.extend(decode_query(&ours));
+        if let Some(encoded) = properties.remove(IMAGE_LABEL) {
+            properties.extend(decode_query(&encoded));
         }
         let name = self.references().next().unwrap_or(&self.id);
         CloudImage {
@@ -200,7 +198,7 @@ impl Image {
     }
 }
 
-/// What an image does when nobody says otherwise.
+/// The default command of an image.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct ImageConfig {
@@ -216,7 +214,7 @@ impl ImageConfig {
     }
 }
 
-/// Podman writes ids of images with and without it.
+/// Removes the prefix that Podman writes before some ids.
 fn bare(id: &str) -> &str {
     id.strip_prefix("sha256:").unwrap_or(id)
 }
@@ -235,12 +233,12 @@ mod tests {
     use super::super::text::encode_query;
     use super::*;
 
-    fn image(text: &str) -> Image {
+    fn image(text: &str) -> ImageSummary {
         serde_json::from_str(text).unwrap()
     }
 
     #[test]
-    fn what_an_upload_says_survives_the_runtime() {
+    fn metadata_of_an_upload_survives_the_runtime() {
         let about: BTreeMap<_, _> = [
             ("nodeyard_system_id", "a b"),
             ("odd & key=", "\"quotes\" $HOME 100% \\ ü\nline"),
@@ -273,15 +271,15 @@ mod tests {
             r#"{"Id": "sha256:0123456789abcdef", "RepoTags": ["docker.io/library/debian:12"]}"#,
         );
         for name in ["debian:12", "docker.io/library/debian:12"] {
-            assert!(debian.is_called(name), "{name}");
+            assert!(debian.has_reference(name), "{name}");
         }
         for name in ["debian", "debian:1", "ian:12", "other/debian:12", ""] {
-            assert!(!debian.is_called(name), "{name}");
+            assert!(!debian.has_reference(name), "{name}");
         }
         let local = image(
             r#"{"Id": "sha256:aa", "RepoTags": ["localhost/nodeyard/x:latest", "<none>:<none>"]}"#,
         );
-        assert!(local.is_called("nodeyard/x") && local.is_called("localhost/nodeyard/x"));
+        assert!(local.has_reference("nodeyard/x") && local.has_reference("localhost/nodeyard/x"));
         assert_eq!(local.references().count(), 1);
         assert!(debian.has_id("0123456789ab") && debian.has_id("sha256:0123456789abcdef"));
         assert!(!debian.has_id("0123") && !debian.has_id("1123456789abcdef"));
@@ -289,8 +287,8 @@ mod tests {
     }
 
     #[test]
-    fn states_of_both_runtimes_are_understood() {
-        let container = |state: &str| -> Container {
+    fn states_of_both_runtimes_are_known() {
+        let container = |state: &str| -> ContainerSummary {
             let text =
                 format!(r#"{{"Id": "a", "State": "{state}", "Names": null, "Labels": null}}"#);
             serde_json::from_str(&text).unwrap()
@@ -304,17 +302,17 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_addresses_are_where_either_runtime_puts_them() {
-        let inspected: Inspected = serde_json::from_str(
+    fn ports_and_addresses_of_both_runtimes_are_found() {
+        let details: ContainerDetails = serde_json::from_str(
             r#"{"State": {"Status": "running"}, "NetworkSettings": {"IPAddress": "",
                 "Networks": {"x": {"IPAddress": "10.0.0.2"}},
                 "Ports": {"80/tcp": null, "22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "4711"}]}}}"#,
         )
         .unwrap();
-        assert_eq!(inspected.published(22), Some(4711));
-        assert_eq!(inspected.published(80), None);
-        assert_eq!(inspected.address(), Some("10.0.0.2"));
-        let bare: Inspected = serde_json::from_str(r#"{"State": {}}"#).unwrap();
-        assert!(bare.published(22).is_none() && !bare.is_running() && !bare.is_new());
+        assert_eq!(details.published_port(22), Some(4711));
+        assert_eq!(details.published_port(80), None);
+        assert_eq!(details.address(), Some("10.0.0.2"));
+        let bare: ContainerDetails = serde_json::from_str(r#"{"State": {}}"#).unwrap();
+        assert!(bare.published_port(22).is_none() && !bare.is_running() && !bare.is_new());
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptions: small JSON files that say what the other files are, one for each machine and upload.
+//! Records of machines and uploads: small JSON files beside the files that they describe.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,16 +13,16 @@ use serde::de::DeserializeOwned;
 use super::disk::write_atomically;
 use crate::host::LocalId;
 
-/// How long something without a description is left alone: it may be about to get one.
+/// Younger files without a record are kept: their record may be written soon.
 const ORPHAN_AGE: Duration = Duration::from_secs(3600);
 
-/// A directory of things, each with its description beside it.
+/// A directory with records, locks, and the files they belong to.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct RecordDirectory {
     directory: PathBuf,
 }
 
-impl Shelf {
+impl RecordDirectory {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
@@ -31,38 +31,38 @@ impl Shelf {
         self.directory.join(name)
     }
 
-    fn description(&self, id: &LocalId) -> PathBuf {
+    fn record_file(&self, id: &LocalId) -> PathBuf {
         self.path(&format!("{id}.json"))
     }
 
-    pub(super) fn write(&self, id: &LocalId, description: &impl Serialize) -> io::Result<()> {
+    pub(super) fn write(&self, id: &LocalId, record: &impl Serialize) -> io::Result<()> {
         create_private(&self.directory)?;
-        let text = serde_json::to_vec_pretty(description)?;
-        write_atomically(&self.description(id), &text)
+        let text = serde_json::to_vec_pretty(record)?;
+        write_atomically(&self.record_file(id), &text)
     }
 
     pub(super) fn read<T: DeserializeOwned>(&self, id: &LocalId) -> io::Result<Option<T>> {
-        read(&self.description(id))
+        read(&self.record_file(id))
     }
 
     pub(super) fn remove(&self, id: &LocalId) -> io::Result<()> {
         unless_missing(fs::remove_file(self.lock_file(id)))?;
-        unless_missing(fs::remove_file(self.description(id)))
+        unless_missing(fs::remove_file(self.record_file(id)))
     }
 
     fn lock_file(&self, id: &LocalId) -> PathBuf {
         self.path(&format!("{id}.lock"))
     }
 
-    /// A lock for a process that is to be started. It is held as long as somebody has the file open, so that a
-    /// process that gets it as an input can be noticed from the moment it exists. None if somebody holds it.
+    /// Returns a lock for a process to be started, or None if another process holds it. It is held as long as the file is
+    /// open, so that a process that inherits it is visible from its start.
     pub(super) fn lock(&self, id: &LocalId) -> io::Result<Option<File>> {
         let mut options = File::options();
         options.create(true).truncate(false).write(true).read(true);
         try_lock(options.open(self.lock_file(id))?)
     }
 
-    /// Whether a process that was started with the lock exists.
+    /// Returns whether a process that was started with the lock exists.
     pub(super) fn is_locked(&self, id: &LocalId) -> io::Result<bool> {
         match File::open(self.lock_file(id)) {
             Ok(file) => Ok(try_lock(file)?.is_none()),
@@ -71,7 +71,7 @@ impl Shelf {
         }
     }
 
-    /// In the order of their names.
+    /// Returns all records, ordered by id.
     pub(super) fn read_all<T: DeserializeOwned>(&self) -> io::Result<Vec<T>> {
         let mut all = Vec::new();
         for path in self.entries()? {
@@ -80,10 +80,10 @@ impl Shelf {
                 .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             if path.extension().is_some_and(|end| end == "json") && !hidden {
                 match read(&path) {
-                    Ok(description) => all.extend(description),
-                    // One that nobody can read must not keep the others from being found.
+                    Ok(record) => all.extend(record),
+                    // A damaged record must not hide the others.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                        tracing::warn!(%error, "a description is left out");
+                        tracing::warn!(%error, "ignoring damaged record");
                     }
                     Err(error) => return Err(error),
                 }
@@ -105,9 +105,12 @@ impl Shelf {
         Ok(paths)
     }
 
-    /// Removes what has had no description for long: unfinished files of processes that were killed, and what was
-    /// left when the host itself went down. Things that `in_use` says are in use stay.
-    pub(super) fn tidy(&self, now: Timestamp, in_use: impl Fn(&str) -> bool) -> io::Result<usize> {
+    /// Removes old files without a record that are not in use, left behind by a killed process or a crash of the host.
+    pub(super) fn collect_garbage(
+        &self,
+        now: Timestamp,
+        in_use: impl Fn(&str) -> bool,
+    ) -> io::Result<usize> {
         let mut count = 0;
         for path in self.entries()? {
             let Ok(metadata) = fs::symlink_metadata(&path) else {
@@ -118,9 +121,9 @@ impl Shelf {
                 .file_stem()
                 .and_then(|stem| stem.to_str())
                 .unwrap_or_default();
-            let described =
+            let has_record =
                 fs::metadata(self.path(&format!("{stem}.json"))).is_ok_and(|file| file.len() > 0);
-            if described || now.since(modified.into()) < ORPHAN_AGE || in_use(stem) {
+            if has_record || now.since(modified.into()) < ORPHAN_AGE || in_use(stem) {
                 continue;
             }
             let removed = if metadata.is_dir() {
@@ -143,12 +146,12 @@ pub(super) fn try_lock(file: File) -> io::Result<Option<File>> {
     }
 }
 
-/// A description that is gone, or of which the host lost the text when it went down, is none.
+/// Returns None if the file does not exist, or if it is empty after a crash of the host.
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
         Ok(text) if text.is_empty() => Ok(None),
         Ok(text) => match serde_json::from_slice(&text) {
-            Ok(description) => Ok(Some(description)),
+            Ok(record) => Ok(Some(record)),
             Err(error) => {
                 let text = format!("{} is damaged: {error}", path.display());
                 Err(io::Error::new(io::ErrorKind::InvalidData, text))
@@ -159,7 +162,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// User data and keys are nobody else's business.
+/// Creates a directory without access for other users: it will contain user data and keys.
 pub(super) fn create_private(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new()
@@ -175,8 +178,8 @@ pub(super) fn unless_missing(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Removes a directory even if a program that somebody else left behind still writes to it. Not in another thread: that
-/// one would go on when this is dropped, and remove what was made since.
+/// Removes a directory even if a left-over program still writes to it. Runs on the thread of the caller: another thread
+/// would continue after a cancellation, and remove files that were created since.
 pub(super) async fn remove_directory(path: &Path) -> io::Result<()> {
     const TRIES: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);

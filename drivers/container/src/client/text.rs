@@ -1,8 +1,8 @@
-//! How texts travel: in addresses, in labels, in the output of a container.
+//! Encoding of text in URLs and labels, and decoding of the output of containers.
 
 use std::collections::BTreeMap;
 
-/// For a part of a path or a query; references of images keep their shape.
+/// Percent-encodes a part of a path or a query. References of images stay readable.
 pub(super) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -52,7 +52,7 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Output comes in frames: a byte for the stream, three of nothing, four for the length.
+/// Removes the frames of an output stream: a byte for the stream, three zero bytes, four for the length.
 pub(super) fn text_of_log(bytes: &[u8]) -> String {
     let mut text = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_is_taken_out_of_its_frames() {
+    fn frames_are_removed_from_output() {
         let framed = b"\x01\0\0\0\0\0\0\x06hello\n\x02\0\0\0\0\0\0\x07wo";
         assert_eq!(text_of_log(framed), "hello\nwo");
         assert_eq!(text_of_log(b"plain\n"), "plain\n");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_encoded_stays_as_it_is() {
+    fn text_that_is_not_encoded_is_unchanged() {
         assert_eq!(decode("%zz%4"), "%zz%4");
     }
 }

@@ -1,19 +1,19 @@
-//! What the host's runtime is, and what it can do.
+//! Name, resources and capabilities of the host's runtime.
 
 use nodeyard_driver::Error;
 use nodeyard_model::{Limits, ResourceName};
 use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 
-use crate::options::LabelOptions;
+use crate::options::ContainerLabelOptions;
 
-/// What containers get at most if nobody says otherwise; runtimes ask for as much, wherever they can.
-const USUAL_LIMIT: u64 = 1 << 20;
+/// The limit that runtimes set for each container by default.
+const DEFAULT_LIMIT: u64 = 1 << 20;
 
-/// `GET /info`, as far as it matters.
+/// The fields of `GET /info` that the driver uses.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(crate) struct Info {
+pub(crate) struct RuntimeInfo {
     #[serde(rename = "NCPU")]
     cores: i64,
     /// In bytes.
@@ -25,17 +25,17 @@ pub(crate) struct Info {
     security_options: Option<Vec<String>>,
     pub(crate) server_version: String,
     pub(crate) name: Option<String>,
-    /// Only Podman says this.
+    /// Set by Podman only.
     buildah_version: Option<String>,
 }
 
-impl Info {
+impl RuntimeInfo {
     pub(crate) fn is_podman(&self) -> bool {
         self.buildah_version.is_some()
     }
 
-    /// Also Ansible's name for a connection by exec.
-    pub(crate) fn engine(&self) -> &'static str {
+    /// Returns the name of the runtime, which is also Ansible's connection type for exec.
+    pub(crate) fn runtime_name(&self) -> &'static str {
         if self.is_podman() { "podman" } else { "docker" }
     }
 
@@ -54,9 +54,9 @@ impl Info {
         .collect()
     }
 
-    /// Whether the limits of a label can be kept at all.
-    pub(crate) fn check(&self, label: &LabelOptions) -> Result<(), Error> {
-        // The old control groups cannot be handed to a user; runtimes then leave the limits out, with a warning.
+    /// Fails if the runtime cannot enforce a limit of the label.
+    pub(crate) fn check(&self, label: &ContainerLabelOptions) -> Result<(), Error> {
+        // Control groups of version 1 cannot be delegated to a user; runtimes then ignore the limits, with a warning.
         let none = self.is_rootless() && self.cgroup_version.as_deref() == Some("1");
         let wanted = [
             ("cpus", label.cpus.is_some(), self.cpu_cfs_quota),
@@ -65,39 +65,38 @@ impl Info {
         ];
         for (key, wanted, possible) in wanted {
             if wanted && (none || !possible) {
-                return Err(self.cannot_limit(label, key));
+                return Err(self.unsupported_limit(label, key));
             }
         }
         Ok(())
     }
 
-    fn cannot_limit(&self, label: &LabelOptions, key: &str) -> Error {
+    fn unsupported_limit(&self, label: &ContainerLabelOptions, key: &str) -> Error {
         let remedy = if self.is_rootless() {
             "run it as root, or on a host with version 2 of control groups whose controllers are delegated to its user"
         } else {
-            "enable this controller of control groups in the kernel's command line"
+            "enable this controller of control groups on the kernel command line"
         };
-        let (name, engine, version) = (&label.name, self.engine(), &self.server_version);
+        let (name, engine, version) = (&label.name, self.runtime_name(), &self.server_version);
         Error::permanent(format!(
             "label {name} sets `{key}`, which {engine} {version} cannot limit on this host; {remedy}, or remove `{key}`"
         ))
     }
 }
 
-/// Limits that every container needs on this host, because a runtime that asks for its usual ones is refused where not
-/// even root may have as much.
-pub(crate) fn necessary_ulimits() -> impl Iterator<Item = (&'static str, u64)> {
+/// Returns the limits to set for every container because the default limits of runtimes exceed those of this host.
+pub(crate) fn required_ulimits() -> impl Iterator<Item = (&'static str, u64)> {
     let files = getrlimit(Resource::Nofile).maximum;
     let processes = getrlimit(Resource::Nproc).maximum;
-    // Podman gives up the right to more processes than the kernel has numbers for.
-    let processes = processes.into_iter().chain(most_processes()).min();
+    // Podman cannot raise the limit above the number of process ids.
+    let processes = processes.into_iter().chain(pid_max()).min();
     [("nofile", files), ("nproc", processes)]
         .into_iter()
         .filter_map(|(name, limit)| Some((name, limit?)))
-        .filter(|(_, limit)| *limit < USUAL_LIMIT)
+        .filter(|(_, limit)| *limit < DEFAULT_LIMIT)
 }
 
-fn most_processes() -> Option<u64> {
+fn pid_max() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok()?;
     text.trim().parse().ok()
 }
@@ -105,19 +104,19 @@ fn most_processes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::LabelImage;
+    use crate::options::ContainerImage;
 
-    fn label() -> LabelOptions {
-        LabelOptions::new("small".into(), LabelImage::Reference("debian".into()))
+    fn label() -> ContainerLabelOptions {
+        ContainerLabelOptions::new("small".into(), ContainerImage::Reference("debian".into()))
     }
 
     #[test]
-    fn a_limit_that_the_host_cannot_keep_is_an_error_with_a_remedy() {
-        let mut info = Info {
+    fn a_limit_that_the_host_cannot_enforce_is_an_error_with_a_remedy() {
+        let mut info = RuntimeInfo {
             memory_limit: true,
             cpu_cfs_quota: false,
             pids_limit: true,
-            ..Info::default()
+            ..RuntimeInfo::default()
         };
         let mut label = label();
         label.memory = Some(64);
@@ -139,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_says_little_has_no_limits() {
-        let info: Info = serde_json::from_str(r#"{"ServerVersion": "1"}"#).unwrap();
+    fn a_runtime_that_reports_little_has_no_limits() {
+        let info: RuntimeInfo = serde_json::from_str(r#"{"ServerVersion": "1"}"#).unwrap();
         assert!(info.limits().iter().next().is_none());
-        let info: Info = serde_json::from_str(
+        let info: RuntimeInfo = serde_json::from_str(
             r#"{"ServerVersion": "4.3.1", "NCPU": 2, "MemTotal": 25276518400, "BuildahVersion": "1"}"#,
         )
         .unwrap();
         assert_eq!(info.limits().get(&ResourceName::RAM), Some(24105.into()));
-        assert_eq!(info.engine(), "podman");
+        assert_eq!(info.runtime_name(), "podman");
     }
 }

@@ -1,4 +1,4 @@
-//! Who may log in to a container, and by which keys it is known: files that are put in place before it starts.
+//! The files that a login to a container needs: authorized keys of a user, and host keys of sshd.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use nodeyard_driver::Error;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{Algorithm, EcdsaCurve, PrivateKey, key};
 
-use crate::archive::{Ownership, Package};
+use crate::archive::{ArchiveBuilder, Ownership};
 
 pub(crate) const HOST_KEY_DIRECTORY: &str = "/etc/ssh";
 
 /// A line of `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct UserAccount {
     pub(crate) name: Box<str>,
     uid: u64,
     gid: u64,
     pub(crate) home: Box<str>,
 }
 
-impl Account {
+impl UserAccount {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(':');
         let name = fields.next()?;
@@ -47,11 +47,11 @@ impl Account {
     }
 }
 
-/// The account called `wanted`. If it does not matter: Zuul's usual one, otherwise root's.
-pub(crate) fn account(passwd: &[u8], wanted: Option<&str>) -> Option<Account> {
+/// Returns the account called `wanted`; without a name that of zuul, or else that of root.
+pub(crate) fn find_account(passwd: &[u8], wanted: Option<&str>) -> Option<UserAccount> {
     let passwd = String::from_utf8_lossy(passwd);
     let find = |name: &str| {
-        let mut accounts = passwd.lines().filter_map(Account::parse);
+        let mut accounts = passwd.lines().filter_map(UserAccount::parse);
         accounts.find(|account| &*account.name == name)
     };
     match wanted {
@@ -60,52 +60,53 @@ pub(crate) fn account(passwd: &[u8], wanted: Option<&str>) -> Option<Account> {
     }
 }
 
-/// Whether sshd would find a host key among the files of its directory.
+/// Returns whether the files of its directory contain a host key for sshd.
 pub(crate) fn has_host_key(files: &[String]) -> bool {
     files
         .iter()
         .any(|name| name.starts_with("ssh_host_") && name.ends_with("_key"))
 }
 
-/// What is put in place, as an archive of `/`; none if that is nothing.
+/// The files to copy into a container.
 #[derive(Debug, Default)]
-pub(crate) struct Files<'a> {
-    /// Whose, which, and whether the home is to be made.
-    pub(crate) authorized: Option<(&'a Account, &'a [Box<str>], bool)>,
-    pub(crate) fresh_host_keys: bool,
+pub(crate) struct LoginFiles<'a> {
+    /// The account, its keys, and whether its home has to be created.
+    pub(crate) authorized: Option<(&'a UserAccount, &'a [Box<str>], bool)>,
+    pub(crate) new_host_keys: bool,
 }
 
-impl Files<'_> {
+impl LoginFiles<'_> {
+    /// Returns an archive of `/`, or None if there is nothing to copy.
     pub(crate) fn pack(&self) -> Result<Option<Bytes>, Error> {
-        if self.authorized.is_none() && !self.fresh_host_keys {
+        if self.authorized.is_none() && !self.new_host_keys {
             return Ok(None);
         }
         let pack = || -> io::Result<Bytes> {
-            let mut package = Package::new();
+            let mut archive = ArchiveBuilder::new();
             if let Some((account, keys, make_home)) = self.authorized {
                 if make_home {
-                    package.directory(&account.home, account.owns(0o755))?;
+                    archive.directory(&account.home, account.owns(0o755))?;
                 }
                 let directory = format!("{}/.ssh", account.home);
-                package.directory(&directory, account.owns(0o700))?;
+                archive.directory(&directory, account.owns(0o700))?;
                 let content: String = keys.iter().map(|key| format!("{key}\n")).collect();
                 let path = format!("{directory}/authorized_keys");
-                package.file(&path, account.owns(0o600), content.as_bytes())?;
+                archive.file(&path, account.owns(0o600), content.as_bytes())?;
             }
-            if self.fresh_host_keys {
-                add_host_keys(&mut package)?;
+            if self.new_host_keys {
+                add_host_keys(&mut archive)?;
             }
-            package.finish()
+            archive.finish()
         };
         let packed = pack().map_err(|cause| {
-            Error::permanent("the keys for a login cannot be prepared").because(cause)
+            Error::permanent("failed to prepare the keys for a login").because(cause)
         })?;
         Ok(Some(packed))
     }
 }
 
-/// Two types that every sshd and every client of the last ten years has. An RSA key would take seconds to make.
-fn add_host_keys(package: &mut Package) -> io::Result<()> {
+/// Adds keys of two types that all common servers and clients support. An RSA key would take seconds to generate.
+fn add_host_keys(archive: &mut ArchiveBuilder) -> io::Result<()> {
     let curve = EcdsaCurve::NistP256;
     let types = [
         ("ed25519", Algorithm::Ed25519),
@@ -116,9 +117,9 @@ fn add_host_keys(package: &mut Package) -> io::Result<()> {
         let private = key.to_openssh(LineEnding::LF).map_err(io::Error::other)?;
         let public = key.public_key().to_openssh().map_err(io::Error::other)?;
         let path = format!("{HOST_KEY_DIRECTORY}/ssh_host_{name}_key");
-        package.file(&path, Ownership::root(0o600), private.as_bytes())?;
+        archive.file(&path, Ownership::root(0o600), private.as_bytes())?;
         let public = format!("{public}\n");
-        package.file(
+        archive.file(
             &format!("{path}.pub"),
             Ownership::root(0o644),
             public.as_bytes(),
@@ -130,7 +131,7 @@ fn add_host_keys(package: &mut Package) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::archive::names;
+    use crate::archive::file_names;
 
     const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/bash\nbroken\n\
         bad:x:x:0::/home/bad:/bin/sh\nzuul:x:1000:1001:,,,:/home/zuul/:/bin/sh\n\
@@ -138,26 +139,26 @@ mod tests {
 
     #[test]
     fn accounts_are_found_by_name() {
-        let zuul = account(PASSWD, Some("zuul")).unwrap();
+        let zuul = find_account(PASSWD, Some("zuul")).unwrap();
         assert_eq!(
             (zuul.uid, zuul.gid, &*zuul.home),
             (1000, 1001, "/home/zuul")
         );
-        assert_eq!(account(PASSWD, None).unwrap().name, zuul.name);
+        assert_eq!(find_account(PASSWD, None).unwrap().name, zuul.name);
         let only_root = b"root:x:0:0::/root:/bin/sh";
-        assert_eq!(&*account(only_root, None).unwrap().name, "root");
+        assert_eq!(&*find_account(only_root, None).unwrap().name, "root");
         for nobody in ["broken", "bad", "escape", "nobody", ""] {
-            assert_eq!(account(PASSWD, Some(nobody)), None, "{nobody}");
+            assert_eq!(find_account(PASSWD, Some(nobody)), None, "{nobody}");
         }
     }
 
     #[test]
-    fn files_have_the_owner_and_mode_that_sshd_insists_on() {
-        let zuul = account(PASSWD, Some("zuul")).unwrap();
+    fn files_have_the_owner_and_mode_that_sshd_requires() {
+        let zuul = find_account(PASSWD, Some("zuul")).unwrap();
         let keys: Vec<Box<str>> = vec!["ssh-ed25519 AAAA a".into(), "ssh-rsa BBBB b".into()];
-        let files = Files {
+        let files = LoginFiles {
             authorized: Some((&zuul, &keys, false)),
-            fresh_host_keys: true,
+            new_host_keys: true,
         };
         let packed = files.pack().unwrap().unwrap();
         let mut seen = Vec::new();
@@ -180,7 +181,7 @@ mod tests {
             .map(|(path, uid, mode)| (path.as_str(), *uid, *mode))
             .collect();
         assert_eq!(seen, expected);
-        assert!(has_host_key(&names(&packed).unwrap()));
+        assert!(has_host_key(&file_names(&packed).unwrap()));
         assert!(!has_host_key(&[
             "ssh_config".into(),
             "ssh_host_x.pub".into()
@@ -188,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn host_keys_are_fresh_each_time() {
-        let files = Files {
+    fn host_keys_are_new_each_time() {
+        let files = LoginFiles {
             authorized: None,
-            fresh_host_keys: true,
+            new_host_keys: true,
         };
         assert_ne!(files.pack().unwrap(), files.pack().unwrap());
-        assert!(Files::default().pack().unwrap().is_none());
+        assert!(LoginFiles::default().pack().unwrap().is_none());
     }
 }
