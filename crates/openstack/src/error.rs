@@ -44,9 +44,9 @@ pub enum ErrorKind {
 }
 
 /// A failed call.
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorDetails>);
 
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     service: Service,
     /// What was attempted, in the infinitive.
@@ -61,7 +61,7 @@ struct Inner {
 
 impl Error {
     pub fn new(kind: ErrorKind, service: Service, call: impl Into<Box<str>>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorDetails {
             kind,
             service,
             call: call.into(),
@@ -175,7 +175,7 @@ fn kind_of(
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
+        let ErrorDetails {
             kind,
             service,
             call,

@@ -15,27 +15,27 @@ use nodeyard_driver_common::openstack::{
 };
 use nodeyard_openstack::{ErrorKind, Flavor, Net, SecurityGroup, Zone};
 
+use crate::cache::ResponseCache;
 use crate::driver::{OpenStackDriver, text_id};
 use crate::failure::{driver_error, not_found};
 use crate::images;
 use crate::networks::Networks;
-use crate::shared::Shared;
 
 /// How old a list may be that lacks something. Many operations may miss the same at once.
 const MISS_AGE: Duration = Duration::from_secs(5);
 
 /// Cached lists.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
-    flavors: Shared<Vec<Flavor>>,
-    zones: Shared<Vec<Box<str>>>,
-    networks: Shared<Networks>,
-    groups: Shared<Vec<SecurityGroup>>,
-    keys: Shared<Vec<Box<str>>>,
-    images: Shared<Vec<CloudImage>>,
+pub(crate) struct CatalogCache {
+    flavors: ResponseCache<Vec<Flavor>>,
+    zones: ResponseCache<Vec<Box<str>>>,
+    networks: ResponseCache<Networks>,
+    groups: ResponseCache<Vec<SecurityGroup>>,
+    keys: ResponseCache<Vec<Box<str>>>,
+    images: ResponseCache<Vec<CloudImage>>,
 }
 
-impl Catalog {
+impl CatalogCache {
     pub(crate) async fn forget(&self) {
         self.flavors.forget().await;
         self.zones.forget().await;
@@ -52,7 +52,7 @@ impl Catalog {
 
 /// What a server boots from.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Boot {
+pub(crate) struct BootSource {
     /// Its name in the configuration.
     pub(crate) name: String,
     pub(crate) id: Box<str>,
@@ -276,12 +276,12 @@ impl OpenStackDriver {
         &self,
         order: &CreateOrder,
         label: &LabelOptions,
-    ) -> Result<Boot, Error> {
+    ) -> Result<BootSource, Error> {
         match (&order.image, &label.image) {
             (BootImage::Upload { image, external_id }, _) => {
                 let mut known = self.options.cloud.disk_images.iter();
                 let known = known.find(|known| known.name == *image);
-                Ok(Boot {
+                Ok(BootSource {
                     name: image.to_string(),
                     id: text_id(external_id)?.into(),
                     config_drive: known.and_then(|known| known.config_drive),
@@ -291,7 +291,7 @@ impl OpenStackDriver {
                 let image = self.cloud_image(name)?;
                 let found = self.find_cloud_image(image).await?;
                 let id = found.map_err(Error::permanent)?;
-                Ok(Boot {
+                Ok(BootSource {
                     name: name.to_string(),
                     id: text_id(&id)?.into(),
                     config_drive: image.config_drive,

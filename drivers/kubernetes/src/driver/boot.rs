@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use nodeyard_config::ClusterLabel;
 use nodeyard_driver::{Error, ErrorClass, Progress};
 
-use super::{KubernetesDriver, Link};
-use crate::verdict::{Verdict, judge};
+use super::{ClusterLink, KubernetesDriver};
+use crate::pod_state::{PodState, judge};
 
 /// The longest time between two looks at a pod whose changes the cluster reports.
 const MAX_WAIT: Duration = Duration::from_secs(15);
@@ -21,7 +21,7 @@ impl KubernetesDriver {
     /// `created` is the resource version of a pod that was just created.
     pub(super) async fn wait_until_running(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         (namespace, name): (&str, &str),
         created: Option<&str>,
@@ -40,22 +40,22 @@ impl KubernetesDriver {
             let (pod, seen) = self.pod(link, namespace, name).await?;
             let age = timer.age();
             let (wait, reason) = match judge(&pod) {
-                Verdict::Running { ready: false } if label.ssh.is_some() => {
+                PodState::Running { ready: false } if label.ssh.is_some() => {
                     let reason =
                         "the pod is running, but its SSH port does not answer yet".to_owned();
                     let wait = self.wait_for_start(link, (namespace, name), &reason, age);
                     (wait.await?, reason)
                 }
-                Verdict::Running { .. } => return Ok(pod),
-                Verdict::Waiting(reason) => {
+                PodState::Running { .. } => return Ok(pod),
+                PodState::Waiting(reason) => {
                     let wait = self.wait_for_start(link, (namespace, name), &reason, age);
                     (wait.await?, reason)
                 }
-                Verdict::Unschedulable(reason) => {
+                PodState::Unschedulable(reason) => {
                     let wait = self.wait_for_room(link, (namespace, name), &reason, age);
                     (wait.await?, reason)
                 }
-                Verdict::Failed(error) => {
+                PodState::Failed(error) => {
                     return Err(self.with_events(link, namespace, name, error).await);
                 }
             };
@@ -70,13 +70,13 @@ impl KubernetesDriver {
     /// Fails if the pod has ended or was deleted.
     pub(super) async fn check_pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         name: &str,
     ) -> Result<(), Error> {
         let (pod, _) = self.pod(link, namespace, name).await?;
         match judge(&pod) {
-            Verdict::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
+            PodState::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
             _ => Ok(()),
         }
     }
@@ -84,7 +84,7 @@ impl KubernetesDriver {
     /// Returns how long to wait for a pod that has been placed on a node of the cluster. Fails after the limit.
     async fn wait_for_start(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         (namespace, name): (&str, &str),
         reason: &str,
         age: Duration,
@@ -109,7 +109,7 @@ impl KubernetesDriver {
     /// a node, or may still say so.
     async fn wait_for_room(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         (namespace, name): (&str, &str),
         reason: &str,
         age: Duration,
@@ -132,7 +132,7 @@ impl KubernetesDriver {
     /// Returns the pod, and whether it is known from the feed.
     async fn pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         name: &str,
     ) -> Result<(Arc<Pod>, bool), Error> {
