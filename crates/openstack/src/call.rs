@@ -156,14 +156,14 @@ impl<'s> Call<'s> {
                 }
             };
             failures += 1;
-            let asked = error.retry_after();
+            let pause = error.retry_after();
             if !again
                 || failures >= self.session.options().tries
-                || asked.is_some_and(|asked| asked > PATIENCE)
+                || pause.is_some_and(|pause| pause > PATIENCE)
             {
                 return Err(error);
             }
-            let delay = self.session.options().backoff.delay(failures, asked);
+            let delay = self.session.options().backoff.delay(failures, pause);
             tracing::debug!(%error, ?delay, "call failed; retrying");
             tokio::time::sleep(delay).await;
         }

@@ -188,19 +188,19 @@ impl fmt::Display for Error {
             ErrorKind::Unavailable if status.is_none() => {
                 write!(
                     f,
-                    "the {service} service does not answer when asked to {call}"
+                    "failed to {call}: the {service} service does not respond"
                 )?;
             }
             ErrorKind::Malformed => {
                 write!(
                     f,
-                    "the {service} service answers in a way that is not known here when asked to {call}"
+                    "failed to {call}: invalid response from the {service} service"
                 )?;
             }
             ErrorKind::NoService => {
-                write!(f, "cannot {call}: the cloud has no {service} service")?;
+                write!(f, "failed to {call}: the cloud has no {service} service")?;
             }
-            ErrorKind::Setup => write!(f, "cannot {call}")?,
+            ErrorKind::Setup => write!(f, "failed to {call}")?,
             _ => write!(f, "the {service} service refused to {call}")?,
         }
         if let Some(message) = message {

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn not_everybody_has_one() {
+    fn a_node_may_have_none() {
         for data in [
             json!(null),
             json!({}),

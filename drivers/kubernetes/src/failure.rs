@@ -3,7 +3,7 @@
 use kube::core::Status;
 use nodeyard_driver::{Error, ErrorClass};
 
-/// A message that tells more about the class than the status code.
+/// Messages whose class differs from that of their status code.
 struct KnownMessage {
     code: u16,
     words: &'static [&'static str],

@@ -284,7 +284,7 @@ impl Holders<'_> {
     }
 
     /// Reads a holder. The right to read a project is deleted before the project: one that may not be read is gone, or
-    /// belongs to someone else. The second refusal is believed.
+    /// belongs to someone else. Only a second refusal counts.
     pub(crate) async fn object(&self, place: &HolderRef) -> Result<Option<Object>, Error> {
         let (what, path) = ("read the holder of a node", self.path(place));
         if self.kind != HolderKind::Project {

@@ -144,7 +144,7 @@ impl KubernetesDriver {
         let pod = link.api.get::<Pod>("read a pod", &path).await?;
         let pod = pod.ok_or_else(|| {
             let text = format!(
-                "pod {name} in {namespace} was deleted during the launch; the events of the cluster may tell why"
+                "pod {name} in {namespace} was deleted during the launch; see the events of the cluster"
             );
             Error::new(ErrorClass::Failed, text)
         })?;

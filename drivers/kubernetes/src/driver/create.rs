@@ -59,7 +59,7 @@ impl KubernetesDriver {
             false => self.find_holder(link, order).await?,
         };
         let space = if let Some(buildset) = shared_by(label, order) {
-            // Also if the node is in it already: whoever deletes the namespace may not have seen that.
+            // Also if the node has joined already: a deletion may have begun that has not seen it.
             self.join_shared_namespace(link, order, label, &buildset, progress)
                 .await?
         } else if self.options.holder == HolderKind::Pod {

@@ -49,17 +49,17 @@ impl KubernetesDriver {
             return error;
         };
         let text = error.to_string();
-        let mut told: Vec<&str> = events
+        let mut warnings: Vec<&str> = events
             .iter()
             .filter(|event| event.type_.as_deref() == Some("Warning"))
             .filter_map(|event| event.message.as_deref())
             .filter(|message| !text.contains(message))
             .collect();
-        told.dedup();
-        let first = told.len().saturating_sub(3);
-        match told.get(first..) {
-            Some(told) if !told.is_empty() => {
-                Error::new(error.class(), format!("{text}; {}", told.join("; ")))
+        warnings.dedup();
+        let first = warnings.len().saturating_sub(3);
+        match warnings.get(first..) {
+            Some(warnings) if !warnings.is_empty() => {
+                Error::new(error.class(), format!("{text}; {}", warnings.join("; ")))
             }
             _ => error,
         }

@@ -1,6 +1,6 @@
 //! Host keys from a secret, which the SSH server of the pod must show.
 //!
-//! Keys that are scanned over a network may be anybody's. With a secret they are known before, and a pod that shows other
+//! Keys that are scanned over a network prove nothing. With a secret they are known before, and a pod that shows other
 //! keys is refused.
 
 use k8s_openapi::api::core::v1::Secret;

@@ -1,6 +1,6 @@
 //! The registry that comes with OpenShift, for jobs in projects: its address, and the secret to pull with.
 //!
-//! Only administrators may read the registry itself. Everybody may read the image streams that come with the cluster, and
+//! Only administrators may read the registry itself. All users may read the image streams that come with the cluster, and
 //! those name the address.
 
 use std::time::Duration;

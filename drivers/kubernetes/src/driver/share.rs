@@ -1,7 +1,7 @@
 //! A namespace that the nodes of a buildset share: joining and leaving it.
 //!
-//! Each node is a *member*: a config map with the node's tags that owns all objects of the node. Whoever deletes the last
-//! member deletes the namespace. Another node may join at that moment, in this process or another. So a node that joins
+//! Each node is a *member*: a config map with the node's tags that owns all objects of the node. The deletion of the
+//! last member deletes the namespace. Another node may join at that moment, in this process or another. So a node that joins
 //! creates its member first and then changes an annotation of the namespace; and a namespace is read first, then its
 //! members, and it is deleted only if its version is still the same. Of the two, one always notices the other.
 
@@ -170,7 +170,7 @@ impl KubernetesDriver {
         Ok(NamespaceMember { name, uid })
     }
 
-    /// Changes the namespace, so that nobody deletes it who has not seen the new member. Returns false if it is being
+    /// Changes the namespace, so that no deletion succeeds that has not seen the new member. Returns false if it is being
     /// deleted already.
     async fn touch(
         &self,

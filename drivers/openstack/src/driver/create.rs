@@ -196,8 +196,8 @@ impl OpenStackDriver {
         })
     }
 
-    /// Tags the volumes that Nova created for a server. Normally they are deleted with it; if not, the tags tell whose
-    /// they are.
+    /// Tags the volumes that Nova created for a server. Normally they are deleted with it; if not, the tags identify
+    /// the node.
     async fn tag_volumes(&self, order: &CreateOrder, server: &Server) -> Result<(), Error> {
         let metadata = order.tags.to_metadata();
         let own = server

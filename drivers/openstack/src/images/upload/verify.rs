@@ -59,7 +59,7 @@ impl OpenStackDriver {
         }
     }
 
-    /// Deletes an image that is of no use, so that the next attempt starts anew. Returns the error to report.
+    /// Deletes a useless image, so that the next attempt starts anew. Returns the error to report.
     async fn discard(&self, image: &str, error: Error) -> Error {
         match self.glance().delete(image).await {
             Ok(()) => error,
