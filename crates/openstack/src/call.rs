@@ -157,14 +157,14 @@ impl<'s> Call<'s> {
                 }
             };
             failures += 1;
-            let asked = error.retry_after();
+            let pause = error.retry_after();
             if !again
                 || failures >= self.session.options().tries
-                || asked.is_some_and(|asked| asked > PATIENCE)
+                || pause.is_some_and(|pause| pause > PATIENCE)
             {
                 return Err(error);
             }
-            let delay = self.session.options().backoff.delay(failures, asked);
+            let delay = self.session.options().backoff.delay(failures, pause);
             tracing::debug!(%error, ?delay, "call failed; retrying");
             tokio::time::sleep(delay).await;
         }
@@ -354,12 +354,12 @@ fn read<T: DeserializeOwned>(service: Service, what: &str, body: &[u8]) -> Resul
 /// Returns the query of the next page. The rest of its URL is ignored: behind a proxy, services do not know their own name.
 fn next_query(page: &HashMap<String, Box<RawValue>>, key: &str) -> Option<Vec<(String, String)>> {
     #[derive(Deserialize)]
-    struct Link {
+    struct PageLink {
         rel: String,
         href: String,
     }
     let links = page.get(&format!("{key}_links"));
-    let links: Vec<Link> = links
+    let links: Vec<PageLink> = links
         .and_then(|links| serde_json::from_str(links.get()).ok())
         .unwrap_or_default();
     let linked = links.into_iter().find(|link| link.rel == "next");

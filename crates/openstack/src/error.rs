@@ -44,9 +44,9 @@ pub enum ErrorKind {
 }
 
 /// A failed call.
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorDetails>);
 
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     service: Service,
     /// What was attempted, in the infinitive.
@@ -61,7 +61,7 @@ struct Inner {
 
 impl Error {
     pub fn new(kind: ErrorKind, service: Service, call: impl Into<Box<str>>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorDetails {
             kind,
             service,
             call: call.into(),
@@ -175,7 +175,7 @@ fn kind_of(
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
+        let ErrorDetails {
             kind,
             service,
             call,
@@ -188,19 +188,19 @@ impl fmt::Display for Error {
             ErrorKind::Unavailable if status.is_none() => {
                 write!(
                     f,
-                    "the {service} service does not answer when asked to {call}"
+                    "failed to {call}: the {service} service does not respond"
                 )?;
             }
             ErrorKind::Malformed => {
                 write!(
                     f,
-                    "the {service} service answers in a way that is not known here when asked to {call}"
+                    "failed to {call}: invalid response from the {service} service"
                 )?;
             }
             ErrorKind::NoService => {
-                write!(f, "cannot {call}: the cloud has no {service} service")?;
+                write!(f, "failed to {call}: the cloud has no {service} service")?;
             }
-            ErrorKind::Setup => write!(f, "cannot {call}")?,
+            ErrorKind::Setup => write!(f, "failed to {call}")?,
             _ => write!(f, "the {service} service refused to {call}")?,
         }
         if let Some(message) = message {

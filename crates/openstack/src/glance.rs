@@ -120,7 +120,7 @@ impl DataTarget {
 /// One change of an image.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
-pub enum Change {
+pub enum ImageChange {
     /// Sets a value, also if there is one.
     Add {
         path: String,
@@ -131,7 +131,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl ImageChange {
     pub fn set(key: &str, value: impl Into<Value>) -> Self {
         Self::Add {
             path: pointer(key),
@@ -233,7 +233,7 @@ impl Images {
     }
 
     /// Applies all changes or none.
-    pub async fn change(&self, id: &str, changes: &[Change]) -> Result<Image, Error> {
+    pub async fn change(&self, id: &str, changes: &[ImageChange]) -> Result<Image, Error> {
         let call = self.call(Method::PATCH, format!("change image {id}"));
         let call = call.path(["images", id]).header(CONTENT_TYPE, PATCH_TYPE);
         call.body(&changes).repeatable().json().await
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn names_with_slashes_are_changed_as_one_name() {
-        let changes = [Change::set("a/b~c", "x"), Change::remove("d")];
+        let changes = [ImageChange::set("a/b~c", "x"), ImageChange::remove("d")];
         assert_eq!(
             serde_json::to_value(changes).unwrap(),
             json!([

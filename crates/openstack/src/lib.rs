@@ -33,7 +33,7 @@ pub use compute::{
 };
 pub use data::Digests;
 pub use error::{Error, ErrorKind};
-pub use glance::{Change, DataTarget, Image, Images, NewImage, STAGED_IMPORT};
+pub use glance::{DataTarget, Image, ImageChange, Images, NewImage, STAGED_IMPORT};
 pub use network::{FixedIp, FloatingIp, Net, Network, NewFloatingIp, Port, SecurityGroup};
 pub use reqwest::{Method, StatusCode, Url, header};
 pub use service::Service;

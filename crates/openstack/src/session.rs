@@ -43,10 +43,10 @@ impl Default for Options {
 
 /// Logs in with the first call. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Session(Arc<Shared>);
+pub struct Session(Arc<SessionState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SessionState {
     settings: CloudSettings,
     options: Options,
     transport: Arc<dyn Transport>,
@@ -64,7 +64,7 @@ impl Session {
         let pace = Service::ALL
             .iter()
             .map(|service| (*service, RateLimiter::every(options.interval)));
-        Self(Arc::new(Shared {
+        Self(Arc::new(SessionState {
             pace: pace.collect(),
             settings,
             options,

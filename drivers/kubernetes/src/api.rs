@@ -44,7 +44,7 @@ impl fmt::Debug for Api {
 
 /// Options of a deletion.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Removal<'a> {
+pub(crate) struct DeleteOptions<'a> {
     /// Only the object with this uid.
     pub(crate) uid: Option<&'a str>,
     /// Only if the object still has this version.
@@ -56,14 +56,14 @@ pub(crate) struct Removal<'a> {
 
 /// The result of a creation.
 #[derive(Debug)]
-pub(crate) enum Made<T> {
+pub(crate) enum CreateOutcome<T> {
     New(T),
     /// The name is taken.
     Exists,
 }
 
 #[derive(Deserialize)]
-struct List<T> {
+struct ListPage<T> {
     #[serde(default = "Vec::new")]
     items: Vec<T>,
     #[serde(default)]
@@ -122,11 +122,11 @@ impl Api {
         what: &str,
         path: &str,
         body: &Value,
-    ) -> Result<Made<T>, Error> {
+    ) -> Result<CreateOutcome<T>, Error> {
         match self.call(what, Method::POST, path, Some(body)).await? {
-            Ok(made) => Ok(Made::New(made)),
+            Ok(made) => Ok(CreateOutcome::New(made)),
             Err(status) if status.code == CONFLICT && status.reason == "AlreadyExists" => {
-                Ok(Made::Exists)
+                Ok(CreateOutcome::Exists)
             }
             Err(status) => Err(driver_error(what, kube::Error::Api(status))),
         }
@@ -178,7 +178,9 @@ impl Api {
         let mut next = String::new();
         loop {
             let uri = format!("{path}?{query}&limit={PAGE}{next}");
-            let answer = self.call::<List<T>>(what, Method::GET, &uri, None).await?;
+            let answer = self
+                .call::<ListPage<T>>(what, Method::GET, &uri, None)
+                .await?;
             let page = answer.map_err(|status| driver_error(what, kube::Error::Api(status)))?;
             items.extend(page.items);
             match page.metadata.next.filter(|token| !token.is_empty()) {
@@ -194,7 +196,7 @@ impl Api {
         &self,
         what: &str,
         path: &str,
-        removal: &Removal<'_>,
+        removal: &DeleteOptions<'_>,
     ) -> Result<(), Error> {
         let policy = if removal.foreground {
             "Foreground"

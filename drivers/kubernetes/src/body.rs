@@ -1,6 +1,6 @@
 //! The objects that are sent, as JSON.
 
-pub(crate) mod marks;
+pub(crate) mod metadata;
 pub(crate) mod objects;
 pub(crate) mod pod;
 pub(crate) mod rights;

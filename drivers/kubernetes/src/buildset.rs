@@ -18,7 +18,7 @@ pub(crate) struct Buildset(String);
 
 /// The part of a request's data that is used.
 #[derive(Deserialize)]
-struct RequestorData {
+struct BuildsetData {
     build_set_uuid: Option<String>,
     nodeyard_scope: Option<String>,
 }
@@ -26,7 +26,7 @@ struct RequestorData {
 impl Buildset {
     /// Returns None for a node without a request, or whose requestor has no buildsets.
     pub(crate) fn of(request: &RequestAttributes) -> Option<Self> {
-        let data: Option<RequestorData> = request.requestor_data.decode().ok()?;
+        let data: Option<BuildsetData> = request.requestor_data.decode().ok()?;
         let data = data?;
         let scope = data.nodeyard_scope.map(|scope| format!("scope:{scope}"));
         let name = data.build_set_uuid.or(scope)?;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn not_everybody_has_one() {
+    fn a_node_may_have_none() {
         for data in [
             json!(null),
             json!({}),

@@ -34,9 +34,9 @@ use nodeyard_nodescan::Scanner;
 use tokio::time::{sleep, timeout};
 
 use crate::api::Api;
-use crate::body::marks;
+use crate::body::metadata;
 use crate::connection::{Connect, Connection};
-use crate::feed::Feed;
+use crate::feed::WatchFeed;
 use crate::forward::Tunnels;
 use crate::holder::{HolderKind, HolderRef, Holders, selector};
 use crate::options::Options;
@@ -46,36 +46,36 @@ pub struct KubernetesDriver {
     options: Options,
     connect: Arc<dyn Connect>,
     scanner: Arc<dyn Scanner>,
-    link: Mutex<Option<Arc<Link>>>,
+    link: Mutex<Option<Arc<ClusterLink>>>,
     tunnels: Tunnels,
 }
 
 /// A connection to a cluster, with the feeds of its changes.
 #[derive(Debug)]
-struct Link {
+struct ClusterLink {
     connection: Connection,
     api: Api,
-    feeds: Feeds,
+    feeds: WatchFeeds,
 }
 
 /// What an account may watch: all namespaces, or the projects of the pools. Its own projects it can only read one by one.
 #[derive(Debug, Default)]
-struct Feeds {
-    namespaces: Option<Feed<Namespace>>,
+struct WatchFeeds {
+    namespaces: Option<WatchFeed<Namespace>>,
     /// By namespace, or all in one under the empty name.
-    pods: HashMap<String, Feed<Pod>>,
+    pods: HashMap<String, WatchFeed<Pod>>,
 }
 
-impl Feeds {
+impl WatchFeeds {
     fn start(options: &Options, connection: &Connection) -> Self {
         let selector = selector(&options.owner);
         let client = || connection.watching.clone();
         match options.holder {
             HolderKind::Namespace => Self {
-                namespaces: Some(Feed::start(kube::Api::all(client()), &selector)),
+                namespaces: Some(WatchFeed::start(kube::Api::all(client()), &selector)),
                 pods: HashMap::from([(
                     String::new(),
-                    Feed::start(kube::Api::all(client()), &selector),
+                    WatchFeed::start(kube::Api::all(client()), &selector),
                 )]),
             },
             // Users cannot watch projects.
@@ -85,7 +85,7 @@ impl Feeds {
                 pods: (options.pools.iter())
                     .map(|pool| {
                         let api = kube::Api::namespaced(client(), pool.name.as_str());
-                        (pool.name.to_string(), Feed::start(api, &selector))
+                        (pool.name.to_string(), WatchFeed::start(api, &selector))
                     })
                     .collect(),
             },
@@ -94,10 +94,10 @@ impl Feeds {
 
     /// Whether the cluster reports changes of pods in the namespace at the moment.
     fn reports_pods(&self, namespace: &str) -> bool {
-        self.pods(namespace).is_some_and(Feed::is_live)
+        self.pods(namespace).is_some_and(WatchFeed::is_live)
     }
 
-    fn pods(&self, namespace: &str) -> Option<&Feed<Pod>> {
+    fn pods(&self, namespace: &str) -> Option<&WatchFeed<Pod>> {
         self.pods.get(namespace).or_else(|| self.pods.get(""))
     }
 
@@ -154,7 +154,7 @@ impl KubernetesDriver {
         }
     }
 
-    async fn link(&self) -> Result<Arc<Link>, Error> {
+    async fn link(&self) -> Result<Arc<ClusterLink>, Error> {
         if let Some(link) = &*self.known_link() {
             return Ok(Arc::clone(link));
         }
@@ -164,13 +164,13 @@ impl KubernetesDriver {
         if let Some(link) = &*known {
             return Ok(Arc::clone(link));
         }
-        let link = Arc::new(Link {
+        let link = Arc::new(ClusterLink {
             api: Api {
                 client: connection.client.clone(),
                 limit: self.options.call_limit,
                 stale: Arc::default(),
             },
-            feeds: Feeds::start(&self.options, &connection),
+            feeds: WatchFeeds::start(&self.options, &connection),
             connection,
         });
         self.tunnels.use_client(&link.connection.client);
@@ -179,7 +179,7 @@ impl KubernetesDriver {
     }
 
     /// Returns None if there is none yet, or if the cluster has rejected the credentials: they are read again then.
-    fn known_link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+    fn known_link(&self) -> MutexGuard<'_, Option<Arc<ClusterLink>>> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if link.as_ref().is_some_and(|link| link.api.is_stale()) {
             *link = None;
@@ -187,7 +187,7 @@ impl KubernetesDriver {
         link
     }
 
-    fn holders<'a>(&'a self, link: &'a Link) -> Holders<'a> {
+    fn holders<'a>(&'a self, link: &'a ClusterLink) -> Holders<'a> {
         Holders {
             kind: self.options.holder,
             owner: &self.options.owner,
@@ -247,7 +247,7 @@ impl Machines for KubernetesDriver {
     }
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
-        Ok(marks::takes(self.options.label(pool, label)?))
+        Ok(metadata::takes(self.options.label(pool, label)?))
     }
 
     /// The cluster pulls images by itself.

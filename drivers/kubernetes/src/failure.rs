@@ -3,26 +3,26 @@
 use kube::core::Status;
 use nodeyard_driver::{Error, ErrorClass};
 
-/// A message that tells more about the class than the status code.
-struct Known {
+/// Messages whose class differs from that of their status code.
+struct KnownMessage {
     code: u16,
     words: &'static [&'static str],
     class: ErrorClass,
 }
 
-const KNOWN: &[Known] = &[
-    Known {
+const KNOWN: &[KnownMessage] = &[
+    KnownMessage {
         code: 403,
         words: &["exceeded quota", "maximum number of", "limit is"],
         class: ErrorClass::Quota,
     },
     // The account `default` of a new namespace, or the deletion of an old one, takes a moment.
-    Known {
+    KnownMessage {
         code: 403,
         words: &["error looking up service account", "being terminated"],
         class: ErrorClass::Retry,
     },
-    Known {
+    KnownMessage {
         code: 403,
         words: &[
             "failed quota",
@@ -31,12 +31,12 @@ const KNOWN: &[Known] = &[
         ],
         class: ErrorClass::Permanent,
     },
-    Known {
+    KnownMessage {
         code: 500,
         words: &["database space exceeded"],
         class: ErrorClass::Capacity,
     },
-    Known {
+    KnownMessage {
         code: 500,
         words: &[
             "leader changed",

@@ -21,44 +21,44 @@ use tracing::debug;
 type Key = (String, String);
 
 /// A watch that runs until this is dropped.
-pub(crate) struct Feed<K> {
-    shared: Arc<Shared<K>>,
+pub(crate) struct WatchFeed<K> {
+    shared: Arc<FeedState<K>>,
     task: JoinHandle<()>,
 }
 
-struct Shared<K> {
-    table: Mutex<Table<K>>,
+struct FeedState<K> {
+    table: Mutex<FeedTable<K>>,
     /// Notified of each change of the table.
     changes: signal::Sender<()>,
 }
 
-struct Table<K> {
+struct FeedTable<K> {
     complete: bool,
     objects: HashMap<Key, Arc<K>>,
     /// The objects of a list that is not complete yet.
     arriving: HashMap<Key, Arc<K>>,
 }
 
-impl<K> fmt::Debug for Feed<K> {
+impl<K> fmt::Debug for WatchFeed<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Feed")
+        f.write_str("WatchFeed")
     }
 }
 
-impl<K> Drop for Feed<K> {
+impl<K> Drop for WatchFeed<K> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<K> Feed<K>
+impl<K> WatchFeed<K>
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     K::DynamicType: Default,
 {
     pub(crate) fn start(api: Api<K>, selector: &str) -> Self {
-        let shared = Arc::new(Shared {
-            table: Mutex::new(Table {
+        let shared = Arc::new(FeedState {
+            table: Mutex::new(FeedTable {
                 complete: false,
                 objects: HashMap::new(),
                 arriving: HashMap::new(),
@@ -108,13 +108,13 @@ where
     }
 }
 
-impl<K> Shared<K> {
-    fn table(&self) -> MutexGuard<'_, Table<K>> {
+impl<K> FeedState<K> {
+    fn table(&self) -> MutexGuard<'_, FeedTable<K>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn follow<K>(api: Api<K>, config: watcher::Config, shared: Arc<Shared<K>>)
+async fn follow<K>(api: Api<K>, config: watcher::Config, shared: Arc<FeedState<K>>)
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     K::DynamicType: Default,
@@ -135,7 +135,7 @@ where
     }
 }
 
-impl<K> Table<K>
+impl<K> FeedTable<K>
 where
     K: Resource,
     K::DynamicType: Default,

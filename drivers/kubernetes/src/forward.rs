@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-/// The annotation of a pod with its [`Route`].
+/// The annotation of a pod with its [`TunnelRoute`].
 pub(crate) const FORWARD: &str = "nodeyard/forward";
 const LOOPBACK: &str = "127.0.0.1";
 
@@ -30,7 +30,7 @@ pub(crate) type PodKey = (String, String);
 
 /// The listening address of a tunnel, and the port of the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Route {
+pub(crate) struct TunnelRoute {
     pub(crate) host: String,
     pub(crate) port: u16,
     to: u16,
@@ -38,7 +38,7 @@ pub(crate) struct Route {
     allow_from: Vec<String>,
 }
 
-impl Route {
+impl TunnelRoute {
     /// Reads the route of a pod, if it has one.
     pub(crate) fn of(pod: &Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.as_ref()?;
@@ -61,7 +61,7 @@ pub(crate) struct Tunnels {
 
 struct Tunnel {
     node: NodeId,
-    route: Route,
+    route: TunnelRoute,
     /// Whether the pod has existed; one that has not is still to be created.
     seen: bool,
     task: JoinHandle<()>,
@@ -84,7 +84,7 @@ impl Tunnels {
         ssh: &SshAccess,
         node: NodeId,
         pod: PodKey,
-    ) -> Result<Route, Error> {
+    ) -> Result<TunnelRoute, Error> {
         if let Some(tunnel) = lock(&self.open).get(&pod) {
             return Ok(tunnel.route.clone());
         }
@@ -94,7 +94,7 @@ impl Tunnels {
         };
         let host = ssh.external_address.as_deref().unwrap_or(LOOPBACK);
         let listener = bind(host, ports).await?;
-        let route = Route {
+        let route = TunnelRoute {
             host: host.to_owned(),
             port: listener.local_addr().map_err(unusable)?.port(),
             to: ssh.port.0,
@@ -109,7 +109,7 @@ impl Tunnels {
         &self,
         node: NodeId,
         pod: PodKey,
-        route: Route,
+        route: TunnelRoute,
     ) -> Result<(), Error> {
         if let Some(tunnel) = lock(&self.open).get_mut(&pod)
             && tunnel.route == route
@@ -122,7 +122,7 @@ impl Tunnels {
         Ok(())
     }
 
-    fn serve(&self, node: NodeId, pod: PodKey, route: Route, listener: TcpListener) {
+    fn serve(&self, node: NodeId, pod: PodKey, route: TunnelRoute, listener: TcpListener) {
         let client = Arc::clone(&self.client);
         let task = tokio::spawn(accept(listener, pod.clone(), route.clone(), client));
         let tunnel = Tunnel {
@@ -177,7 +177,7 @@ fn unusable(cause: io::Error) -> Error {
 async fn accept(
     listener: TcpListener,
     pod: PodKey,
-    route: Route,
+    route: TunnelRoute,
     client: Arc<Mutex<Option<Client>>>,
 ) {
     let allowed = route.allowed();
@@ -235,8 +235,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn route(port: u16) -> Route {
-        Route {
+    fn route(port: u16) -> TunnelRoute {
+        TunnelRoute {
             host: LOOPBACK.to_owned(),
             port,
             to: 22,
@@ -271,11 +271,11 @@ mod tests {
             serde_json::json!({"metadata": {"annotations": {FORWARD: text}}}),
         )
         .unwrap();
-        assert_eq!(Route::of(&pod), Some(route(20_000)));
+        assert_eq!(TunnelRoute::of(&pod), Some(route(20_000)));
         for odd in ["", "{}", "20000"] {
             let pod = serde_json::json!({"metadata": {"annotations": {FORWARD: odd}}});
             let pod: Pod = serde_json::from_value(pod).unwrap();
-            assert_eq!(Route::of(&pod), None, "{odd}");
+            assert_eq!(TunnelRoute::of(&pod), None, "{odd}");
         }
     }
 

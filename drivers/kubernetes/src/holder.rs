@@ -10,7 +10,7 @@ use nodeyard_model::{NodeId, ProviderName, Resources};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::api::{Api, Made, Removal, escape};
+use crate::api::{Api, CreateOutcome, DeleteOptions, escape};
 use crate::buildset::SHARED;
 use crate::names::label_value;
 
@@ -33,7 +33,7 @@ pub enum HolderKind {
 
 /// A holder that exists.
 #[derive(Debug, Clone)]
-pub(crate) struct Holder {
+pub(crate) struct NodeHolder {
     pub(crate) place: HolderRef,
     pub(crate) uid: Option<String>,
     pub(crate) version: Option<String>,
@@ -132,7 +132,7 @@ impl Object {
         self.label(SHARED).is_some()
     }
 
-    pub(crate) fn into_holder(self, kind: HolderKind, owner: &Owner) -> Option<Holder> {
+    pub(crate) fn into_holder(self, kind: HolderKind, owner: &Owner) -> Option<NodeHolder> {
         let metadata = self.metadata;
         let name = metadata.name?;
         let annotations = metadata.annotations.unwrap_or_default();
@@ -147,7 +147,7 @@ impl Object {
                 labels.entry(key).or_insert(value);
             }
         }
-        Some(Holder {
+        Some(NodeHolder {
             // An object in a namespace is a pod or a member.
             place: match (kind, metadata.namespace) {
                 (HolderKind::Pod, namespace) => HolderRef::pod(namespace?, name),
@@ -165,12 +165,12 @@ impl Object {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Described {
+struct ProjectDescription {
     labels: BTreeMap<String, String>,
     takes: Option<String>,
 }
 
-fn described(text: &str) -> Option<Described> {
+fn described(text: &str) -> Option<ProjectDescription> {
     serde_json::from_str(text.strip_prefix(DESCRIBED)?).ok()
 }
 
@@ -188,13 +188,13 @@ fn tags(labels: &BTreeMap<String, String>, owner: &Owner) -> Tags {
 }
 
 /// Metadata of a holder to create.
-pub(crate) struct Marks {
+pub(crate) struct HolderMetadata {
     pub(crate) labels: Map<String, Value>,
     pub(crate) annotations: Map<String, Value>,
     pub(crate) takes: Resources,
 }
 
-impl Marks {
+impl HolderMetadata {
     /// Returns the annotations of the configuration, and one with the resources.
     pub(crate) fn annotations(&self) -> Map<String, Value> {
         let mut annotations = self.annotations.clone();
@@ -210,7 +210,7 @@ impl Marks {
             .labels
             .iter()
             .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        let described = Described {
+        let described = ProjectDescription {
             labels: labels.collect(),
             takes: serde_json::to_string(&self.takes).ok(),
         };
@@ -246,11 +246,15 @@ impl Holders<'_> {
     }
 
     /// Returns false if the name is taken.
-    pub(crate) async fn create_namespace(&self, name: &str, marks: &Marks) -> Result<bool, Error> {
+    pub(crate) async fn create_namespace(
+        &self,
+        name: &str,
+        holder: &HolderMetadata,
+    ) -> Result<bool, Error> {
         let metadata = json!({
             "name": name,
-            "labels": marks.labels,
-            "annotations": marks.annotations(),
+            "labels": holder.labels,
+            "annotations": holder.annotations(),
         });
         let (what, path, body) = match self.kind {
             HolderKind::Project => (
@@ -260,7 +264,7 @@ impl Holders<'_> {
                     "apiVersion": "project.openshift.io/v1",
                     "kind": "ProjectRequest",
                     "metadata": metadata,
-                    "description": marks.description(),
+                    "description": holder.description(),
                 }),
             ),
             _ => (
@@ -276,11 +280,11 @@ impl Holders<'_> {
         let made = made
             .await
             .map_err(|_| Error::retry(format!("failed to {what}: the program is stopping")))??;
-        Ok(matches!(made, Made::New(_)))
+        Ok(matches!(made, CreateOutcome::New(_)))
     }
 
     /// Reads a holder. The right to read a project is deleted before the project: one that may not be read is gone, or
-    /// belongs to someone else. The second refusal is believed.
+    /// belongs to someone else. Only a second refusal counts.
     pub(crate) async fn object(&self, place: &HolderRef) -> Result<Option<Object>, Error> {
         let (what, path) = ("read the holder of a node", self.path(place));
         if self.kind != HolderKind::Project {
@@ -292,7 +296,7 @@ impl Holders<'_> {
         }
     }
 
-    pub(crate) async fn get(&self, place: &HolderRef) -> Result<Option<Holder>, Error> {
+    pub(crate) async fn get(&self, place: &HolderRef) -> Result<Option<NodeHolder>, Error> {
         let object = self.object(place).await?;
         Ok(object.and_then(|object| object.into_holder(self.kind, self.owner)))
     }
@@ -303,7 +307,7 @@ impl Holders<'_> {
         &self,
         spaces: &[&str],
         node: Option<NodeId>,
-    ) -> Result<Vec<Holder>, Error> {
+    ) -> Result<Vec<NodeHolder>, Error> {
         let mut selector = "nodepool_provider_name".to_owned();
         if let Some(node) = node {
             selector = format!("{},nodepool_node_id={node}", self.selector());
@@ -343,17 +347,17 @@ impl Holders<'_> {
         selector(self.owner)
     }
 
-    pub(crate) async fn delete(&self, holder: &Holder) -> Result<(), Error> {
+    pub(crate) async fn delete(&self, holder: &NodeHolder) -> Result<(), Error> {
         /// Seconds. The default of half a minute only keeps the capacity occupied.
         const GRACE: Option<u32> = Some(1);
         let path = self.path(&holder.place);
-        let removal = Removal {
+        let removal = DeleteOptions {
             uid: holder.uid.as_deref(),
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
-        let at_once = Removal {
+        let at_once = DeleteOptions {
             grace: GRACE,
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
         if holder.place.member.is_some() {
             if let Some(node) = holder.tags.node {
@@ -366,7 +370,7 @@ impl Holders<'_> {
                 self.api.delete("delete pods", &pods, &at_once).await?;
             }
             // The member exists until all objects that it owns are deleted.
-            let removal = Removal {
+            let removal = DeleteOptions {
                 foreground: true,
                 ..removal
             };
@@ -374,7 +378,7 @@ impl Holders<'_> {
         }
         match self.kind {
             HolderKind::Pod => {
-                let removal = Removal {
+                let removal = DeleteOptions {
                     grace: GRACE,
                     ..removal
                 };

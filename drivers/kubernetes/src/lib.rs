@@ -6,7 +6,7 @@
 //! created by an earlier attempt.
 //!
 //! ```text
-//! options   the configuration                              verdict   the meaning of a pod's status
+//! options   the configuration                              pod_state the meaning of a pod's status
 //! body      the objects that are sent                      feed      watches of the cluster's objects
 //! api       calls, with a timeout and classified errors    holder    creating, finding and deleting holders
 //! driver    the operations                                 exec      commands and logs, for people and for git
@@ -25,9 +25,9 @@ mod forward;
 mod holder;
 mod names;
 mod options;
+mod pod_state;
 #[cfg(test)]
 mod testing;
-mod verdict;
 
 pub use connection::{Connect, Connection, Kubeconfig};
 pub use driver::KubernetesDriver;

@@ -15,27 +15,27 @@ use nodeyard_driver_common::openstack::{
 };
 use nodeyard_openstack::{ErrorKind, Flavor, Net, SecurityGroup, Zone};
 
+use crate::cache::ResponseCache;
 use crate::driver::{OpenStackDriver, text_id};
 use crate::failure::{driver_error, not_found};
 use crate::images;
 use crate::networks::Networks;
-use crate::shared::Shared;
 
 /// How old a list may be that lacks something. Many operations may miss the same at once.
 const MISS_AGE: Duration = Duration::from_secs(5);
 
 /// Cached lists.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
-    flavors: Shared<Vec<Flavor>>,
-    zones: Shared<Vec<Box<str>>>,
-    networks: Shared<Networks>,
-    groups: Shared<Vec<SecurityGroup>>,
-    keys: Shared<Vec<Box<str>>>,
-    images: Shared<Vec<CloudImage>>,
+pub(crate) struct CatalogCache {
+    flavors: ResponseCache<Vec<Flavor>>,
+    zones: ResponseCache<Vec<Box<str>>>,
+    networks: ResponseCache<Networks>,
+    groups: ResponseCache<Vec<SecurityGroup>>,
+    keys: ResponseCache<Vec<Box<str>>>,
+    images: ResponseCache<Vec<CloudImage>>,
 }
 
-impl Catalog {
+impl CatalogCache {
     pub(crate) async fn forget(&self) {
         self.flavors.forget().await;
         self.zones.forget().await;
@@ -52,7 +52,7 @@ impl Catalog {
 
 /// What a server boots from.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Boot {
+pub(crate) struct BootSource {
     /// Its name in the configuration.
     pub(crate) name: String,
     pub(crate) id: Box<str>,
@@ -83,12 +83,12 @@ impl OpenStackDriver {
 
     /// Returns the flavors, smallest first.
     async fn flavors_within(&self, age: Duration) -> Result<Arc<Vec<Flavor>>, Error> {
-        let ask = async {
+        let fetch = async {
             let mut flavors = self.compute.flavors().await.map_err(driver_error)?;
             flavors.sort_by(|a, b| (a.ram, &a.name).cmp(&(b.ram, &b.name)));
             Ok(flavors)
         };
-        self.catalog.flavors.within(age, ask).await
+        self.catalog.flavors.within(age, fetch).await
     }
 
     pub(crate) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
@@ -99,7 +99,7 @@ impl OpenStackDriver {
 
     /// Returns the available zones; none if the account may not list them.
     async fn zones_within(&self, age: Duration) -> Result<Arc<Vec<Box<str>>>, Error> {
-        let ask = async {
+        let fetch = async {
             match self.compute.zones().await {
                 Ok(zones) => {
                     let zones = zones.into_iter().filter(Zone::is_available);
@@ -113,7 +113,7 @@ impl OpenStackDriver {
                 Err(error) => Err(driver_error(error)),
             }
         };
-        self.catalog.zones.within(age, ask).await
+        self.catalog.zones.within(age, fetch).await
     }
 
     pub(crate) async fn zones_of(&self, pool: &PoolOptions) -> Result<Vec<Box<str>>, Error> {
@@ -139,7 +139,7 @@ impl OpenStackDriver {
     }
 
     async fn networks_within(&self, age: Duration) -> Result<Arc<Networks>, Error> {
-        let ask = async {
+        let fetch = async {
             let all = match self.network.networks().await {
                 Ok(all) => all,
                 // There are clouds without Neutron.
@@ -148,7 +148,7 @@ impl OpenStackDriver {
             };
             Networks::new(self.session.settings(), all)
         };
-        self.catalog.networks.within(age, ask).await
+        self.catalog.networks.within(age, fetch).await
     }
 
     /// Returns the ids of a label's networks, or of the default in clouds.yaml if the label has none.
@@ -192,8 +192,8 @@ impl OpenStackDriver {
             return Ok(());
         }
         let list = |age| {
-            let ask = async { self.network.security_groups().await.map_err(driver_error) };
-            self.catalog.groups.within(age, ask)
+            let fetch = async { self.network.security_groups().await.map_err(driver_error) };
+            self.catalog.groups.within(age, fetch)
         };
         let place = format!("pool {}", pool.name);
         let check = |groups: &Vec<SecurityGroup>| {
@@ -218,8 +218,8 @@ impl OpenStackDriver {
             return Ok(());
         };
         let list = |age| {
-            let ask = async { self.compute.key_names().await.map_err(driver_error) };
-            self.catalog.keys.within(age, ask)
+            let fetch = async { self.compute.key_names().await.map_err(driver_error) };
+            self.catalog.keys.within(age, fetch)
         };
         let place = format!("label {}", label.name);
         let check = |keys: &Vec<Box<str>>| {
@@ -248,10 +248,10 @@ impl OpenStackDriver {
         let mut missing = String::new();
         // A missing image is looked up more often than an existing one.
         for age in [self.options.image_age, self.options.list_age] {
-            let ask = async { images::list(&self.session).await.map_err(driver_error) };
+            let fetch = async { images::list(&self.session).await.map_err(driver_error) };
             let all = match &image.choice {
                 ImageChoice::Id(id) => return Ok(Ok((&**id).into())),
-                _ => self.catalog.images.within(age, ask).await?,
+                _ => self.catalog.images.within(age, fetch).await?,
             };
             match choose(&image.choice, &all) {
                 Ok(found) => return Ok(Ok(found.id.clone())),
@@ -276,12 +276,12 @@ impl OpenStackDriver {
         &self,
         order: &CreateOrder,
         label: &LabelOptions,
-    ) -> Result<Boot, Error> {
+    ) -> Result<BootSource, Error> {
         match (&order.image, &label.image) {
             (BootImage::Upload { image, external_id }, _) => {
                 let mut known = self.options.cloud.disk_images.iter();
                 let known = known.find(|known| known.name == *image);
-                Ok(Boot {
+                Ok(BootSource {
                     name: image.to_string(),
                     id: text_id(external_id)?.into(),
                     config_drive: known.and_then(|known| known.config_drive),
@@ -291,7 +291,7 @@ impl OpenStackDriver {
                 let image = self.cloud_image(name)?;
                 let found = self.find_cloud_image(image).await?;
                 let id = found.map_err(Error::permanent)?;
-                Ok(Boot {
+                Ok(BootSource {
                     name: name.to_string(),
                     id: text_id(&id)?.into(),
                     config_drive: image.config_drive,

@@ -24,11 +24,11 @@ use nodeyard_openstack::{
 };
 
 use crate::addresses;
-use crate::catalog::Catalog;
+use crate::cache::ResponseCache;
+use crate::catalog::CatalogCache;
 use crate::failure::driver_error;
 use crate::images;
 use crate::options::Options;
-use crate::shared::Shared;
 
 /// A driver for one provider in a cloud.
 pub struct OpenStackDriver {
@@ -37,11 +37,11 @@ pub struct OpenStackDriver {
     pub(crate) compute: Compute,
     pub(crate) network: Network,
     pub(crate) volumes: Volumes,
-    pub(crate) catalog: Catalog,
-    servers: Shared<Vec<Server>>,
-    ports: Shared<Vec<Port>>,
-    floating_ips: Shared<Vec<FloatingIp>>,
-    volume_list: Shared<Vec<Volume>>,
+    pub(crate) catalog: CatalogCache,
+    servers: ResponseCache<Vec<Server>>,
+    ports: ResponseCache<Vec<Port>>,
+    floating_ips: ResponseCache<Vec<FloatingIp>>,
+    volume_list: ResponseCache<Vec<Volume>>,
     down_ports: DownPorts,
     /// Whether this host can reach IPv6 addresses.
     local_ipv6: bool,
@@ -63,11 +63,11 @@ impl OpenStackDriver {
             network: Network::new(session.clone()),
             volumes: Volumes::new(session.clone()),
             session,
-            catalog: Catalog::default(),
-            servers: Shared::default(),
-            ports: Shared::default(),
-            floating_ips: Shared::default(),
-            volume_list: Shared::default(),
+            catalog: CatalogCache::default(),
+            servers: ResponseCache::default(),
+            ports: ResponseCache::default(),
+            floating_ips: ResponseCache::default(),
+            volume_list: ResponseCache::default(),
             down_ports: DownPorts::default(),
             local_ipv6: addresses::host_has_ipv6(),
         }

@@ -5,6 +5,7 @@
 //! description. Ports are created by Nova and cannot carry tags; unused ones are deleted as Nodepool does.
 
 mod addresses;
+mod cache;
 mod catalog;
 mod description;
 mod driver;
@@ -12,7 +13,6 @@ mod failure;
 mod images;
 mod networks;
 mod options;
-mod shared;
 
 pub use driver::OpenStackDriver;
 pub use nodeyard_driver_common::LabelImage;

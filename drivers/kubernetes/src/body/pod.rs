@@ -7,7 +7,7 @@ use nodeyard_config::{ClusterLabel, Console, GitSidecar, SshAccess};
 use nodeyard_driver::Error;
 use serde_json::{Map, Value, json};
 
-use super::marks::texts;
+use super::metadata::texts;
 use super::ssh::HostKeys;
 use crate::api::put;
 use crate::holder::HolderKind;

@@ -3,7 +3,7 @@
 use nodeyard_config::{Expose, SshAccess};
 use serde_json::{Map, Value, json};
 
-use super::marks::texts;
+use super::metadata::texts;
 use super::pod::keys_name;
 use crate::api::put;
 use crate::names;

@@ -13,18 +13,18 @@ use super::host_keys;
 use super::namespace::NodeNamespace;
 use super::peers::open_to;
 use super::setup::has_account;
-use super::{KubernetesDriver, Link};
-use crate::api::Made;
-use crate::body::marks;
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::CreateOutcome;
+use crate::body::metadata;
 use crate::body::pod::SIDECAR;
-use crate::forward::{FORWARD, Route};
+use crate::forward::{FORWARD, TunnelRoute};
 use crate::holder::HolderKind;
 use crate::names;
 
 /// How long the cluster may take to create a token, or to give a service an address.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-struct Token {
+struct JobToken {
     token: String,
     /// PEM in base64.
     ca: Option<String>,
@@ -33,7 +33,7 @@ struct Token {
 impl KubernetesDriver {
     pub(super) async fn build_instance(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         space: &NodeNamespace,
@@ -50,7 +50,7 @@ impl KubernetesDriver {
             host_id: pod.and_then(|pod| Some(pod.spec.as_ref()?.node_name.as_deref()?.into())),
             python_path: Some(label.python_path.as_str().into()),
             shell_type: label.shell_type.as_deref().map(Into::into),
-            ..Instance::new(space.external_id.clone(), marks::takes(label))
+            ..Instance::new(space.external_id.clone(), metadata::takes(label))
         };
         let mut properties = Map::new();
         if let Some(registry) = self.registry(link, label, &space.namespace).await? {
@@ -87,10 +87,10 @@ impl KubernetesDriver {
 
     async fn wait_for_token(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         space: &NodeNamespace,
-    ) -> Result<Token, Error> {
+    ) -> Result<JobToken, Error> {
         let timer = self.options.poll.start();
         loop {
             if let Some(token) = self.token(link, label, space).await? {
@@ -110,10 +110,10 @@ impl KubernetesDriver {
     /// Returns None if the cluster has not created it yet.
     async fn token(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         space: &NodeNamespace,
-    ) -> Result<Option<Token>, Error> {
+    ) -> Result<Option<JobToken>, Error> {
         let core = format!("/api/v1/namespaces/{}", space.namespace);
         let account = space.account();
         if self.options.holder == HolderKind::Pod {
@@ -124,7 +124,7 @@ impl KubernetesDriver {
                 )
             })?;
             let ca = link.connection.ca.clone();
-            return Ok(Some(Token { token, ca }));
+            return Ok(Some(JobToken { token, ca }));
         }
         if let Some(ttl) = label.hardening.token_ttl {
             return self.short_lived_token(link, &core, &account, ttl).await;
@@ -141,7 +141,7 @@ impl KubernetesDriver {
             Error::permanent("the token that the cluster created is not UTF-8").because(cause)
         })?;
         let ca = serde_json::to_value(ca).ok();
-        Ok(Some(Token {
+        Ok(Some(JobToken {
             token,
             ca: ca.and_then(|ca| ca.as_str().map(ToOwned::to_owned)),
         }))
@@ -149,11 +149,11 @@ impl KubernetesDriver {
 
     async fn short_lived_token(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         core: &str,
         account: &str,
         ttl: Seconds,
-    ) -> Result<Option<Token>, Error> {
+    ) -> Result<Option<JobToken>, Error> {
         let path = format!("{core}/serviceaccounts/{account}/token");
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -164,8 +164,8 @@ impl KubernetesDriver {
             .api
             .create::<TokenRequest>("request a token", &path, &body);
         let status = match made.await? {
-            Made::New(request) => request.status,
-            Made::Exists => None,
+            CreateOutcome::New(request) => request.status,
+            CreateOutcome::Exists => None,
         };
         let path = format!("{core}/configmaps/kube-root-ca.crt");
         let map = link
@@ -175,7 +175,7 @@ impl KubernetesDriver {
         let ca = map.and_then(|map| map.data?.remove("ca.crt"));
         let ca =
             ca.map(|pem| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem));
-        Ok(status.zip(ca).map(|(status, ca)| Token {
+        Ok(status.zip(ca).map(|(status, ca)| JobToken {
             token: status.token,
             ca: Some(ca),
         }))
@@ -184,10 +184,10 @@ impl KubernetesDriver {
     /// Returns what Zuul makes a kubeconfig of.
     fn credentials(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         space: &NodeNamespace,
-        token: Token,
+        token: JobToken,
     ) -> Value {
         let connection = &link.connection;
         let mut credentials = json!({
@@ -213,7 +213,7 @@ impl KubernetesDriver {
     /// Adds the address and the host keys of the pod's SSH server, once it answers. `timer` began when the pod ran.
     async fn add_ssh(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
         space: &NodeNamespace,
         pod: &Pod,
@@ -257,7 +257,7 @@ impl KubernetesDriver {
 
     async fn wait_for_address(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
         space: &NodeNamespace,
         pod: &Pod,
@@ -297,7 +297,12 @@ impl KubernetesDriver {
         }
     }
 
-    async fn service(&self, link: &Link, namespace: &str, service: &str) -> Result<Service, Error> {
+    async fn service(
+        &self,
+        link: &ClusterLink,
+        namespace: &str,
+        service: &str,
+    ) -> Result<Service, Error> {
         let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
         let found = link.api.get::<Service>("read a service", &path).await?;
         found.ok_or_else(|| {
@@ -311,7 +316,7 @@ impl KubernetesDriver {
     /// Returns the address of the tunnel, which an earlier process may have opened.
     async fn tunnel_to(&self, space: &NodeNamespace, pod: &Pod) -> Result<(String, u16), Error> {
         let name = space.pod.clone().unwrap_or_default();
-        let route = Route::of(pod).ok_or_else(|| {
+        let route = TunnelRoute::of(pod).ok_or_else(|| {
             Error::new(
                 ErrorClass::Failed,
                 format!("pod {name} has no valid annotation {FORWARD}"),
@@ -325,7 +330,7 @@ impl KubernetesDriver {
 
     async fn address(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
         service: &Service,
         pod: &Pod,
@@ -362,7 +367,11 @@ impl KubernetesDriver {
     }
 
     /// Returns the node's external address, or its internal one if it has no other or we may not read nodes.
-    async fn address_of_node(&self, link: &Link, pod: &Pod) -> Result<Option<String>, Error> {
+    async fn address_of_node(
+        &self,
+        link: &ClusterLink,
+        pod: &Pod,
+    ) -> Result<Option<String>, Error> {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let inside = pod
             .status

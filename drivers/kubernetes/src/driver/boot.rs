@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use nodeyard_config::ClusterLabel;
 use nodeyard_driver::{Error, ErrorClass, Progress};
 
-use super::{KubernetesDriver, Link};
-use crate::verdict::{Verdict, judge};
+use super::{ClusterLink, KubernetesDriver};
+use crate::pod_state::{PodState, judge};
 
 /// The longest time between two looks at a pod whose changes the cluster reports.
 const MAX_WAIT: Duration = Duration::from_secs(15);
@@ -21,7 +21,7 @@ impl KubernetesDriver {
     /// `created` is the resource version of a pod that was just created.
     pub(super) async fn wait_until_running(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         (namespace, name): (&str, &str),
         created: Option<&str>,
@@ -38,27 +38,26 @@ impl KubernetesDriver {
         }
         loop {
             let (pod, seen) = self.pod(link, namespace, name).await?;
-            let verdict = match judge(&pod) {
-                Verdict::Running { ready } if ready || label.ssh.is_none() => return Ok(pod),
-                Verdict::Running { .. } => Verdict::Waiting(
-                    "the pod is running, but its SSH port does not answer yet".to_owned(),
-                ),
-                verdict => verdict,
-            };
             let age = timer.age();
-            let (wait, reason) = match verdict {
-                Verdict::Unschedulable(reason) => {
-                    let wait = self.wait_for_room(link, (namespace, name), &reason, age);
-                    (wait.await?, reason)
-                }
-                Verdict::Waiting(reason) => {
+            let (wait, reason) = match judge(&pod) {
+                PodState::Running { ready: false } if label.ssh.is_some() => {
+                    let reason =
+                        "the pod is running, but its SSH port does not answer yet".to_owned();
                     let wait = self.wait_for_start(link, (namespace, name), &reason, age);
                     (wait.await?, reason)
                 }
-                Verdict::Failed(error) => {
+                PodState::Running { .. } => return Ok(pod),
+                PodState::Waiting(reason) => {
+                    let wait = self.wait_for_start(link, (namespace, name), &reason, age);
+                    (wait.await?, reason)
+                }
+                PodState::Unschedulable(reason) => {
+                    let wait = self.wait_for_room(link, (namespace, name), &reason, age);
+                    (wait.await?, reason)
+                }
+                PodState::Failed(error) => {
                     return Err(self.with_events(link, namespace, name, error).await);
                 }
-                Verdict::Running { .. } => return Ok(pod),
             };
             progress.set_stage(reason);
             let version = pod.metadata.resource_version.as_deref().unwrap_or("0");
@@ -71,13 +70,13 @@ impl KubernetesDriver {
     /// Fails if the pod has ended or was deleted.
     pub(super) async fn check_pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         name: &str,
     ) -> Result<(), Error> {
         let (pod, _) = self.pod(link, namespace, name).await?;
         match judge(&pod) {
-            Verdict::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
+            PodState::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
             _ => Ok(()),
         }
     }
@@ -85,7 +84,7 @@ impl KubernetesDriver {
     /// Returns how long to wait for a pod that has been placed on a node of the cluster. Fails after the limit.
     async fn wait_for_start(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         (namespace, name): (&str, &str),
         reason: &str,
         age: Duration,
@@ -110,7 +109,7 @@ impl KubernetesDriver {
     /// a node, or may still say so.
     async fn wait_for_room(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         (namespace, name): (&str, &str),
         reason: &str,
         age: Duration,
@@ -133,7 +132,7 @@ impl KubernetesDriver {
     /// Returns the pod, and whether it is known from the feed.
     async fn pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         name: &str,
     ) -> Result<(Arc<Pod>, bool), Error> {
@@ -145,7 +144,7 @@ impl KubernetesDriver {
         let pod = link.api.get::<Pod>("read a pod", &path).await?;
         let pod = pod.ok_or_else(|| {
             let text = format!(
-                "pod {name} in {namespace} was deleted during the launch; the events of the cluster may tell why"
+                "pod {name} in {namespace} was deleted during the launch; see the events of the cluster"
             );
             Error::new(ErrorClass::Failed, text)
         })?;

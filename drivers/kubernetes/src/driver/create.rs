@@ -6,11 +6,11 @@ use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
 
 use super::namespace::NodeNamespace;
 use super::share::shared_by;
-use super::{KubernetesDriver, Link};
-use crate::holder::{Holder, HolderKind, HolderRef};
+use super::{ClusterLink, KubernetesDriver};
+use crate::holder::{HolderKind, HolderRef, NodeHolder};
 
 /// The objects of a node exist; its pod may not run yet.
-pub(super) struct Created {
+pub(super) struct CreatedNode {
     pub(super) space: NodeNamespace,
     /// The resource version of the pod. None if there is none or it existed before.
     pub(super) version: Option<String>,
@@ -28,7 +28,8 @@ impl KubernetesDriver {
             // Reports an invalid label before anything is created.
             self.pod_plan(order, label, label.name.as_str()).body()?;
         }
-        let Created { space, version } = self.create_objects(&link, order, label, progress).await?;
+        let CreatedNode { space, version } =
+            self.create_objects(&link, order, label, progress).await?;
         let pod = match &space.pod {
             Some(name) => {
                 let running = self.wait_until_running(
@@ -48,17 +49,17 @@ impl KubernetesDriver {
 
     async fn create_objects(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         progress: &Progress,
-    ) -> Result<Created, Error> {
+    ) -> Result<CreatedNode, Error> {
         let existing = match order.first_attempt {
             true => None,
             false => self.find_holder(link, order).await?,
         };
         let space = if let Some(buildset) = shared_by(label, order) {
-            // Also if the node is in it already: whoever deletes the namespace may not have seen that.
+            // Also if the node has joined already: a deletion may have begun that has not seen it.
             self.join_shared_namespace(link, order, label, &buildset, progress)
                 .await?
         } else if self.options.holder == HolderKind::Pod {
@@ -70,15 +71,15 @@ impl KubernetesDriver {
                 .await?
         };
         let version = self.fill_namespace(link, order, label, &space).await?;
-        Ok(Created { space, version })
+        Ok(CreatedNode { space, version })
     }
 
     async fn own_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
-        existing: Option<Holder>,
+        existing: Option<NodeHolder>,
         progress: &Progress,
     ) -> Result<NodeNamespace, Error> {
         let holder = match existing {
@@ -98,7 +99,7 @@ impl KubernetesDriver {
     /// Creates everything in the namespace, and returns the version of the pod if there is one and it is new.
     async fn fill_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         space: &NodeNamespace,

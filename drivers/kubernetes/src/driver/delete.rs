@@ -6,8 +6,8 @@ use kube::ResourceExt as _;
 use nodeyard_driver::{Error, PollTimer, Tags, Target};
 use nodeyard_model::NodeId;
 
-use super::{KubernetesDriver, Link};
-use crate::holder::{Holder, HolderKind, HolderRef};
+use super::{ClusterLink, KubernetesDriver};
+use crate::holder::{HolderKind, HolderRef, NodeHolder};
 use crate::names;
 
 /// The longest time between two looks at a holder whose changes the cluster reports.
@@ -52,7 +52,7 @@ impl KubernetesDriver {
         Ok(())
     }
 
-    async fn find(&self, link: &Link, target: &Target) -> Result<Vec<Holder>, Error> {
+    async fn find(&self, link: &ClusterLink, target: &Target) -> Result<Vec<NodeHolder>, Error> {
         let holders = self.holders(link);
         let (id, node) = match target {
             Target::Node {
@@ -82,7 +82,11 @@ impl KubernetesDriver {
         Ok(holder.into_iter().collect())
     }
 
-    async fn find_by_tags(&self, link: &Link, node: NodeId) -> Result<Vec<Holder>, Error> {
+    async fn find_by_tags(
+        &self,
+        link: &ClusterLink,
+        node: NodeId,
+    ) -> Result<Vec<NodeHolder>, Error> {
         let holders = self.holders(link);
         let mut found = holders.list(&self.shared_namespaces(), Some(node)).await?;
         if self.options.holder != HolderKind::Project {
@@ -144,7 +148,7 @@ impl KubernetesDriver {
 
     async fn wait_until_gone(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         place: &HolderRef,
         timer: PollTimer,
     ) -> Result<(), Error> {
@@ -171,7 +175,7 @@ impl KubernetesDriver {
     }
 
     /// Returns the version of the holder that the cluster reported last. None if it is gone or not reported.
-    fn reported_version(&self, link: &Link, place: &HolderRef) -> Option<String> {
+    fn reported_version(&self, link: &ClusterLink, place: &HolderRef) -> Option<String> {
         let namespace = &place.namespace;
         if place.member.is_some() || place.uid.is_some() {
             return None;
@@ -190,13 +194,13 @@ impl KubernetesDriver {
     }
 
     /// Something else may have got the name of a shared namespace; then that one is gone.
-    async fn exists(&self, link: &Link, place: &HolderRef) -> Result<bool, Error> {
+    async fn exists(&self, link: &ClusterLink, place: &HolderRef) -> Result<bool, Error> {
         let holder = self.holders(link).get(place).await?;
         Ok(holder.is_some_and(|holder| place.uid.is_none() || holder.uid == place.uid))
     }
 
     /// Returns the error for a holder that still exists after the limit.
-    async fn stuck(&self, link: &Link, place: &HolderRef) -> Error {
+    async fn stuck(&self, link: &ClusterLink, place: &HolderRef) -> Error {
         let object = self.holders(link).object(place).await;
         let reasons = match object {
             Ok(Some(object)) => object.deletion_blockers(),

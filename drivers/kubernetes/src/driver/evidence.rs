@@ -6,10 +6,10 @@ use kube::api::LogParams;
 use nodeyard_driver::{Error, ExternalId};
 use tokio::time::timeout;
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::api::escape;
 use crate::holder::selector;
-use crate::verdict::{Verdict, judge};
+use crate::pod_state::{PodState, judge};
 
 /// Lines of a container's output.
 const LINES: i64 = 100;
@@ -20,7 +20,7 @@ impl KubernetesDriver {
     /// Lists the events of a pod, or all of a namespace, the newest last.
     pub(super) async fn events(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         pod: Option<&str>,
     ) -> Result<Vec<Event>, Error> {
@@ -40,7 +40,7 @@ impl KubernetesDriver {
     /// Adds the warnings of the cluster to an error, if they can be read.
     pub(super) async fn with_events(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         pod: &str,
         error: Error,
@@ -49,17 +49,17 @@ impl KubernetesDriver {
             return error;
         };
         let text = error.to_string();
-        let mut told: Vec<&str> = events
+        let mut warnings: Vec<&str> = events
             .iter()
             .filter(|event| event.type_.as_deref() == Some("Warning"))
             .filter_map(|event| event.message.as_deref())
             .filter(|message| !text.contains(message))
             .collect();
-        told.dedup();
-        let first = told.len().saturating_sub(3);
-        match told.get(first..) {
-            Some(told) if !told.is_empty() => {
-                Error::new(error.class(), format!("{text}; {}", told.join("; ")))
+        warnings.dedup();
+        let first = warnings.len().saturating_sub(3);
+        match warnings.get(first..) {
+            Some(warnings) if !warnings.is_empty() => {
+                Error::new(error.class(), format!("{text}; {}", warnings.join("; ")))
             }
             _ => error,
         }
@@ -106,11 +106,11 @@ impl KubernetesDriver {
         for pod in pods {
             let name = pod.name_any();
             match judge(&pod) {
-                Verdict::Waiting(state) | Verdict::Unschedulable(state) => {
+                PodState::Waiting(state) | PodState::Unschedulable(state) => {
                     text.push_str(&format!("pod {name}: {state}\n"));
                 }
-                Verdict::Failed(error) => text.push_str(&format!("{error}\n")),
-                Verdict::Running { .. } => {}
+                PodState::Failed(error) => text.push_str(&format!("{error}\n")),
+                PodState::Running { .. } => {}
             }
             let api: kube::Api<Pod> =
                 kube::Api::namespaced(link.connection.client.clone(), namespace);

@@ -9,8 +9,8 @@ use nodeyard_model::NodeId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{KubernetesDriver, Link};
-use crate::api::{Made, Removal, escape};
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::{CreateOutcome, DeleteOptions, escape};
 use crate::holder::selector;
 use crate::names;
 
@@ -18,7 +18,7 @@ const GATEWAYS: &str = "/apis/gateway.networking.k8s.io";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces";
 
 #[derive(Deserialize)]
-struct Lease {
+struct PortLease {
     metadata: Metadata,
 }
 
@@ -40,7 +40,7 @@ impl KubernetesDriver {
     /// Routes a port of the gateway to the service, and returns its address. None while the gateway has none.
     pub(super) async fn route_through_gateway(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         node: NodeId,
         ssh: &SshAccess,
         namespace: &str,
@@ -92,7 +92,7 @@ impl KubernetesDriver {
 
     async fn reserve(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         node: NodeId,
         gateway: &Gateway,
         ports: std::ops::RangeInclusive<u16>,
@@ -120,9 +120,9 @@ impl KubernetesDriver {
             });
             let made = link
                 .api
-                .create::<Lease>("reserve a port of a gateway", &path, &lease)
+                .create::<PortLease>("reserve a port of a gateway", &path, &lease)
                 .await?;
-            Ok::<_, Error>(matches!(made, Made::New(_)))
+            Ok::<_, Error>(matches!(made, CreateOutcome::New(_)))
         };
         for port in ports {
             if reserve(port).await? {
@@ -140,7 +140,7 @@ impl KubernetesDriver {
 
     async fn leases(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         node: NodeId,
         gateway: &Gateway,
     ) -> Result<Vec<String>, Error> {
@@ -149,7 +149,7 @@ impl KubernetesDriver {
         let query = format!("labelSelector={}", escape(&selector));
         let leases = link
             .api
-            .list::<Lease>("list ports of a gateway", &path, &query)
+            .list::<PortLease>("list ports of a gateway", &path, &query)
             .await?;
         let prefix = format!("nodeyard-{}-", gateway.name);
         let names = leases.into_iter().map(|lease| lease.metadata.name);
@@ -157,7 +157,11 @@ impl KubernetesDriver {
     }
 
     /// Releases the ports that a deleted node had reserved.
-    pub(super) async fn release_ports(&self, link: &Link, node: NodeId) -> Result<(), Error> {
+    pub(super) async fn release_ports(
+        &self,
+        link: &ClusterLink,
+        node: NodeId,
+    ) -> Result<(), Error> {
         let labels = self.options.pools.iter().flat_map(|pool| &pool.labels);
         let ssh = labels.filter_map(|label| label.ssh.as_ref());
         let exposed = ssh.filter(|ssh| ssh.expose == Expose::Gateway);
@@ -167,7 +171,11 @@ impl KubernetesDriver {
             for name in self.leases(link, node, gateway).await? {
                 let path = format!("{LEASES}/{}/leases/{name}", namespace_of(gateway));
                 link.api
-                    .delete("release a port of a gateway", &path, &Removal::default())
+                    .delete(
+                        "release a port of a gateway",
+                        &path,
+                        &DeleteOptions::default(),
+                    )
                     .await?;
             }
         }

@@ -4,13 +4,13 @@ use kube::ResourceExt as _;
 use nodeyard_config::ClusterLabel;
 use nodeyard_driver::{CreateOrder, Error, ErrorClass, Progress};
 
-use super::create::Created;
+use super::create::CreatedNode;
 use super::namespace::NodeNamespace;
 use super::peers::open_to;
-use super::{KubernetesDriver, Link};
-use crate::body::marks;
+use super::{ClusterLink, KubernetesDriver};
+use crate::body::metadata;
 use crate::buildset::{BUILDSET, PEERS};
-use crate::holder::{Holder, HolderRef, Marks};
+use crate::holder::{HolderMetadata, HolderRef, NodeHolder};
 use crate::names;
 
 impl KubernetesDriver {
@@ -18,9 +18,9 @@ impl KubernetesDriver {
     /// A shared namespace is found by its name instead.
     pub(super) async fn find_holder(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
-    ) -> Result<Option<Holder>, Error> {
+    ) -> Result<Option<NodeHolder>, Error> {
         let holders = self.holders(link);
         let timer = self.options.poll.start();
         loop {
@@ -42,12 +42,12 @@ impl KubernetesDriver {
     /// Creates the pod of a node among those of others, and the objects that it owns.
     pub(super) async fn create_pod_in_project(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
-        existing: Option<Holder>,
+        existing: Option<NodeHolder>,
         progress: &Progress,
-    ) -> Result<Created, Error> {
+    ) -> Result<CreatedNode, Error> {
         let place = match &existing {
             Some(holder) => holder.place.clone(),
             None => {
@@ -83,25 +83,25 @@ impl KubernetesDriver {
             self.expose_pod(link, &space, ssh, keys, uid.as_deref())
                 .await?;
         }
-        Ok(Created { space, version })
+        Ok(CreatedNode { space, version })
     }
 
     /// Creates a namespace with the name that Nodepool would give it, or another if that one is taken.
     pub(super) async fn create_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
     ) -> Result<String, Error> {
-        let mut labels = marks::namespace_labels(label, order);
+        let mut labels = metadata::namespace_labels(label, order);
         if let Some(buildset) = open_to(label, order) {
             labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
             labels.insert(PEERS.to_owned(), "services".into());
         }
-        let marks = Marks {
+        let metadata = HolderMetadata {
             labels,
-            annotations: marks::texts(Some(&label.hardening.namespace_annotations)),
-            takes: marks::takes(label),
+            annotations: metadata::texts(Some(&label.hardening.namespace_annotations)),
+            takes: metadata::takes(label),
         };
         let holders = self.holders(link);
         let pool = order.pool.as_str();
@@ -111,7 +111,7 @@ impl KubernetesDriver {
             names::namespace_of_system(pool, order.node, system),
         ];
         for name in &names {
-            if holders.create_namespace(name, &marks).await? {
+            if holders.create_namespace(name, &metadata).await? {
                 return Ok(name.clone());
             }
             match holders.get(&HolderRef::namespace(name.as_str())).await? {
@@ -139,10 +139,10 @@ impl KubernetesDriver {
     /// Returns the pod that has the name of ours, which must carry our tags.
     async fn existing_pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         place: &HolderRef,
-    ) -> Result<Holder, Error> {
+    ) -> Result<NodeHolder, Error> {
         let holder = self.holders(link).get(place).await?;
         match holder {
             Some(holder) if self.options.owner.owns_node(&holder.tags, order.node) => Ok(holder),

@@ -1,6 +1,6 @@
 //! Host keys from a secret, which the SSH server of the pod must show.
 //!
-//! Keys that are scanned over a network may be anybody's. With a secret they are known before, and a pod that shows other
+//! Keys that are scanned over a network prove nothing. With a secret they are known before, and a pod that shows other
 //! keys is refused.
 
 use k8s_openapi::api::core::v1::Secret;
@@ -8,7 +8,7 @@ use nodeyard_config::SshAccess;
 use nodeyard_driver::{Error, ErrorClass};
 use serde_json::{Value, json};
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::body::ssh::HostKeys;
 use crate::names;
 
@@ -16,7 +16,7 @@ impl KubernetesDriver {
     /// Returns None if the label names no secret.
     pub(super) async fn host_keys(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
         namespace: &str,
         pod: &str,

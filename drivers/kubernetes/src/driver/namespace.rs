@@ -9,7 +9,7 @@ use crate::body::ACCOUNT;
 
 /// Represents a node in a namespace that it shares, and owns all objects of the node there.
 #[derive(Debug, Clone)]
-pub(super) struct Member {
+pub(super) struct NamespaceMember {
     pub(super) name: String,
     pub(super) uid: String,
 }
@@ -21,7 +21,7 @@ pub(super) struct NodeNamespace {
     pub(super) namespace: String,
     pub(super) external_id: ExternalId,
     /// Only in a namespace that is shared by a buildset.
-    pub(super) member: Option<Member>,
+    pub(super) member: Option<NamespaceMember>,
     /// The name of the pod. None if the node is the namespace itself.
     pub(super) pod: Option<String>,
 }

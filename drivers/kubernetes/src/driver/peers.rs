@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use nodeyard_config::{ClusterLabel, PeerAccess};
 use nodeyard_driver::{CreateOrder, Error, ErrorClass};
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::api::escape;
 use crate::body::rights;
 use crate::buildset::{BUILDSET, Buildset, PEERS};
@@ -28,7 +28,7 @@ pub(super) fn open_to(label: &ClusterLabel, order: &CreateOrder) -> Option<Build
 impl KubernetesDriver {
     pub(super) async fn grant_peers(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         buildset: &Buildset,
     ) -> Result<(), Error> {
@@ -53,7 +53,7 @@ impl KubernetesDriver {
     /// Returns the other namespaces of a buildset, by name.
     pub(super) async fn peers(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         buildset: &Buildset,
     ) -> Result<Vec<String>, Error> {
@@ -70,7 +70,7 @@ impl KubernetesDriver {
     }
 
     /// Lets the accounts of one namespace read the services of another.
-    async fn grant_access(&self, link: &Link, at: &str, from: &str) -> Result<(), Error> {
+    async fn grant_access(&self, link: &ClusterLink, at: &str, from: &str) -> Result<(), Error> {
         let (role, binding) = (rights::role_of_peers(), rights::binding_of_peer(from));
         let api = &link.api;
         api.ensure("create a role", &format!("{ROLES}/{at}/roles"), &role)

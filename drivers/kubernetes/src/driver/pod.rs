@@ -6,13 +6,13 @@ use nodeyard_driver::{CreateOrder, Error};
 
 use super::namespace::{NodeNamespace, set_owning_pod};
 use super::setup::ssh_objects;
-use super::{KubernetesDriver, Link};
-use crate::api::Made;
-use crate::body::marks;
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::CreateOutcome;
+use crate::body::metadata;
 use crate::body::pod::PodPlan;
 use crate::body::ssh::{HostKeys, SshPlan};
 use crate::forward::FORWARD;
-use crate::holder::{HolderKind, Marks};
+use crate::holder::{HolderKind, HolderMetadata};
 
 impl KubernetesDriver {
     pub(super) fn pod_plan<'a>(
@@ -25,17 +25,17 @@ impl KubernetesDriver {
             name,
             label,
             holder: self.options.holder,
-            labels: marks::labels(label, order),
+            labels: metadata::labels(label, order),
             annotations: serde_json::Map::new(),
             host_keys: None,
         };
         if self.options.holder == HolderKind::Pod {
-            let marks = Marks {
+            let metadata = HolderMetadata {
                 labels: serde_json::Map::new(),
                 annotations: serde_json::Map::new(),
-                takes: marks::takes(label),
+                takes: metadata::takes(label),
             };
-            plan.annotations = marks.annotations();
+            plan.annotations = metadata.annotations();
         }
         plan
     }
@@ -43,7 +43,7 @@ impl KubernetesDriver {
     /// Returns None if the pod exists already.
     pub(super) async fn create_pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         space: &NodeNamespace,
@@ -67,15 +67,15 @@ impl KubernetesDriver {
         let path = format!("/api/v1/namespaces/{}/pods", space.namespace);
         let made = link.api.create::<Pod>("create a pod", &path, &body).await?;
         Ok(match made {
-            Made::New(pod) => Some(pod),
-            Made::Exists => None,
+            CreateOutcome::New(pod) => Some(pod),
+            CreateOutcome::Exists => None,
         })
     }
 
     /// Creates the objects that a pod among others needs for SSH. The pod owns them, so it must exist.
     pub(super) async fn expose_pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         space: &NodeNamespace,
         ssh: &SshAccess,
         host_keys: Option<&HostKeys>,

@@ -1,6 +1,6 @@
 //! The registry that comes with OpenShift, for jobs in projects: its address, and the secret to pull with.
 //!
-//! Only administrators may read the registry itself. Everybody may read the image streams that come with the cluster, and
+//! Only administrators may read the registry itself. All users may read the image streams that come with the cluster, and
 //! those name the address.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use nodeyard_config::{ClusterLabel, NodeKind, RegistryAccess};
 use nodeyard_driver::{Error, ErrorClass};
 use serde_json::{Value, json};
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::body::ACCOUNT;
 
 const STREAMS: &str = "/apis/image.openshift.io/v1/namespaces/openshift/imagestreams?limit=1";
@@ -21,7 +21,7 @@ impl KubernetesDriver {
     /// Returns None if the label does not use the registry, or the cluster has none.
     pub(super) async fn registry(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         project: &str,
     ) -> Result<Option<Value>, Error> {

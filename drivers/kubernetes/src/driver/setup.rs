@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::namespace::NodeNamespace;
 use super::peers::open_to;
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::body::ssh::{HostKeys, SshPlan};
 use crate::body::{objects, rights};
 use crate::holder::HolderKind;
@@ -21,7 +21,7 @@ const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces";
 impl KubernetesDriver {
     pub(super) async fn set_up_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         space: &NodeNamespace,
@@ -82,7 +82,7 @@ impl KubernetesDriver {
     /// Creates the account that Zuul acts as, its rights and its token.
     pub(super) async fn create_account(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         space: &NodeNamespace,
@@ -172,7 +172,12 @@ impl KubernetesDriver {
         ]
     }
 
-    async fn copy_of_secret(&self, link: &Link, from: &str, name: &str) -> Result<Value, Error> {
+    async fn copy_of_secret(
+        &self,
+        link: &ClusterLink,
+        from: &str,
+        name: &str,
+    ) -> Result<Value, Error> {
         let path = format!("/api/v1/namespaces/{from}/secrets/{name}");
         let original = link.api.get::<Value>("read a pull secret", &path).await?;
         let original = original.ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! A namespace that the nodes of a buildset share: joining and leaving it.
 //!
-//! Each node is a *member*: a config map with the node's tags that owns all objects of the node. Whoever deletes the last
-//! member deletes the namespace. Another node may join at that moment, in this process or another. So a node that joins
+//! Each node is a *member*: a config map with the node's tags that owns all objects of the node. The deletion of the
+//! last member deletes the namespace. Another node may join at that moment, in this process or another. So a node that joins
 //! creates its member first and then changes an annotation of the namespace; and a namespace is read first, then its
 //! members, and it is deleted only if its version is still the same. Of the two, one always notices the other.
 
@@ -15,12 +15,12 @@ use nodeyard_model::{NodeId, Timestamp};
 use serde_json::{Value, json};
 
 use super::create::is_pod;
-use super::namespace::{Member, NodeNamespace};
-use super::{KubernetesDriver, Link};
-use crate::api::{Made, Removal, escape};
-use crate::body::marks;
+use super::namespace::{NamespaceMember, NodeNamespace};
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::{CreateOutcome, DeleteOptions, escape};
+use crate::body::metadata;
 use crate::buildset::{BUILDSET, Buildset, SHARED};
-use crate::holder::{Holder, HolderRef, Marks, Object};
+use crate::holder::{HolderMetadata, HolderRef, NodeHolder, Object};
 use crate::names;
 
 /// The annotation of a namespace that every node changes when it joins.
@@ -37,7 +37,7 @@ pub(super) fn shared_by(label: &ClusterLabel, order: &CreateOrder) -> Option<Bui
 impl KubernetesDriver {
     pub(super) async fn join_shared_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         buildset: &Buildset,
@@ -70,17 +70,17 @@ impl KubernetesDriver {
     /// Returns the namespace of the buildset, and creates it if there is none. None while an earlier one is being deleted.
     async fn shared_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         buildset: &Buildset,
     ) -> Result<Option<String>, Error> {
-        let mut labels = marks::namespace_labels(label, order);
+        let mut labels = metadata::namespace_labels(label, order);
         labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
         labels.insert(SHARED.to_owned(), "buildset".into());
-        let marks = Marks {
+        let metadata = HolderMetadata {
             labels,
-            annotations: marks::texts(Some(&label.hardening.namespace_annotations)),
+            annotations: metadata::texts(Some(&label.hardening.namespace_annotations)),
             // Its members count, not the namespace.
             takes: nodeyard_model::Resources::default(),
         };
@@ -91,7 +91,7 @@ impl KubernetesDriver {
             names::shared_namespace_of_system(buildset.as_str(), system.as_str()),
         ];
         for name in &names {
-            if holders.create_namespace(name, &marks).await? {
+            if holders.create_namespace(name, &metadata).await? {
                 return Ok(Some(name.clone()));
             }
             let found = holders.object(&HolderRef::namespace(name.as_str())).await?;
@@ -118,27 +118,27 @@ impl KubernetesDriver {
 
     async fn create_member(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         buildset: &Buildset,
         namespace: &str,
-    ) -> Result<Member, Error> {
+    ) -> Result<NamespaceMember, Error> {
         let name = names::member(order.node);
-        let mut labels = marks::labels(label, order);
+        let mut labels = metadata::labels(label, order);
         labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
-        let marks = Marks {
+        let metadata = HolderMetadata {
             labels,
             annotations: serde_json::Map::new(),
-            takes: marks::takes(label),
+            takes: metadata::takes(label),
         };
         let body = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": name,
-                "labels": marks.labels,
-                "annotations": marks.annotations(),
+                "labels": metadata.labels,
+                "annotations": metadata.annotations(),
             },
         });
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
@@ -146,8 +146,8 @@ impl KubernetesDriver {
             .api
             .create::<ConfigMap>("create a member", &path, &body);
         let uid = match made.await? {
-            Made::New(made) => made.uid(),
-            Made::Exists => {
+            CreateOutcome::New(made) => made.uid(),
+            CreateOutcome::Exists => {
                 let place = HolderRef::member(namespace, name.as_str());
                 let holder = self.holders(link).get(&place).await?;
                 match holder {
@@ -167,12 +167,17 @@ impl KubernetesDriver {
         };
         let uid =
             uid.ok_or_else(|| Error::retry(format!("{name} in {namespace} is being deleted")))?;
-        Ok(Member { name, uid })
+        Ok(NamespaceMember { name, uid })
     }
 
-    /// Changes the namespace, so that nobody deletes it who has not seen the new member. Returns false if it is being
+    /// Changes the namespace, so that no deletion succeeds that has not seen the new member. Returns false if it is being
     /// deleted already.
-    async fn touch(&self, link: &Link, namespace: &str, node: NodeId) -> Result<bool, Error> {
+    async fn touch(
+        &self,
+        link: &ClusterLink,
+        namespace: &str,
+        node: NodeId,
+    ) -> Result<bool, Error> {
         let now = Timestamp::from(SystemTime::now());
         let path = format!("/api/v1/namespaces/{namespace}");
         let text = format!("{node} {}", now.as_secs());
@@ -188,7 +193,7 @@ impl KubernetesDriver {
     /// Deletes a shared namespace without members. Returns it if it is being deleted.
     pub(super) async fn delete_if_empty(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
     ) -> Result<Option<HolderRef>, Error> {
         let space = HolderRef::namespace(namespace);
@@ -214,7 +219,7 @@ impl KubernetesDriver {
         Ok(Some(place))
     }
 
-    async fn has_members(&self, link: &Link, namespace: &str) -> Result<bool, Error> {
+    async fn has_members(&self, link: &ClusterLink, namespace: &str) -> Result<bool, Error> {
         let system = names::label_value(self.options.owner.system.as_str());
         let selector = format!("nodeyard_system_id={system},{BUILDSET}");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
@@ -226,22 +231,26 @@ impl KubernetesDriver {
         Ok(!members.is_empty())
     }
 
-    async fn delete_shared_namespace(&self, link: &Link, holder: &Holder) -> Result<(), Error> {
+    async fn delete_shared_namespace(
+        &self,
+        link: &ClusterLink,
+        holder: &NodeHolder,
+    ) -> Result<(), Error> {
         const GRACE: Option<u32> = Some(1);
         let path = format!("/api/v1/namespaces/{}", holder.place.namespace);
-        let removal = Removal {
+        let removal = DeleteOptions {
             uid: holder.uid.as_deref(),
             version: holder.version.as_deref(),
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
         link.api
             .delete("delete a shared namespace", &path, &removal)
             .await?;
         // Only now can no pod of a new member be among them.
         let pods = format!("{path}/pods");
-        let at_once = Removal {
+        let at_once = DeleteOptions {
             grace: GRACE,
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
         link.api.delete("delete pods", &pods, &at_once).await
     }

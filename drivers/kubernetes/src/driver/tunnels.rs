@@ -9,9 +9,9 @@ use nodeyard_driver::Error;
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::api::escape;
-use crate::forward::Route;
+use crate::forward::TunnelRoute;
 use crate::holder::{HolderKind, selector};
 
 /// The label of a pod with the id of its node.
@@ -36,13 +36,13 @@ impl KubernetesDriver {
     }
 
     /// Opens and closes tunnels as the feeds say. Returns the pause before the next time.
-    async fn update_tunnels(&self, link: &Link) -> Duration {
+    async fn update_tunnels(&self, link: &ClusterLink) -> Duration {
         let mut complete = true;
         let mut there = HashSet::new();
         for feed in link.feeds.pods.values() {
             complete &= feed.is_live();
             for pod in feed.all() {
-                if Route::of(&pod).is_some() {
+                if TunnelRoute::of(&pod).is_some() {
                     there.insert((pod.namespace().unwrap_or_default(), pod.name_any()));
                 }
                 complete &= self.open_tunnel(&pod).await;
@@ -55,7 +55,7 @@ impl KubernetesDriver {
     }
 
     /// Opens tunnels only: a project that is not listed may have just been created. They are closed with their nodes.
-    async fn open_tunnels_into_projects(&self, link: &Link) -> Result<Duration, Error> {
+    async fn open_tunnels_into_projects(&self, link: &ClusterLink) -> Result<Duration, Error> {
         let owner = &self.options.owner;
         let query = format!("labelSelector={}", escape(&selector(owner)));
         let mut complete = true;
@@ -79,7 +79,7 @@ impl KubernetesDriver {
     async fn open_tunnel(&self, pod: &Pod) -> bool {
         let labels = pod.metadata.labels.as_ref();
         let node = labels.and_then(|labels| labels.get(NODE_LABEL)?.parse().ok());
-        let (Some(node), Some(route)) = (node, Route::of(pod)) else {
+        let (Some(node), Some(route)) = (node, TunnelRoute::of(pod)) else {
             return true;
         };
         let key = (pod.namespace().unwrap_or_default(), pod.name_any());

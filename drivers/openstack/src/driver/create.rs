@@ -8,7 +8,7 @@ use nodeyard_model::{NodeId, Resources};
 use nodeyard_openstack::{BootVolume, ErrorKind, NewServer, Server};
 
 use super::OpenStackDriver;
-use crate::addresses::{self, Choice, Chosen};
+use crate::addresses::{self, AddressChoice, ServerAddresses};
 use crate::failure::{driver_error, server_error};
 
 impl OpenStackDriver {
@@ -125,7 +125,7 @@ impl OpenStackDriver {
         mut server: Server,
     ) -> Result<Instance, Error> {
         let networks = self.networks().await?;
-        let choice = Choice {
+        let choice = AddressChoice {
             settings: self.session.settings(),
             networks: &networks,
             local_ipv6: self.local_ipv6,
@@ -196,8 +196,8 @@ impl OpenStackDriver {
         })
     }
 
-    /// Tags the volumes that Nova created for a server. Normally they are deleted with it; if not, the tags tell whose
-    /// they are.
+    /// Tags the volumes that Nova created for a server. Normally they are deleted with it; if not, the tags identify
+    /// the node.
     async fn tag_volumes(&self, order: &CreateOrder, server: &Server) -> Result<(), Error> {
         let metadata = order.tags.to_metadata();
         let own = server
@@ -218,7 +218,7 @@ impl OpenStackDriver {
         Ok(())
     }
 
-    fn instance(&self, server: Server, chosen: Chosen, takes: Resources) -> Instance {
+    fn instance(&self, server: Server, chosen: ServerAddresses, takes: Resources) -> Instance {
         Instance {
             // As Nodepool has it: nodes without a private address show the public one there.
             private_ipv4: chosen.private_v4.or_else(|| chosen.public_v4.clone()),

@@ -36,7 +36,7 @@ impl OpenStackDriver {
             self.delete_server(node, server).await?;
         }
         if servers.is_empty() {
-            // A server that was deleted by somebody else left its floating IP.
+            // A server that was deleted by someone else leaves its floating IP.
             self.delete_floating_ips(node, None).await?;
         }
         self.wait_until_deleted(node, &servers).await

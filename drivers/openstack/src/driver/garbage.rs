@@ -38,8 +38,8 @@ impl Untagged for OpenStackDriver {
         let servers = self.servers(Duration::ZERO).await?;
         let servers: HashSet<_> = servers.iter().map(|server| &server.id).collect();
         let is_left = |port: &Port| {
-            let of_nobody = port.device_owner.is_empty();
-            (of_nobody || port.device_owner.starts_with("compute:"))
+            let unowned = port.device_owner.is_empty();
+            (unowned || port.device_owner.starts_with("compute:"))
                 && !servers.contains(&port.device_id)
         };
         Ok(ports

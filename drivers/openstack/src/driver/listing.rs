@@ -16,29 +16,29 @@ use crate::{description, images};
 impl OpenStackDriver {
     /// Lists all servers as of `age` ago or later, including those that Nova still shows as deleted.
     pub(super) async fn servers(&self, age: Duration) -> List<Server> {
-        let ask = async { self.compute.servers().await.map_err(driver_error) };
-        self.servers.within(age, ask).await
+        let fetch = async { self.compute.servers().await.map_err(driver_error) };
+        self.servers.within(age, fetch).await
     }
 
     pub(super) async fn ports(&self, age: Duration) -> List<Port> {
-        let ask = async { self.network.ports().await.map_err(driver_error) };
-        self.ports.within(age, ask).await
+        let fetch = async { self.network.ports().await.map_err(driver_error) };
+        self.ports.within(age, fetch).await
     }
 
     pub(super) async fn volumes(&self, age: Duration) -> List<Volume> {
-        let ask = async {
+        let fetch = async {
             match self.volumes.volumes().await {
                 Ok(volumes) => Ok(volumes),
                 Err(error) if error.kind() == ErrorKind::NoService => Ok(Vec::new()),
                 Err(error) => Err(driver_error(error)),
             }
         };
-        self.volume_list.within(age, ask).await
+        self.volume_list.within(age, fetch).await
     }
 
     pub(super) async fn floating_ips(&self, age: Duration) -> List<FloatingIp> {
-        let ask = async { self.network.floating_ips().await.map_err(driver_error) };
-        self.floating_ips.within(age, ask).await
+        let fetch = async { self.network.floating_ips().await.map_err(driver_error) };
+        self.floating_ips.within(age, fetch).await
     }
 
     /// Whether the server exists and carries the id of the node.

@@ -8,7 +8,7 @@ use super::upload_error;
 use crate::driver::OpenStackDriver;
 use crate::images::{UNVERIFIED, cloud_image};
 
-/// More attempts at one upload than anybody makes.
+/// More attempts than one upload ever needs.
 const MAX_ATTEMPTS: u32 = 1000;
 
 impl OpenStackDriver {

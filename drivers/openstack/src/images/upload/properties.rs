@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodeyard_driver::{Error, UploadOrder};
-use nodeyard_openstack::Change;
+use nodeyard_openstack::ImageChange;
 use serde_json::Value;
 
 use crate::images::UNVERIFIED;
@@ -45,28 +45,28 @@ pub(super) fn check(order: &UploadOrder) -> Result<(), Error> {
 }
 
 /// Returns all changes, including the removal of [`UNVERIFIED`].
-pub(super) fn changes(order: &UploadOrder) -> Vec<Change> {
+pub(super) fn changes(order: &UploadOrder) -> Vec<ImageChange> {
     let mut changes = changes_of(&order.metadata).unwrap_or_default();
     let digest = |digest: &Option<Box<str>>| digest.as_deref().unwrap_or_default().to_owned();
     // As openstacksdk sets them.
     changes.extend([
-        Change::set("owner_specified.openstack.md5", digest(&order.md5)),
-        Change::set("owner_specified.openstack.sha256", digest(&order.sha256)),
-        Change::set(
+        ImageChange::set("owner_specified.openstack.md5", digest(&order.md5)),
+        ImageChange::set("owner_specified.openstack.sha256", digest(&order.sha256)),
+        ImageChange::set(
             "owner_specified.openstack.object",
             format!("images/{}", order.name),
         ),
     ]);
     if !order.marks.is_empty() {
         let marks: Vec<&str> = order.marks.iter().map(|mark| &**mark).collect();
-        changes.push(Change::set("tags", marks));
+        changes.push(ImageChange::set("tags", marks));
     }
-    changes.push(Change::remove(UNVERIFIED));
+    changes.push(ImageChange::remove(UNVERIFIED));
     changes
 }
 
 /// Converts metadata: some properties have a type in Glance.
-fn changes_of(metadata: &BTreeMap<String, String>) -> Result<Vec<Change>, Error> {
+fn changes_of(metadata: &BTreeMap<String, String>) -> Result<Vec<ImageChange>, Error> {
     let mut changes = Vec::new();
     for (key, text) in metadata {
         let wrong = |wanted: &str| {
@@ -85,7 +85,7 @@ fn changes_of(metadata: &BTreeMap<String, String>) -> Result<Vec<Change>, Error>
             },
             _ => text.as_str().into(),
         };
-        changes.push(Change::set(key, value));
+        changes.push(ImageChange::set(key, value));
     }
     Ok(changes)
 }

@@ -17,7 +17,7 @@ use crate::images::UNVERIFIED;
 const STUCK: Duration = Duration::from_secs(600);
 
 /// The state of an image's data.
-enum Data {
+enum DataState {
     Stored,
     Pending,
     /// It will never arrive.
@@ -52,14 +52,14 @@ impl OpenStackDriver {
             let image = self.glance().get(id).await.map_err(upload_error)?;
             let image = image.ok_or_else(|| deleted_meanwhile(id))?;
             match data_of(&image, sent_by_us, timer.age()) {
-                Data::Stored => return Ok(image),
-                Data::Pending => timer.tick().await,
-                Data::Lost(error) => return Err(self.discard(id, error).await),
+                DataState::Stored => return Ok(image),
+                DataState::Pending => timer.tick().await,
+                DataState::Lost(error) => return Err(self.discard(id, error).await),
             }
         }
     }
 
-    /// Deletes an image that is of no use, so that the next attempt starts anew. Returns the error to report.
+    /// Deletes a useless image, so that the next attempt starts anew. Returns the error to report.
     async fn discard(&self, image: &str, error: Error) -> Error {
         match self.glance().delete(image).await {
             Ok(()) => error,
@@ -124,23 +124,23 @@ impl OpenStackDriver {
     }
 }
 
-fn data_of(image: &Image, sent_by_us: bool, waiting: Duration) -> Data {
+fn data_of(image: &Image, sent_by_us: bool, waiting: Duration) -> DataState {
     let id = &image.id;
     if let Some(stores) = failed_import(image) {
         let text = format!("the cloud could not import image {id} into {stores}");
-        return Data::Lost(Error::new(ErrorClass::Failed, text));
+        return DataState::Lost(Error::new(ErrorClass::Failed, text));
     }
     let status = &*image.status;
     let pending = match status {
-        "active" => return Data::Stored,
+        "active" => return DataState::Stored,
         "queued" => sent_by_us,
         "saving" | "uploading" | "importing" => sent_by_us || waiting < STUCK,
         _ => false,
     };
     if pending {
-        return Data::Pending;
+        return DataState::Pending;
     }
-    Data::Lost(Error::retry(format!(
+    DataState::Lost(Error::retry(format!(
         "image {id} of an earlier attempt is {status}; uploading again"
     )))
 }
@@ -203,9 +203,9 @@ mod tests {
             let image = serde_json::json!({"id": "i", "status": status});
             let image = serde_json::from_value(image).unwrap();
             let found = match data_of(&image, sent_by_us, waiting) {
-                Data::Stored => "stored",
-                Data::Pending => "pending",
-                Data::Lost(error) => {
+                DataState::Stored => "stored",
+                DataState::Pending => "pending",
+                DataState::Lost(error) => {
                     assert_eq!(error.class(), ErrorClass::Retry);
                     "lost"
                 }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus
 use nodeyard_driver::{Error, ErrorClass};
 
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum PodState {
     /// It may still start; with the reason why it has not.
     Waiting(String),
     /// No node of the cluster has room for it; with the message of the scheduler.
@@ -34,10 +34,10 @@ const FATAL: &[(&str, ErrorClass)] = &[
 /// Part of the message when the kubelet only delays a pull.
 const PULL_DELAYED: &str = "QPS exceeded";
 
-pub(crate) fn judge(pod: &Pod) -> Verdict {
+pub(crate) fn judge(pod: &Pod) -> PodState {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let failed =
-        |class, text: String| Verdict::Failed(Error::new(class, format!("pod {name} {text}")));
+        |class, text: String| PodState::Failed(Error::new(class, format!("pod {name} {text}")));
     if pod.metadata.deletion_timestamp.is_some() {
         return failed(
             ErrorClass::Failed,
@@ -45,7 +45,7 @@ pub(crate) fn judge(pod: &Pod) -> Verdict {
         );
     }
     let Some(status) = &pod.status else {
-        return Verdict::Waiting("the cluster has not processed the pod yet".to_owned());
+        return PodState::Waiting("the cluster has not processed the pod yet".to_owned());
     };
     let phase = status.phase.as_deref().unwrap_or("Pending");
     if matches!(phase, "Failed" | "Succeeded") {
@@ -76,7 +76,7 @@ pub(crate) fn judge(pod: &Pod) -> Verdict {
         }
     }
     if let Some(message) = unschedulable(status) {
-        return Verdict::Unschedulable(message);
+        return PodState::Unschedulable(message);
     }
     let running = |container: &ContainerStatus| {
         let state = container.state.as_ref();
@@ -87,11 +87,11 @@ pub(crate) fn judge(pod: &Pod) -> Verdict {
         .as_ref()
         .is_some_and(|all| all.iter().all(running));
     if phase == "Running" && all_run {
-        return Verdict::Running {
+        return PodState::Running {
             ready: is_ready(status),
         };
     }
-    Verdict::Waiting(waits_for(phase, status))
+    PodState::Waiting(waits_for(phase, status))
 }
 
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {

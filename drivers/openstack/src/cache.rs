@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The last response to one request. An operation that needs a newer one sends the request; others wait for its response
 /// and share it.
 #[derive(Debug)]
-pub(crate) struct Shared<T>(Mutex<Option<Cached<T>>>);
+pub(crate) struct ResponseCache<T>(Mutex<Option<Cached<T>>>);
 
 #[derive(Debug)]
 struct Cached<T> {
@@ -18,13 +18,13 @@ struct Cached<T> {
     value: Arc<T>,
 }
 
-impl<T> Default for Shared<T> {
+impl<T> Default for ResponseCache<T> {
     fn default() -> Self {
         Self(Mutex::new(None))
     }
 }
 
-impl<T> Shared<T> {
+impl<T> ResponseCache<T> {
     /// Returns the response to a request sent no longer than `age` ago. `fetch` runs only if there is none.
     pub(crate) async fn within<E>(
         &self,
@@ -62,9 +62,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_requests_share_a_response() {
-        let (shared, requests) = (Shared::default(), AtomicUsize::new(0));
+        let (cache, requests) = (ResponseCache::default(), AtomicUsize::new(0));
         let fetch = |age| {
-            shared.within(age, async {
+            cache.within(age, async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok::<_, Infallible>(requests.fetch_add(1, Ordering::SeqCst))
             })

@@ -26,7 +26,7 @@ fn running(ready: &str) -> Value {
 
 fn failure(status: &Value) -> (ErrorClass, String) {
     match judge(&pod(status)) {
-        Verdict::Failed(error) => (error.class(), error.to_string()),
+        PodState::Failed(error) => (error.class(), error.to_string()),
         other => panic!("{other:?}"),
     }
 }
@@ -59,27 +59,27 @@ fn a_container_that_is_on_its_way_is_waited_for() {
         waiting("ContainerCreating", ""),
         waiting("ErrImagePull", "pull QPS exceeded"),
     ] {
-        assert!(matches!(judge(&pod(&status)), Verdict::Waiting(_)));
+        assert!(matches!(judge(&pod(&status)), PodState::Waiting(_)));
     }
     let no_status: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).unwrap();
-    assert!(matches!(judge(&no_status), Verdict::Waiting(_)));
+    assert!(matches!(judge(&no_status), PodState::Waiting(_)));
 }
 
 #[test]
 fn a_pod_that_runs_may_not_be_ready() {
     assert!(matches!(
         judge(&pod(&running("True"))),
-        Verdict::Running { ready: true }
+        PodState::Running { ready: true }
     ));
     assert!(matches!(
         judge(&pod(&running("False"))),
-        Verdict::Running { ready: false }
+        PodState::Running { ready: false }
     ));
     // Between two tries of a container that ends each time.
     let mut status = running("False");
     status["containerStatuses"][0]["state"] = json!({"terminated": {"exitCode": 1}});
     match judge(&pod(&status)) {
-        Verdict::Waiting(text) => assert!(text.contains("exit code 1"), "{text}"),
+        PodState::Waiting(text) => assert!(text.contains("exit code 1"), "{text}"),
         other => panic!("{other:?}"),
     }
 }
@@ -101,7 +101,7 @@ fn a_pod_that_has_ended_is_not_waited_for() {
     let gone = json!({"metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "status": running("True")});
     let gone: Pod = serde_json::from_value(gone).unwrap();
-    assert!(matches!(judge(&gone), Verdict::Failed(_)));
+    assert!(matches!(judge(&gone), PodState::Failed(_)));
 }
 
 #[test]
@@ -111,10 +111,10 @@ fn what_the_scheduler_says_is_told_unless_it_makes_room() {
         "message": "0/1 nodes are available: 1 Insufficient cpu.",
     }]});
     match judge(&pod(&status)) {
-        Verdict::Unschedulable(text) => assert!(text.contains("Insufficient cpu")),
+        PodState::Unschedulable(text) => assert!(text.contains("Insufficient cpu")),
         other => panic!("{other:?}"),
     }
     let mut promised = status;
     promised["nominatedNodeName"] = "n1".into();
-    assert!(matches!(judge(&pod(&promised)), Verdict::Waiting(_)));
+    assert!(matches!(judge(&pod(&promised)), PodState::Waiting(_)));
 }

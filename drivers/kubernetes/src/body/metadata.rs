@@ -17,7 +17,7 @@ pub(crate) fn labels(label: &ClusterLabel, order: &CreateOrder) -> Map<String, V
                 labels.insert(key.clone(), label_value(&value).into());
             }
             Err(error) => {
-                warn!(%error, key, label = %order.label, "failed to render dynamic label; omitting it")
+                warn!(%error, key, label = %order.label, "failed to render dynamic label; omitting it");
             }
         }
     }
