@@ -533,7 +533,8 @@ mod tests {
     impl Machines for FailingCloud {
         async fn create(&self, order: &CreateOrder, _: &Progress) -> Result<Instance, Error> {
             self.creates.lock().unwrap().push(order.first_attempt);
-            match self.failures.lock().unwrap().pop() {
+            let failure = self.failures.lock().unwrap().pop();
+            match failure {
                 Some(class) => Err(Error::new(class, "not now")),
                 None => pending().await,
             }
