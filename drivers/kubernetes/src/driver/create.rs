@@ -39,7 +39,9 @@ impl KubernetesDriver {
                     version.as_deref(),
                     progress,
                 );
-                Some(running.await?)
+                let pod = running.await?;
+                progress.set_stage("the pod is running");
+                Some(pod)
             }
             None => None,
         };
