@@ -42,10 +42,10 @@ pub trait Untagged: Sync {
 /// The ports that were down at the last scan. A port is down for a moment while its server is created, so only a port
 /// that is down at two scans an interval apart is deleted.
 #[derive(Debug, Default)]
-pub struct DownPorts(Mutex<Option<Scan>>);
+pub struct DownPorts(Mutex<Option<PortScan>>);
 
 #[derive(Debug)]
-struct Scan {
+struct PortScan {
     at: Instant,
     ports: BTreeSet<Box<str>>,
 }
@@ -90,7 +90,7 @@ impl DownPorts {
             }
         }
         let at = Instant::now();
-        *self.lock() = Some(Scan { at, ports });
+        *self.lock() = Some(PortScan { at, ports });
         Ok(deleted)
     }
 
@@ -103,7 +103,7 @@ impl DownPorts {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Scan>> {
+    fn lock(&self) -> MutexGuard<'_, Option<PortScan>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -112,10 +112,10 @@ impl DownPorts {
 mod tests {
     use super::*;
 
-    struct Cloud;
+    struct CloudWithDownPort;
 
     #[async_trait]
-    impl Untagged for Cloud {
+    impl Untagged for CloudWithDownPort {
         async fn remove_floating_ips(&self) -> Result<usize, Error> {
             Ok(0)
         }
@@ -136,7 +136,7 @@ mod tests {
             port_interval: Duration::from_secs(10),
         };
         let down = DownPorts::default();
-        let collect = || down.collect_garbage(&Cloud, options);
+        let collect = || down.collect_garbage(&CloudWithDownPort, options);
         assert_eq!(collect().await.unwrap(), []);
         tokio::time::advance(Duration::from_secs(9)).await;
         assert_eq!(collect().await.unwrap(), [], "too early for another scan");

@@ -11,7 +11,7 @@ use nodeyard_driver_container::{
 use serde_json::{Value, json};
 
 #[derive(Debug, Default)]
-pub(crate) struct Runtime(Mutex<Things>);
+pub(crate) struct EmulatedRuntime(Mutex<Things>);
 
 #[derive(Debug, Default)]
 struct Things {
@@ -27,7 +27,7 @@ impl Things {
     }
 }
 
-impl Runtime {
+impl EmulatedRuntime {
     pub(crate) fn with_image(name: &str) -> Self {
         let runtime = Self::default();
         runtime.import(name, &json!({}));
@@ -170,7 +170,7 @@ fn archive(query: &str) -> RuntimeResponse {
 }
 
 #[async_trait]
-impl RuntimeTransport for Runtime {
+impl RuntimeTransport for EmulatedRuntime {
     async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let (path, query) = call.uri.split_once('?').unwrap_or((&call.uri, ""));
         let path: Vec<_> = path.trim_start_matches('/').split('/').collect();

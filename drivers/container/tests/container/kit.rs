@@ -21,21 +21,21 @@ use tokio::sync::Notify;
 use crate::common::{
     IMAGE, count, delete, driver, driver_through, on_both_runtimes, options, order, owner,
 };
-use crate::emulated::Runtime;
+use crate::emulated::EmulatedRuntime;
 
 on_both_runtimes!(nothing_is_left_of_a_process_that_died_at_any_call,);
 
 const SYSTEM: &str = "ours";
 
 struct EmulatedBed {
-    runtime: Arc<Runtime>,
+    runtime: Arc<EmulatedRuntime>,
     files: TempDir,
 }
 
 impl EmulatedBed {
     /// With things of others that have the names and ids ours will have.
     fn new() -> Self {
-        let runtime = Runtime::with_image(IMAGE);
+        let runtime = EmulatedRuntime::with_image(IMAGE);
         for number in 1..4 {
             let mut tags = order(SYSTEM, number).tags;
             tags.system = None;
@@ -101,7 +101,7 @@ impl Bed for EmulatedBed {
 /// Lets the kit strike at each call.
 #[derive(Debug)]
 struct FaultyTransport {
-    runtime: Arc<Runtime>,
+    runtime: Arc<EmulatedRuntime>,
     faults: Faults,
 }
 

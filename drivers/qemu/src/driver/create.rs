@@ -11,7 +11,7 @@ use crate::machine_spec::{Kernel, MachineSpec, Seed, check_readable};
 use crate::options::QemuLabelOptions;
 
 /// The result of waiting for a boot.
-enum Boot {
+enum BootOutcome {
     Answering(GuestEndpoint),
     /// The machine failed under KVM and can be started again without it.
     KvmRejected,
@@ -32,8 +32,8 @@ impl QemuDriver {
             self.host.start(&machine, &spec).await?;
             progress.set_stage("waiting for the guest to boot");
             match self.wait_until_booted(label, &machine.id).await? {
-                Boot::Answering(endpoint) => return Ok(instance(&machine, endpoint)),
-                Boot::KvmRejected => {}
+                BootOutcome::Answering(endpoint) => return Ok(instance(&machine, endpoint)),
+                BootOutcome::KvmRejected => {}
             }
         }
     }
@@ -73,7 +73,7 @@ impl QemuDriver {
         &self,
         label: &QemuLabelOptions,
         id: &LocalId,
-    ) -> Result<Boot, Error> {
+    ) -> Result<BootOutcome, Error> {
         let access = self.options.guest_access(label)?;
         let must_greet = label.host_key_checking && access.greets;
         let timer = self.options.poll.start();
@@ -95,7 +95,7 @@ impl QemuDriver {
                     () = self.host.wait_for_fault(id) => false,
                 };
                 if answers {
-                    return Ok(Boot::Answering(endpoint));
+                    return Ok(BootOutcome::Answering(endpoint));
                 }
             }
             if timer.age() > self.options.boot_timeout {
@@ -119,7 +119,7 @@ impl QemuDriver {
         label: &QemuLabelOptions,
         machine: &QemuMachine,
         fault: Option<GuestFault>,
-    ) -> Result<Boot, Error> {
+    ) -> Result<BootOutcome, Error> {
         let id = &machine.id;
         let log = self.host.qemu_log(id).await;
         let by_kvm = match fault {
@@ -130,7 +130,7 @@ impl QemuDriver {
         if by_kvm {
             let reason = log.lines().next().unwrap_or("QEMU gave no reason");
             if self.host.reject_kvm(machine, reason).await? {
-                return Ok(Boot::KvmRejected);
+                return Ok(BootOutcome::KvmRejected);
             }
         }
         let (class, text) = match fault {
