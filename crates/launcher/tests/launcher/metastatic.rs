@@ -284,7 +284,7 @@ async fn a_cancelled_request_takes_the_one_for_its_machine_along() {
     .await;
     eventually("it says what it waits for", || async {
         let why = launcher.handle.explain(id).await?.to_string();
-        why.contains("waits for a node with label small")
+        why.contains("waiting for a node with label small")
             .then_some(())
     })
     .await;
