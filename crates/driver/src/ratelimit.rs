@@ -210,8 +210,7 @@ mod tests {
             });
         }
         callers.join_all().await;
-        let turns = turns.lock().unwrap().clone();
-        turns
+        turns.lock().unwrap().clone()
     }
 
     #[tokio::test(start_paused = true)]
