@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use nodeyard_config::{Static, StaticNode, StaticPool};
 use nodeyard_driver::{Error, Identity, Place, Roster, Sighting};
 use nodeyard_model::{Label, PoolName};
-use nodeyard_nodescan::{self as nodescan, Scanner, Target};
+use nodeyard_nodescan::{self as nodescan, ScanTarget, Scanner};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
@@ -100,7 +100,7 @@ fn slots<'a>(
         connection_type: node.connection_type.as_str().into(),
         shell_type: node.shell_type.as_deref().map(Into::into),
         python_path: node.python_path.as_str().into(),
-        host_keys: if nodescan::gathers_keys(&node.connection_type) {
+        host_keys: if nodescan::has_host_keys(&node.connection_type) {
             expected(node)
         } else {
             Vec::new()
@@ -116,11 +116,11 @@ impl Roster for Machines {
 
     async fn inspect(&self, place: &Place) -> Result<Sighting, Error> {
         let machine = self.machine(&place.machine)?;
-        let target = Target {
+        let target = ScanTarget {
             address: place.machine.name.clone(),
             port: place.machine.port,
             connection_type: place.connection_type.clone(),
-            limit: machine.timeout,
+            timeout: machine.timeout,
         };
         let (public_ipv4, public_ipv6) = addresses(&place.machine, machine.timeout).await;
         let mut sighting = Sighting {
@@ -129,7 +129,7 @@ impl Roster for Machines {
             public_ipv6,
         };
         if !machine.checked {
-            if target.gathers_keys() {
+            if target.has_host_keys() {
                 sighting.host_keys.clone_from(&machine.expected);
             }
             return Ok(sighting);
@@ -138,7 +138,7 @@ impl Roster for Machines {
         let scan = scan.map_err(|cause| {
             Error::retry(format!("machine {} cannot be used", place.machine)).because(cause)
         })?;
-        if target.gathers_keys() {
+        if target.has_host_keys() {
             sighting.host_keys = scan.keys.iter().map(|key| key.as_str().into()).collect();
             let missing = machine
                 .expected
@@ -159,7 +159,7 @@ impl Roster for Machines {
         match self.machines.get(identity) {
             Some(machine) if machine.checked => {
                 self.scanner
-                    .answers(&identity.name, identity.port, machine.timeout)
+                    .is_reachable(&identity.name, identity.port, machine.timeout)
                     .await
             }
             Some(_) => true,

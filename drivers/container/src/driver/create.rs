@@ -390,11 +390,11 @@ impl ContainerDriver {
             return Ok(Some(instance));
         };
         let limit = self.options.boot_timeout.saturating_sub(now.since(since));
-        let target = nodescan::Target {
+        let target = nodescan::ScanTarget {
             address: address.clone(),
             port: *port,
             connection_type: label.connection_type.clone(),
-            limit,
+            timeout: limit,
         };
         let ended = async {
             if let Err(error) = self.engine.wait(container, limit).await {

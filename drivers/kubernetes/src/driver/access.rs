@@ -257,11 +257,11 @@ impl KubernetesDriver {
         };
         let known = self.host_keys(link, ssh, &place.namespace, name).await?;
         if ssh.host_key_checking {
-            let target = nodescan::Target {
+            let target = nodescan::ScanTarget {
                 address: address.as_str().into(),
                 port,
                 connection_type: "ssh".into(),
-                limit: ssh.boot_timeout.saturating_sub(age),
+                timeout: ssh.boot_timeout.saturating_sub(age),
             };
             let scan = self.scanner.scan(&target).await.map_err(|cause| {
                 Error::new(ErrorClass::Failed, format!("nobody answers in pod {name}"))
