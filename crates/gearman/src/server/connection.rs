@@ -171,7 +171,7 @@ async fn process_batch(
         for _ in 0..BATCH {
             match codec.decode(buffer) {
                 Ok(Some(GearmanFrame::Packet(packet))) => {
-                    state.scheduler.handle_packet(id, packet, now)
+                    state.scheduler.handle_packet(id, packet, now);
                 }
                 Ok(Some(GearmanFrame::Line(line))) if is_http(&line) => {
                     more = Err(FrameError::Http.into());

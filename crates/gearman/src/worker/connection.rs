@@ -313,7 +313,7 @@ impl WorkerSession {
             }
             FunctionChange::Removed(name) => match &mut self.phase {
                 ConnectionPhase::Working(running) if running.function == name => {
-                    running.unregistered = true
+                    running.unregistered = true;
                 }
                 _ => self.send(&cant_do(&name)).await?,
             },

@@ -23,7 +23,7 @@ async fn serve_client(stream: UnixStream, sessions: Arc<ClientSessions>) {
     match connection::serve(stream, sessions).await {
         Ok(()) => {}
         Err(ConnectionError::Io(error)) => {
-            tracing::debug!(%error, "store client disconnected")
+            tracing::debug!(%error, "store client disconnected");
         }
         Err(error) => {
             let cause = std::error::Error::source(&error).map(ToString::to_string);

@@ -107,7 +107,7 @@ impl ClientWatches {
             match snapshot.stat(&path)? {
                 None => self.send_event(EventKind::Deleted, &path),
                 Some(stat) if stat.pzxid > since => {
-                    self.send_event(EventKind::ChildrenChanged, &path)
+                    self.send_event(EventKind::ChildrenChanged, &path);
                 }
                 Some(_) => self.add(path, WatchKind::Children),
             }
