@@ -14,7 +14,7 @@ use nodeyard_driver::{
 use nodeyard_model::{
     ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
     UploadKey,
-    layout::{self, Place},
+    layout::{self, RecordPath},
     with_causes,
 };
 use nodeyard_nodescan as nodescan;
@@ -208,7 +208,7 @@ impl Launch<'_> {
     /// Counts the result of a launch for the build that it booted from, if that is one of ours.
     async fn judge_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
         let upload = held.value.image_id.as_deref();
-        if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
+        if let Some(RecordPath::Upload(key)) = upload.and_then(RecordPath::parse) {
             let reason = failure.map(|failure| with_causes(failure));
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
@@ -330,11 +330,11 @@ impl Launch<'_> {
         else {
             return Ok(Vec::new());
         };
-        let target = nodescan::Target {
+        let target = nodescan::ScanTarget {
             address: address.clone(),
             port: *port,
             connection_type: node.connection_type.as_deref().unwrap_or("ssh").into(),
-            limit: self.provider.settings.boot_timeout,
+            timeout: self.provider.settings.boot_timeout,
         };
         match self.ctx.scanner.scan(&target).await {
             Ok(scan) => Ok(scan.keys.iter().map(|key| key.as_str().into()).collect()),

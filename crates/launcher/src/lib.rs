@@ -145,7 +145,8 @@ impl Launcher {
             () = shutdown.cancelled() => return Ok(()),
         };
         let drains = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
-        let image_work = TreePath::new(layout::IMAGE_NOTES).map_err(nodeyard_store::Error::from)?;
+        let image_work =
+            TreePath::new(layout::IMAGE_STATUS).map_err(nodeyard_store::Error::from)?;
         let followed = Followed {
             drains: View::open(Arc::clone(&parts.tree), drains, drain::DrainShape),
             image_work: View::open(Arc::clone(&parts.tree), image_work, ImageWorkShape),

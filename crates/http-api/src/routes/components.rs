@@ -1,7 +1,7 @@
 //! Launchers and builders that are running.
 
 use axum::extract::State;
-use nodeyard_model::layout::Place as Path;
+use nodeyard_model::layout::RecordPath as Path;
 use nodeyard_model::{Component as Record, ComponentKind, Record as _};
 use nodeyard_store::TreePath;
 use nodeyard_store::view::{Item, Kind as PathKind, Shape};
@@ -13,7 +13,7 @@ use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Kind, Subject};
 use crate::extract::Query;
-use crate::page::{Page, PageQuery, Place};
+use crate::page::{Page, PageQuery, RecordPath};
 use crate::schema;
 
 /// A launcher or a builder that is running.
@@ -53,7 +53,7 @@ pub(crate) async fn list_components(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Component>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    let place = RecordPath::new(query.limit, query.cursor.as_deref())?;
     let all = app.components.items().into_iter();
     let all = all.map(|item| {
         let shown = Component::of(&item.id, &item.value);

@@ -1,4 +1,4 @@
-//! What a view holds, and the rules by which a newer record replaces an older one.
+//! The records of a view, and the rules by which newer records replace older ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::changes::{Changes, Subscribers};
-use super::{Flaw, Item, Shape};
+use super::{InvalidRecord, Item, Shape};
 use crate::path::TreePath;
 use crate::tree::{Record, Stat};
 use nodeyard_model::with_causes;
 
-pub(super) struct State<S: Shape> {
-    slots: BTreeMap<S::Id, Slot<S::Value>>,
+pub(super) struct ViewState<S: Shape> {
+    slots: BTreeMap<S::Id, ViewSlot<S::Value>>,
     /// Names of the contenders of each lock that has some. They are unique for ever, so adding and
     /// removing them by events is exact whatever a listing has shown before.
     contenders: HashMap<S::Id, Vec<Box<str>>>,
@@ -26,42 +26,42 @@ pub(super) struct State<S: Shape> {
     current: bool,
 }
 
-struct Slot<T> {
-    content: Content<T>,
+struct ViewSlot<T> {
+    content: RecordContent<T>,
     stat: Stat,
     /// The full listing under way has not confirmed it yet.
     unconfirmed: bool,
 }
 
-pub(super) enum Content<T> {
+pub(super) enum RecordContent<T> {
     Value(Arc<T>),
     Empty,
-    Flaw(Box<Damage>),
+    Malformed(Box<MalformedRecord>),
 }
 
-pub(super) struct Damage {
+pub(super) struct MalformedRecord {
     path: TreePath,
     reason: String,
     data: Bytes,
 }
 
 /// More than any record has that something could be made of.
-const KEPT_BYTES: usize = 64 << 10;
+const MAX_KEPT_BYTES: usize = 64 << 10;
 
-impl<T> Content<T> {
+impl<T> RecordContent<T> {
     pub(super) fn parse<S>(shape: &S, id: &S::Id, path: &TreePath, record: &Record) -> Self
     where
         S: Shape<Value = T>,
     {
         if record.data.is_empty() {
-            return Content::Empty;
+            return RecordContent::Empty;
         }
         match shape.parse(id, &record.data) {
-            Ok(value) => Content::Value(Arc::new(value)),
-            Err(error) => Content::Flaw(Box::new(Damage {
+            Ok(value) => RecordContent::Value(Arc::new(value)),
+            Err(error) => RecordContent::Malformed(Box::new(MalformedRecord {
                 path: path.clone(),
                 reason: with_causes(&*error),
-                data: if record.data.len() <= KEPT_BYTES {
+                data: if record.data.len() <= MAX_KEPT_BYTES {
                     Bytes::copy_from_slice(&record.data)
                 } else {
                     Bytes::new()
@@ -71,7 +71,7 @@ impl<T> Content<T> {
     }
 }
 
-impl<S: Shape> Default for State<S> {
+impl<S: Shape> Default for ViewState<S> {
     fn default() -> Self {
         Self {
             slots: BTreeMap::new(),
@@ -85,7 +85,7 @@ impl<S: Shape> Default for State<S> {
     }
 }
 
-impl<S: Shape> State<S> {
+impl<S: Shape> ViewState<S> {
     pub(super) fn item(&self, id: &S::Id) -> Option<Item<S>> {
         self.to_item(id, self.slots.get(id)?)
     }
@@ -96,8 +96,8 @@ impl<S: Shape> State<S> {
             .filter_map(|(id, slot)| self.to_item(id, slot))
     }
 
-    fn to_item(&self, id: &S::Id, slot: &Slot<S::Value>) -> Option<Item<S>> {
-        let Content::Value(value) = &slot.content else {
+    fn to_item(&self, id: &S::Id, slot: &ViewSlot<S::Value>) -> Option<Item<S>> {
+        let RecordContent::Value(value) = &slot.content else {
             return None;
         };
         Some(Item {
@@ -109,30 +109,30 @@ impl<S: Shape> State<S> {
     }
 
     pub(super) fn len(&self) -> usize {
-        let is_value = |slot: &&Slot<S::Value>| matches!(slot.content, Content::Value(_));
+        let is_value = |slot: &&ViewSlot<S::Value>| matches!(slot.content, RecordContent::Value(_));
         self.slots.values().filter(is_value).count()
     }
 
-    pub(super) fn flaws(&self) -> Vec<Flaw<S::Id>> {
+    pub(super) fn flaws(&self) -> Vec<InvalidRecord<S::Id>> {
         let flaws = self.slots.iter();
         flaws.filter_map(|(id, slot)| to_flaw(id, slot)).collect()
     }
 
-    pub(super) fn flaw(&self, id: &S::Id) -> Option<Flaw<S::Id>> {
+    pub(super) fn flaw(&self, id: &S::Id) -> Option<InvalidRecord<S::Id>> {
         to_flaw(id, self.slots.get(id)?)
     }
 
     pub(super) fn empty(&self) -> Vec<(S::Id, Stat)> {
         self.slots
             .iter()
-            .filter(|(_, slot)| matches!(slot.content, Content::Empty))
+            .filter(|(_, slot)| matches!(slot.content, RecordContent::Empty))
             .map(|(id, slot)| (id.clone(), slot.stat))
             .collect()
     }
 
     pub(super) fn is_blank(&self, id: &S::Id) -> bool {
         let slot = self.slots.get(id);
-        slot.is_some_and(|slot| matches!(slot.content, Content::Empty))
+        slot.is_some_and(|slot| matches!(slot.content, RecordContent::Empty))
     }
 
     pub(super) fn subscribe(&mut self) -> Changes<S::Id> {
@@ -157,17 +157,17 @@ impl<S: Shape> State<S> {
             })
     }
 
-    pub(super) fn put(&mut self, id: &S::Id, content: Content<S::Value>, stat: Stat) {
+    pub(super) fn put(&mut self, id: &S::Id, content: RecordContent<S::Value>, stat: Stat) {
         if !self.wants(id, &stat) {
             return;
         }
-        if let Content::Flaw(flaw) = &content {
+        if let RecordContent::Malformed(flaw) = &content {
             // Once per write, since the same transaction is not taken twice.
-            let Damage { path, reason, .. } = &**flaw;
-            tracing::warn!(%path, reason, "malformed record ignored");
+            let MalformedRecord { path, reason, .. } = &**flaw;
+            tracing::warn!(%path, reason, "ignoring malformed record");
         }
         self.subscribers.changed(id);
-        let slot = Slot {
+        let slot = ViewSlot {
             content,
             stat,
             unconfirmed: false,
@@ -183,7 +183,7 @@ impl<S: Shape> State<S> {
             return;
         }
         self.forgotten.remove(&id);
-        self.put(&id, Content::Value(value), stat);
+        self.put(&id, RecordContent::Value(value), stat);
         if !self.current {
             self.written.insert(id);
         }
@@ -197,7 +197,7 @@ impl<S: Shape> State<S> {
 
     /// The record is gone, whatever reads that are under way say. If none is, and the record is not here, then the
     /// event of its deletion has been seen already, and there is nothing to remember until it comes.
-    pub(super) fn forget(&mut self, id: &S::Id) {
+    pub(super) fn remove_deleted(&mut self, id: &S::Id) {
         if !self.current || self.slots.contains_key(id) || self.reading.contains(id) {
             self.forgotten.insert(id.clone());
         }
@@ -206,12 +206,12 @@ impl<S: Shape> State<S> {
     }
 
     /// This read sees what came before it, deletes included.
-    pub(super) fn read_begins(&mut self, id: &S::Id) {
+    pub(super) fn start_read(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.reading.insert(id.clone());
     }
 
-    pub(super) fn read_ended(&mut self, id: &S::Id) {
+    pub(super) fn end_read(&mut self, id: &S::Id) {
         self.reading.remove(id);
     }
 
@@ -222,7 +222,7 @@ impl<S: Shape> State<S> {
         }
     }
 
-    pub(super) fn contender_came(&mut self, id: &S::Id, name: &str) {
+    pub(super) fn add_contender(&mut self, id: &S::Id, name: &str) {
         let names = self.contenders.entry(id.clone()).or_default();
         if names.iter().any(|known| **known == *name) {
             return;
@@ -233,7 +233,7 @@ impl<S: Shape> State<S> {
         }
     }
 
-    pub(super) fn contender_went(&mut self, id: &S::Id, name: &str) {
+    pub(super) fn remove_contender(&mut self, id: &S::Id, name: &str) {
         let Some(names) = self.contenders.get_mut(id) else {
             return;
         };
@@ -264,7 +264,7 @@ impl<S: Shape> State<S> {
     }
 
     /// A full listing begins: it will see everything we have written or deleted so far.
-    pub(super) fn listing_begins(&mut self) {
+    pub(super) fn start_listing(&mut self) {
         self.current = false;
         self.forgotten.clear();
         self.reading.clear();
@@ -275,7 +275,7 @@ impl<S: Shape> State<S> {
     }
 
     /// A full listing has ended: what it has not seen is gone.
-    pub(super) fn listing_ended(&mut self, seen: &HashSet<S::Id>) {
+    pub(super) fn finish_listing(&mut self, seen: &HashSet<S::Id>) {
         let written = std::mem::take(&mut self.written);
         let gone: Vec<S::Id> = self
             .slots
@@ -295,12 +295,12 @@ impl<S: Shape> State<S> {
     }
 }
 
-fn to_flaw<I: Clone, T>(id: &I, slot: &Slot<T>) -> Option<Flaw<I>> {
-    let Content::Flaw(damage) = &slot.content else {
+fn to_flaw<I: Clone, T>(id: &I, slot: &ViewSlot<T>) -> Option<InvalidRecord<I>> {
+    let RecordContent::Malformed(damage) = &slot.content else {
         return None;
     };
-    let Damage { path, reason, data } = &**damage;
-    Some(Flaw {
+    let MalformedRecord { path, reason, data } = &**damage;
+    Some(InvalidRecord {
         id: id.clone(),
         path: path.clone(),
         reason: reason.clone(),
@@ -333,15 +333,15 @@ mod tests {
         }
     }
 
-    fn put(state: &mut State<Texts>, id: u32) {
-        let content = Content::Value(Arc::new(String::new()));
+    fn put(state: &mut ViewState<Texts>, id: u32) {
+        let content = RecordContent::Value(Arc::new(String::new()));
         state.put(&id, content, Stat::default());
     }
 
-    fn listed() -> State<Texts> {
-        let mut state = State::<Texts>::default();
-        state.listing_begins();
-        state.listing_ended(&HashSet::new());
+    fn listed() -> ViewState<Texts> {
+        let mut state = ViewState::<Texts>::default();
+        state.start_listing();
+        state.finish_listing(&HashSet::new());
         state
     }
 
@@ -370,7 +370,7 @@ mod tests {
         let mut state = listed();
         put(&mut state, 1);
         state.remove(&1);
-        state.forget(&1);
+        state.remove_deleted(&1);
         assert!(state.forgotten.is_empty());
     }
 
@@ -378,10 +378,10 @@ mod tests {
     fn a_deletion_is_remembered_until_its_event_comes() {
         let mut state = listed();
         // The first read of a record that has come and gone.
-        state.read_begins(&1);
-        state.forget(&1);
+        state.start_read(&1);
+        state.remove_deleted(&1);
         put(&mut state, 1);
-        state.read_ended(&1);
+        state.end_read(&1);
         assert_eq!(state.len(), 0);
         state.remove(&1);
         assert!(state.forgotten.is_empty() && state.reading.is_empty());

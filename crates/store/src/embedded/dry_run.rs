@@ -1,7 +1,7 @@
-//! A trial run of opening a file: what would be written stays in memory.
+//! [`DryRunStorage`]: opens a file with all writes kept in memory.
 //!
-//! The storage repairs a damaged file as well as it can while it opens it, and the file is not what it was before even
-//! if that fails. So a file is opened like this first, and for good only if nothing is wrong with it.
+//! redb tries to repair a damaged file when it opens it, and changes the file even if that fails. So a file is first
+//! opened with this storage, and opened for writing only if it is not damaged.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,44 +13,44 @@ use redb::{BackendError, StorageBackend};
 const PAGE: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Rehearsal<B> {
+pub(super) struct DryRunStorage<B> {
     storage: B,
-    changes: Mutex<Changes>,
+    overlay: Mutex<OverlayState>,
 }
 
 #[derive(Debug)]
-struct Changes {
+struct OverlayState {
     length: u64,
-    /// How much of the storage below is still to be seen.
+    /// The length of the underlying storage that is still visible.
     visible: u64,
-    /// Whole pages, by their number.
+    /// Changed pages by number.
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
-impl<B: StorageBackend> Rehearsal<B> {
+impl<B: StorageBackend> DryRunStorage<B> {
     pub(super) fn over(storage: B) -> io::Result<Self> {
         let length = storage.len()?;
-        let changes = Mutex::new(Changes {
+        let overlay = Mutex::new(OverlayState {
             length,
             visible: length,
             pages: BTreeMap::new(),
         });
-        Ok(Self { storage, changes })
+        Ok(Self { storage, overlay })
     }
 
-    /// After a panic the storage is not used any more.
-    fn lock(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ignores poisoning: the storage is not used after a panic.
+    fn lock(&self) -> MutexGuard<'_, OverlayState> {
+        self.overlay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A page as it would be by now.
-    fn page(&self, changes: &Changes, number: u64) -> io::Result<Vec<u8>> {
-        if let Some(page) = changes.pages.get(&number) {
+    /// Returns a page with all changes.
+    fn page(&self, overlay: &OverlayState, number: u64) -> io::Result<Vec<u8>> {
+        if let Some(page) = overlay.pages.get(&number) {
             return Ok(page.clone());
         }
         let mut page = vec![0; PAGE];
         let begin = number * PAGE as u64;
-        let there = changes.visible.saturating_sub(begin).min(PAGE as u64);
+        let there = overlay.visible.saturating_sub(begin).min(PAGE as u64);
         let there = usize::try_from(there).unwrap_or(PAGE);
         if let Some(part) = page.get_mut(..there).filter(|part| !part.is_empty()) {
             self.storage.read(begin, part)?;
@@ -59,7 +59,7 @@ impl<B: StorageBackend> Rehearsal<B> {
     }
 }
 
-/// The pages that a range touches: number, first byte in the page, and how many.
+/// Returns the pages of a range: number, offset in the page, and length.
 fn pages(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + length as u64;
     let mut at = offset;
@@ -75,19 +75,19 @@ fn pages(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)
     })
 }
 
-impl<B: StorageBackend> StorageBackend for Rehearsal<B> {
+impl<B: StorageBackend> StorageBackend for DryRunStorage<B> {
     fn len(&self) -> io::Result<u64> {
         Ok(self.lock().length)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let changes = self.lock();
-        if offset.saturating_add(out.len() as u64) > changes.length {
+        let overlay = self.lock();
+        if offset.saturating_add(out.len() as u64) > overlay.length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let mut rest = out;
         for (number, first, count) in pages(offset, rest.len()) {
-            let page = self.page(&changes, number)?;
+            let page = self.page(&overlay, number)?;
             let (part, behind) = rest.split_at_mut(count);
             part.copy_from_slice(page.get(first..first + count).unwrap_or_default());
             rest = behind;
@@ -96,14 +96,14 @@ impl<B: StorageBackend> StorageBackend for Rehearsal<B> {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        let mut changes = self.lock();
-        changes.length = length;
-        changes.visible = changes.visible.min(length);
+        let mut overlay = self.lock();
+        overlay.length = length;
+        overlay.visible = overlay.visible.min(length);
         let kept = length.div_ceil(PAGE as u64);
-        changes.pages.retain(|number, _| *number < kept);
+        overlay.pages.retain(|number, _| *number < kept);
         let inside = usize::try_from(length % PAGE as u64).unwrap_or(0);
         if inside > 0
-            && let Some(last) = changes.pages.get_mut(&(length / PAGE as u64))
+            && let Some(last) = overlay.pages.get_mut(&(length / PAGE as u64))
         {
             last.truncate(inside);
             last.resize(PAGE, 0);
@@ -116,18 +116,18 @@ impl<B: StorageBackend> StorageBackend for Rehearsal<B> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut changes = self.lock();
+        let mut overlay = self.lock();
         let mut rest = data;
         for (number, first, count) in pages(offset, data.len()) {
-            let mut page = self.page(&changes, number)?;
+            let mut page = self.page(&overlay, number)?;
             let (part, behind) = rest.split_at(count);
             if let Some(target) = page.get_mut(first..first + count) {
                 target.copy_from_slice(part);
             }
-            changes.pages.insert(number, page);
+            overlay.pages.insert(number, page);
             rest = behind;
         }
-        changes.length = changes.length.max(offset + data.len() as u64);
+        overlay.length = overlay.length.max(offset + data.len() as u64);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl<B: StorageBackend> StorageBackend for Rehearsal<B> {
         self.storage.close()
     }
 
-    // Somebody else may be at work on the file, and is not to be taken for damage.
+    // Locks are passed through, so that use by another process is not reported as damage.
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         self.storage.try_lock_range(start, end)
@@ -158,22 +158,22 @@ mod tests {
         below.set_len(10_000).unwrap();
         below.write(0, &[1; 10_000]).unwrap();
         let mut expected = vec![1; 10_000];
-        let rehearsal = Rehearsal::over(below).unwrap();
+        let dry_run = DryRunStorage::over(below).unwrap();
         let read = |offset: u64, length: usize| {
             let mut out = vec![9; length];
-            rehearsal.read(offset, &mut out).map(|()| out)
+            dry_run.read(offset, &mut out).map(|()| out)
         };
-        rehearsal.write(4_090, &[2; 5_000]).unwrap();
+        dry_run.write(4_090, &[2; 5_000]).unwrap();
         expected[4_090..9_090].fill(2);
         assert_eq!(read(0, 10_000).unwrap(), expected);
         assert!(read(9_999, 2).is_err());
-        rehearsal.set_len(5_000).unwrap();
-        rehearsal.set_len(20_000).unwrap();
+        dry_run.set_len(5_000).unwrap();
+        dry_run.set_len(20_000).unwrap();
         expected.truncate(5_000);
         expected.resize(20_000, 0);
         assert_eq!(read(0, 20_000).unwrap(), expected);
         let mut below = vec![9; 10_000];
-        rehearsal.storage.read(0, &mut below).unwrap();
+        dry_run.storage.read(0, &mut below).unwrap();
         assert_eq!(below, vec![1; 10_000]);
     }
 }

@@ -1,8 +1,8 @@
-//! What the job server decides: a state machine without sockets, tasks or clock.
+//! The job server's state machine, without sockets, tasks or clock.
 //!
-//! A packet goes in with the connection it came from; deliveries to connections come out. The shell around it
-//! hands each delivery to its connection before the next packet goes in, which is what keeps every client's
-//! packets in order (JOB_CREATED before the first WORK_ packet of that job).
+//! Input is a packet and the connection it came from; output is a list of messages to connections. The caller must
+//! deliver the output before the next input, which keeps packets in order (JOB_CREATED before the job's first WORK_
+//! packet).
 
 mod abilities;
 mod hints;
@@ -19,55 +19,55 @@ use bytes::Bytes;
 use indexmap::{IndexMap, IndexSet};
 
 use self::hints::Hints;
-use super::metrics::Counters;
+use super::metrics::ServerCounters;
 use super::rights::Rights;
-use crate::codec::{Packet, Priority, without_trailing_nul};
+use crate::codec::{JobPriority, Packet, strip_trailing_nul};
 
-/// The parts of the server's options that decisions depend on.
+/// The server options that the scheduler depends on.
 #[derive(Clone, Debug)]
-pub(in crate::server) struct Settings {
+pub(in crate::server) struct SchedulerOptions {
     pub(in crate::server) coalesce: bool,
     pub(in crate::server) job_attempts: u32,
     pub(in crate::server) strict_exceptions: bool,
     pub(in crate::server) max_jobs: usize,
     pub(in crate::server) max_job_bytes: usize,
     pub(in crate::server) max_functions: usize,
-    pub(in crate::server) wake_patience: Duration,
-    /// Starts every job handle of this run of the server, and of no other.
+    pub(in crate::server) wake_timeout: Duration,
+    /// Prefix of all job handles, unique to this run of the server.
     pub(in crate::server) handle_prefix: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::server) struct ConnectionId(pub(in crate::server) u64);
 
-/// Jobs are numbered in the order they came, so the number is also the age.
+/// Jobs are numbered in order of submission, so a smaller id is an older job.
 pub(in crate::server) type JobId = u64;
-type Key = (Priority, JobId);
+type QueueKey = (JobPriority, JobId);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::server) struct FunctionId(usize);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Outgoing {
+pub(in crate::server) enum OutgoingMessage {
     Packet(Packet),
     Text(String),
 }
 
 #[derive(Debug)]
-pub(in crate::server) struct Function {
+pub(in crate::server) struct FunctionEntry {
     pub(in crate::server) name: Bytes,
-    pub(in crate::server) queue: BTreeSet<Key>,
+    pub(in crate::server) queue: BTreeSet<QueueKey>,
     pub(in crate::server) running: usize,
-    pub(in crate::server) able: IndexMap<ConnectionId, Ability>,
-    /// Waiting jobs by priority, and how many there may be.
+    pub(in crate::server) workers: IndexMap<ConnectionId, Ability>,
+    /// The number of waiting jobs by priority, and its limit.
     pub(in crate::server) waiting: [usize; 3],
     pub(in crate::server) max_waiting: [Option<usize>; 3],
-    /// Where the search for a sleeping worker goes on, so that all get their turn.
-    next_wake: usize,
+    /// The index in `workers` from which to search for a sleeping worker, for round-robin order.
+    wake_cursor: usize,
 }
 
-impl Function {
-    fn insert(&mut self, key: Key) {
+impl FunctionEntry {
+    fn insert(&mut self, key: QueueKey) {
         if self.queue.insert(key)
             && let Some(count) = self.waiting.get_mut(key.0 as usize)
         {
@@ -75,7 +75,7 @@ impl Function {
         }
     }
 
-    fn take(&mut self, key: Key) {
+    fn take(&mut self, key: QueueKey) {
         if self.queue.remove(&key)
             && let Some(count) = self.waiting.get_mut(key.0 as usize)
         {
@@ -83,7 +83,7 @@ impl Function {
         }
     }
 
-    fn is_full(&self, priority: Priority) -> bool {
+    fn is_full(&self, priority: JobPriority) -> bool {
         let limit = self.max_waiting.get(priority as usize).copied().flatten();
         let count = self
             .waiting
@@ -96,26 +96,26 @@ impl Function {
 
 #[derive(Debug, Default)]
 pub(in crate::server) struct Ability {
-    /// This worker's newest hint for the function, and the round of hints it belongs to.
-    hint: Option<(u64, Key)>,
+    /// This worker's newest hint for the function and the [`Hints`] round it was made in.
+    hint: Option<(u64, QueueKey)>,
     timeout: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sleep {
+enum SleepState {
     Awake,
     Asleep,
-    /// A NOOP was sent because of this function, and no grab has come yet.
+    /// NOOP was sent because of this function, and no grab has arrived yet.
     Woken(FunctionId),
 }
 
 #[derive(Debug)]
-pub(in crate::server) struct Connection {
+pub(in crate::server) struct ConnectionEntry {
     pub(in crate::server) address: IpAddr,
     pub(in crate::server) client_id: Bytes,
     pub(in crate::server) functions: IndexSet<FunctionId>,
     rights: Option<Arc<Rights>>,
-    sleep: Sleep,
+    sleep: SleepState,
     hints: Hints,
     running: HashSet<JobId>,
     submitted: HashSet<JobId>,
@@ -123,53 +123,53 @@ pub(in crate::server) struct Connection {
 }
 
 #[derive(Debug)]
-pub(in crate::server) struct Job {
+pub(in crate::server) struct JobEntry {
     pub(in crate::server) handle: Bytes,
     pub(in crate::server) function: FunctionId,
     pub(in crate::server) unique: Bytes,
     pub(in crate::server) worker: Option<ConnectionId>,
     pub(in crate::server) attempts: u32,
     payload: Bytes,
-    priority: Priority,
+    priority: JobPriority,
     background: bool,
     clients: Vec<ConnectionId>,
     progress: Option<(Bytes, Bytes)>,
     deadline: Option<Instant>,
 }
 
-impl Job {
+impl JobEntry {
     fn size(&self) -> usize {
         self.payload.len() + self.unique.len()
     }
 }
 
 #[derive(Debug)]
-pub(in crate::server) struct Core {
-    pub(in crate::server) settings: Settings,
-    pub(in crate::server) counters: Counters,
-    pub(in crate::server) connections: HashMap<ConnectionId, Connection>,
-    pub(in crate::server) jobs: HashMap<JobId, Job>,
+pub(in crate::server) struct Scheduler {
+    pub(in crate::server) settings: SchedulerOptions,
+    pub(in crate::server) counters: ServerCounters,
+    pub(in crate::server) connections: HashMap<ConnectionId, ConnectionEntry>,
+    pub(in crate::server) jobs: HashMap<JobId, JobEntry>,
     pub(in crate::server) job_bytes: usize,
-    functions: Vec<Option<Function>>,
+    functions: Vec<Option<FunctionEntry>>,
     free_functions: Vec<usize>,
     names: HashMap<Bytes, FunctionId>,
-    /// Jobs with the same non-empty unique, of any function.
+    /// Jobs by non-empty unique id, of any function.
     uniques: HashMap<Bytes, BTreeSet<JobId>>,
     last_job: JobId,
     /// Functions that have waiting jobs.
     ready: IndexSet<FunctionId>,
     asleep: usize,
-    /// Jobs for which a worker was woken, with the time by which one must have grabbed.
+    /// Jobs for which a worker was woken, with the deadline for its grab.
     wakes: VecDeque<(Instant, JobId)>,
     deadlines: BTreeSet<(Instant, JobId)>,
-    out: Vec<(ConnectionId, Outgoing)>,
+    out: Vec<(ConnectionId, OutgoingMessage)>,
 }
 
-impl Core {
-    pub(in crate::server) fn new(settings: Settings) -> Self {
+impl Scheduler {
+    pub(in crate::server) fn new(settings: SchedulerOptions) -> Self {
         Self {
             settings,
-            counters: Counters::default(),
+            counters: ServerCounters::default(),
             connections: HashMap::new(),
             jobs: HashMap::new(),
             job_bytes: 0,
@@ -186,10 +186,10 @@ impl Core {
         }
     }
 
-    /// What is to be delivered, in order, since the last call.
+    /// Returns the messages to deliver, in order, and clears the list.
     pub(in crate::server) fn drain_deliveries(
         &mut self,
-    ) -> std::vec::Drain<'_, (ConnectionId, Outgoing)> {
+    ) -> std::vec::Drain<'_, (ConnectionId, OutgoingMessage)> {
         self.out.drain(..)
     }
 
@@ -199,12 +199,12 @@ impl Core {
         address: IpAddr,
         rights: Option<Arc<Rights>>,
     ) {
-        let connection = Connection {
+        let connection = ConnectionEntry {
             address,
             client_id: Bytes::from_static(b"-"),
             functions: IndexSet::new(),
             rights,
-            sleep: Sleep::Awake,
+            sleep: SleepState::Awake,
             hints: Hints::default(),
             running: HashSet::new(),
             submitted: HashSet::new(),
@@ -213,29 +213,34 @@ impl Core {
         self.connections.insert(id, connection);
     }
 
-    /// The connection is gone: its worker's jobs are retried or failed, its client's foreground jobs forgotten.
+    /// Removes a connection: the jobs it runs are requeued or failed, the foreground jobs it submitted are dropped.
     pub(in crate::server) fn disconnect(&mut self, id: ConnectionId, now: Instant) {
         self.reset_abilities(id);
-        let sleep = self.set_sleep(id, Sleep::Awake);
+        let sleep = self.set_sleep(id, SleepState::Awake);
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        if let Some(Sleep::Woken(function)) = sleep {
-            self.wake_again(function);
+        if let Some(SleepState::Woken(function)) = sleep {
+            self.wake_replacement(function);
         }
         for job in connection.running {
-            self.worker_lost(job, now);
+            self.handle_lost_worker(job, now);
         }
         for job in connection.submitted {
-            self.client_gone(job, id);
+            self.remove_client(job, id);
         }
     }
 
-    pub(in crate::server) fn packet(&mut self, from: ConnectionId, packet: Packet, now: Instant) {
+    pub(in crate::server) fn handle_packet(
+        &mut self,
+        from: ConnectionId,
+        packet: Packet,
+        now: Instant,
+    ) {
         match packet {
-            Packet::CanDo { function } => match one_word(function) {
+            Packet::CanDo { function } => match without_nul(function) {
                 Some(function) => self.can_do(from, &function, None),
-                None => self.refuse(from, "BAD_FUNCTION", "a function name holds no NUL"),
+                None => self.send_error(from, "BAD_FUNCTION", "a function name holds no NUL"),
             },
             Packet::CanDoTimeout { function, timeout } => match decimal(&timeout) {
                 Some(millis) => self.can_do(
@@ -243,7 +248,7 @@ impl Core {
                     &function,
                     Some(Duration::from_millis(millis)).filter(|t| !t.is_zero()),
                 ),
-                None => self.refuse(
+                None => self.send_error(
                     from,
                     "BAD_TIMEOUT",
                     "CAN_DO_TIMEOUT takes milliseconds as a decimal number",
@@ -264,7 +269,7 @@ impl Core {
             Packet::GrabJob | Packet::GrabJobUniq | Packet::GrabJobAll => {
                 self.grab(from, &packet, now);
             }
-            // The connection gets every job anyway; there is no other kind of worker to prefer it to.
+            // A hint for connection reuse that does not apply here.
             Packet::AllYours => {}
             Packet::SubmitJob {
                 priority,
@@ -280,7 +285,7 @@ impl Core {
             Packet::SubmitJobSched { .. }
             | Packet::SubmitJobEpoch { .. }
             | Packet::SubmitReduceJob { .. } => {
-                self.refuse(
+                self.send_error(
                     from,
                     "NOT_SUPPORTED",
                     "this server runs plain jobs only, as soon as a worker is free",
@@ -294,38 +299,38 @@ impl Core {
                 self.progress(from, handle, numerator, denominator);
             }
             Packet::WorkData { ref handle, .. } | Packet::WorkWarning { ref handle, .. } => {
-                if let Some(job) = self.job_of_worker(from, handle) {
-                    self.tell_clients(job, &packet);
+                if let Some(job) = self.job_assigned_to(from, handle) {
+                    self.notify_clients(job, &packet);
                 }
             }
             Packet::WorkComplete { ref handle, .. } => {
-                if let Some(job) = self.job_of_worker(from, handle) {
+                if let Some(job) = self.job_assigned_to(from, handle) {
                     self.counters.completed += 1;
-                    self.finish(job, &packet);
+                    self.finish_job(job, &packet);
                 }
             }
             Packet::WorkFail { handle } => {
-                if let Some(job) = self.job_of_worker(from, &without_trailing_nul(handle)) {
+                if let Some(job) = self.job_assigned_to(from, &strip_trailing_nul(handle)) {
                     self.counters.failed += 1;
-                    self.fail(job);
+                    self.fail_job(job);
                 }
             }
             Packet::WorkException { ref handle, .. } => {
-                if let Some(job) = self.job_of_worker(from, handle) {
+                if let Some(job) = self.job_assigned_to(from, handle) {
                     self.counters.exceptions += 1;
-                    self.finish(job, &packet);
+                    self.finish_job(job, &packet);
                 }
             }
-            Packet::GetStatus { handle } => match one_word(handle) {
+            Packet::GetStatus { handle } => match without_nul(handle) {
                 Some(handle) => self.status(from, handle),
-                None => self.refuse(from, "BAD_HANDLE", "a handle holds no NUL"),
+                None => self.send_error(from, "BAD_HANDLE", "a handle holds no NUL"),
             },
-            Packet::GetStatusUnique { unique } => match one_word(unique) {
+            Packet::GetStatusUnique { unique } => match without_nul(unique) {
                 Some(unique) => self.status_unique(from, unique),
-                None => self.refuse(from, "BAD_UNIQUE", "a unique holds no NUL"),
+                None => self.send_error(from, "BAD_UNIQUE", "a unique holds no NUL"),
             },
             Packet::EchoReq { data } => self.send(from, Packet::EchoRes { data }),
-            Packet::OptionReq { option } => self.option(from, without_trailing_nul(option)),
+            Packet::OptionReq { option } => self.option(from, strip_trailing_nul(option)),
             Packet::Noop
             | Packet::NoJob
             | Packet::JobAssign { .. }
@@ -337,7 +342,7 @@ impl Core {
             | Packet::EchoRes { .. }
             | Packet::OptionRes { .. }
             | Packet::Error { .. } => {
-                self.refuse(
+                self.send_error(
                     from,
                     "UNEXPECTED_PACKET",
                     "only a job server sends this type of packet",
@@ -346,14 +351,14 @@ impl Core {
         }
     }
 
-    /// When [`Core::expire`] has something to do next.
+    /// Returns when [`Scheduler::expire`] must be called next.
     pub(in crate::server) fn next_deadline(&self) -> Option<Instant> {
         let wake = self.wakes.front().map(|(at, _)| *at);
         let job = self.deadlines.first().map(|(at, _)| *at);
         [wake, job].into_iter().flatten().min()
     }
 
-    /// Acts on everything that was due by `now`.
+    /// Handles all timeouts that are due at `now`.
     pub(in crate::server) fn expire(&mut self, now: Instant) {
         while let Some((at, id)) = self.wakes.front().copied()
             && at <= now
@@ -373,19 +378,19 @@ impl Core {
         {
             self.deadlines.pop_first();
             self.counters.timed_out += 1;
-            self.fail(id);
+            self.fail_job(id);
         }
     }
 
-    pub(in crate::server) fn functions(&self) -> impl Iterator<Item = &Function> {
+    pub(in crate::server) fn functions(&self) -> impl Iterator<Item = &FunctionEntry> {
         self.functions.iter().flatten()
     }
 
-    pub(in crate::server) fn function(&self, id: FunctionId) -> Option<&Function> {
+    pub(in crate::server) fn function(&self, id: FunctionId) -> Option<&FunctionEntry> {
         self.functions.get(id.0)?.as_ref()
     }
 
-    pub(in crate::server) fn function_mut(&mut self, id: FunctionId) -> Option<&mut Function> {
+    pub(in crate::server) fn function_mut(&mut self, id: FunctionId) -> Option<&mut FunctionEntry> {
         self.functions.get_mut(id.0)?.as_mut()
     }
 
@@ -393,26 +398,26 @@ impl Core {
         self.names.get(name).copied()
     }
 
-    /// Finds or makes a function; none if there are too many that are in use.
-    pub(in crate::server) fn intern(&mut self, name: &[u8]) -> Option<FunctionId> {
+    /// Returns the function with this name, adding it if needed. Returns `None` if the limit is reached.
+    pub(in crate::server) fn find_or_add_function(&mut self, name: &[u8]) -> Option<FunctionId> {
         if let Some(id) = self.names.get(name) {
             return Some(*id);
         }
         if self.names.len() >= self.settings.max_functions {
-            self.forget_idle_functions();
+            self.drop_idle_functions();
             if self.names.len() >= self.settings.max_functions {
                 return None;
             }
         }
         let name = Bytes::copy_from_slice(name);
-        let function = Function {
+        let function = FunctionEntry {
             name: name.clone(),
             queue: BTreeSet::new(),
             running: 0,
-            able: IndexMap::new(),
+            workers: IndexMap::new(),
             waiting: [0; 3],
             max_waiting: [None; 3],
-            next_wake: 0,
+            wake_cursor: 0,
         };
         let index = match self.free_functions.pop() {
             Some(index) => index,
@@ -426,12 +431,12 @@ impl Core {
         Some(FunctionId(index))
     }
 
-    /// Removes a function that has neither jobs nor workers. True if it did.
+    /// Removes a function if it has neither jobs nor workers. Returns whether it was removed.
     pub(in crate::server) fn drop_function(&mut self, id: FunctionId) -> bool {
         let Some(slot) = self.functions.get_mut(id.0) else {
             return false;
         };
-        match slot.take_if(|f| f.queue.is_empty() && f.running == 0 && f.able.is_empty()) {
+        match slot.take_if(|f| f.queue.is_empty() && f.running == 0 && f.workers.is_empty()) {
             Some(function) => {
                 self.names.remove(&function.name);
                 self.free_functions.push(id.0);
@@ -441,7 +446,7 @@ impl Core {
         }
     }
 
-    fn forget_idle_functions(&mut self) {
+    fn drop_idle_functions(&mut self) {
         for index in 0..self.functions.len() {
             self.drop_function(FunctionId(index));
         }
@@ -466,14 +471,14 @@ impl Core {
     }
 
     pub(in crate::server) fn text(&mut self, to: ConnectionId, text: String) {
-        self.out.push((to, Outgoing::Text(text)));
+        self.out.push((to, OutgoingMessage::Text(text)));
     }
 
     fn send(&mut self, to: ConnectionId, packet: Packet) {
-        self.out.push((to, Outgoing::Packet(packet)));
+        self.out.push((to, OutgoingMessage::Packet(packet)));
     }
 
-    fn refuse(&mut self, to: ConnectionId, code: &'static str, text: &'static str) {
+    fn send_error(&mut self, to: ConnectionId, code: &'static str, text: &'static str) {
         self.counters.refused_packets += 1;
         let packet = Packet::Error {
             code: Bytes::from_static(code.as_bytes()),
@@ -483,9 +488,9 @@ impl Core {
     }
 }
 
-/// A last argument that will be sent on as an inner one, where a NUL would end it.
-fn one_word(value: Bytes) -> Option<Bytes> {
-    let value = without_trailing_nul(value);
+/// Returns the value of a last argument if it is valid as an inner one, where a NUL would end it.
+fn without_nul(value: Bytes) -> Option<Bytes> {
+    let value = strip_trailing_nul(value);
     (!value.contains(&0)).then_some(value)
 }
 

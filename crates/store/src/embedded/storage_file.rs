@@ -1,4 +1,4 @@
-//! Where the store lies: a file in a directory, or something that misbehaves on purpose in tests.
+//! [`StorageFile`]: the storage of the database, a file or a faulty disk in tests.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -8,23 +8,22 @@ use std::sync::Arc;
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError};
 
-use super::fault::{Fault, contained};
-use super::rehearsal::Rehearsal;
-use super::resync::Ledger;
+use super::dry_run::DryRunStorage;
+use super::file_error::{StoreFileError, catch_panics};
+use super::resync_storage::UnsyncedRanges;
 
-/// Enough for the inner pages of any tree of records we expect and the leaves in use; the operating
-/// system caches the rest of the file.
+/// The cache size, sufficient for inner pages and frequently used leaves. The operating system caches the rest.
 const CACHE: usize = 48 * 1024 * 1024;
 
 const FILE: &str = "store.redb";
 
-pub(super) trait Medium: Send + std::fmt::Debug {
+pub(super) trait StorageFile: Send + std::fmt::Debug {
     fn open(&self) -> Result<Database, DatabaseError>;
 
-    /// Free bytes, where that can be known.
+    /// Returns the free disk space, if known.
     fn free(&self) -> Option<u64>;
 
-    /// How errors call it.
+    /// Returns the name for error messages.
     fn name(&self) -> Arc<Path>;
 }
 
@@ -35,23 +34,23 @@ pub(super) fn builder() -> Builder {
 }
 
 #[derive(Debug)]
-pub(super) struct FileMedium {
+pub(super) struct DiskFile {
     directory: PathBuf,
     file: Arc<Path>,
-    ledger: Ledger,
+    ledger: UnsyncedRanges,
 }
 
-impl FileMedium {
+impl DiskFile {
     pub(super) fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
             file: directory.join(FILE).into(),
-            ledger: Ledger::default(),
+            ledger: UnsyncedRanges::default(),
         }
     }
 
-    /// Makes the directory and the file. What is in them is for their owner alone.
-    pub(super) fn prepare(&self) -> Result<(), Fault> {
+    /// Creates the directory and the file, accessible only by the owner.
+    pub(super) fn prepare(&self) -> Result<(), StoreFileError> {
         let existed = fs::metadata(&self.directory).is_ok();
         if !existed {
             if let Some(above) = self.directory.parent() {
@@ -61,26 +60,26 @@ impl FileMedium {
         }
         if fs::metadata(&self.file).is_err() {
             self.handle()?.sync_all()?;
-            // The name of the file must survive a crash, too.
+            // Makes the creation of the file durable.
             File::open(&self.directory)?.sync_all()?;
         }
         Ok(())
     }
 
-    /// Whether the file can be opened without losing anything; it is not written to.
-    pub(super) fn rehearse(&self) -> Result<(), Fault> {
+    /// Checks that the file can be opened without data loss, without writing to it.
+    pub(super) fn dry_run(&self) -> Result<(), StoreFileError> {
         let file = self.handle()?;
-        // Nothing was ever in it.
+        // A new file.
         if file.metadata()?.len() == 0 {
             return Ok(());
         }
-        contained(|| {
-            let storage = Rehearsal::over(FileBackend::new(file)?)?;
+        catch_panics(|| {
+            let storage = DryRunStorage::over(FileBackend::new(file)?)?;
             let mut database = builder().create_with_backend(storage)?;
             if database.check_integrity()? {
                 Ok(())
             } else {
-                Err(Fault::Repairable)
+                Err(StoreFileError::Repairable)
             }
         })
     }
@@ -96,7 +95,7 @@ impl FileMedium {
     }
 }
 
-impl Medium for FileMedium {
+impl StorageFile for DiskFile {
     fn open(&self) -> Result<Database, DatabaseError> {
         let file = FileBackend::new(self.handle()?)?;
         builder().create_with_backend(self.ledger.over(file))

@@ -1,9 +1,8 @@
-//! Makes up for syncs that failed.
+//! [`ResyncStorage`]: repeats writes after a failed sync.
 //!
-//! After a failed sync, the system counts the pages as clean although the disk does not have them; a later
-//! sync that succeeds says nothing about them. So what was written since the last good sync is remembered,
-//! and after a failure written once more before the next sync. What to write is read back from the
-//! system's cache, which still has it.
+//! After a failed sync the operating system marks the pages as clean although they are not on disk, and a later sync does
+//! not write them. So the ranges written since the last successful sync are tracked, and after a failure rewritten from
+//! the page cache before the next sync.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,43 +11,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::{BackendError, StorageBackend};
 
-/// Survives that the storage is opened again.
+/// The ranges written since the last successful sync. Kept when the file is reopened.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Ledger(Arc<Mutex<Unsynced>>);
+pub(super) struct UnsyncedRanges(Arc<Mutex<UnsyncedState>>);
 
 #[derive(Debug, Default)]
-struct Unsynced {
-    /// Where something was written, and how much.
+struct UnsyncedState {
+    /// Length by offset.
     ranges: BTreeMap<u64, usize>,
     /// The last sync failed.
     suspect: bool,
 }
 
-impl Ledger {
-    pub(super) fn over<B: StorageBackend>(&self, storage: B) -> Resync<B> {
-        Resync {
+impl UnsyncedRanges {
+    pub(super) fn over<B: StorageBackend>(&self, storage: B) -> ResyncStorage<B> {
+        ResyncStorage {
             storage,
             ledger: self.clone(),
         }
     }
 
-    /// A panic while the lock is held leaves at worst a range too many, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, Unsynced> {
+    /// Ignores poisoning: a panic leaves at most a redundant range.
+    fn lock(&self) -> MutexGuard<'_, UnsyncedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Resync<B> {
+pub(super) struct ResyncStorage<B> {
     storage: B,
-    ledger: Ledger,
+    ledger: UnsyncedRanges,
 }
 
-impl<B: StorageBackend> Resync<B> {
-    fn write_again(&self, ranges: &BTreeMap<u64, usize>) -> io::Result<()> {
+impl<B: StorageBackend> ResyncStorage<B> {
+    fn rewrite(&self, ranges: &BTreeMap<u64, usize>) -> io::Result<()> {
         let end = self.storage.len()?;
         for (&at, &len) in ranges {
-            // The file may have become shorter.
+            // The file may have been truncated.
             let len = end.saturating_sub(at).min(len as u64);
             let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
             self.storage.read(at, &mut data)?;
@@ -58,7 +57,7 @@ impl<B: StorageBackend> Resync<B> {
     }
 }
 
-impl<B: StorageBackend> StorageBackend for Resync<B> {
+impl<B: StorageBackend> StorageBackend for ResyncStorage<B> {
     fn len(&self) -> io::Result<u64> {
         self.storage.len()
     }
@@ -74,7 +73,7 @@ impl<B: StorageBackend> StorageBackend for Resync<B> {
     fn sync_data(&self) -> io::Result<()> {
         let mut unsynced = self.ledger.lock();
         if unsynced.suspect {
-            self.write_again(&unsynced.ranges)?;
+            self.rewrite(&unsynced.ranges)?;
         }
         let synced = self.storage.sync_data();
         unsynced.suspect = synced.is_err();

@@ -1,32 +1,32 @@
-//! How often something may fail before it is given up.
+//! [`RetryPolicy`]: counts failures and delays retries.
 
 use std::sync::{Mutex, PoisonError};
 
 use nodeyard_fetch::Backoff;
 
-use super::{DownloadError, Trouble};
+use super::{DownloadError, TransferError};
 
-/// Who has fetched so much since the last failure is on a good way.
-const PROGRESS: u64 = 1 << 20;
+/// Receiving this many bytes resets the failure count.
+const RESET_AFTER: u64 = 1 << 20;
 
 /// Shared by all connections of a download.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     backoff: Backoff,
     retries: u32,
-    /// Connections that are likely to fail together.
+    /// The number of connections, which are likely to fail together.
     connections: u32,
-    state: Mutex<State>,
+    state: Mutex<FailureState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FailureState {
     failures: u32,
-    /// Bytes that were there at the last failure.
+    /// Bytes received at the last failure.
     reached: u64,
 }
 
-impl Patience {
+impl RetryPolicy {
     pub(super) fn new(backoff: Backoff, retries: u32, connections: u32) -> Self {
         Self {
             backoff,
@@ -36,14 +36,18 @@ impl Patience {
         }
     }
 
-    /// Waits a while after trouble that may pass; returns other trouble, and any when it was too often.
-    pub(super) async fn bear(&self, trouble: Trouble, reached: u64) -> Result<(), Trouble> {
-        let Trouble::Passing { error, after } = trouble else {
-            return Err(trouble);
+    /// Waits before a retry after a transient error. Returns other errors, and every error after too many failures.
+    pub(super) async fn wait_for_retry(
+        &self,
+        error: TransferError,
+        reached: u64,
+    ) -> Result<(), TransferError> {
+        let TransferError::Transient { error, after } = error else {
+            return Err(error);
         };
         let failures = self.count(reached);
         if failures > self.retries.saturating_mul(self.connections) {
-            return Err(Trouble::Final(DownloadError::GaveUp {
+            return Err(TransferError::Permanent(DownloadError::GaveUp {
                 failures,
                 source: error,
             }));
@@ -52,7 +56,7 @@ impl Patience {
         tracing::debug!(
             failures,
             error = &*error as &dyn std::error::Error,
-            "a download is tried again"
+            "download failed; retrying"
         );
         tokio::time::sleep(self.backoff.delay(round, after)).await;
         Ok(())
@@ -60,7 +64,7 @@ impl Patience {
 
     fn count(&self, reached: u64) -> u32 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if reached >= state.reached.saturating_add(PROGRESS) {
+        if reached >= state.reached.saturating_add(RESET_AFTER) {
             state.failures = 0;
         }
         state.failures += 1;

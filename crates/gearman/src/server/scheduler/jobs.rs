@@ -1,14 +1,16 @@
-//! The life of a job: submitted, joined, waiting, assigned, finished, lost.
+//! The life cycle of a job: submitting, coalescing, queueing, assigning, finishing, losing its worker.
 
 use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{ConnectionId, Core, FunctionId, Job, JobId, Key, Outgoing, Sleep};
-use crate::codec::{Packet, Priority};
+use super::{
+    ConnectionId, FunctionId, JobEntry, JobId, OutgoingMessage, QueueKey, Scheduler, SleepState,
+};
+use crate::codec::{JobPriority, Packet};
 
-impl Core {
+impl Scheduler {
     #[expect(
         clippy::too_many_arguments,
         reason = "they are the fields of one packet"
@@ -16,7 +18,7 @@ impl Core {
     pub(super) fn submit(
         &mut self,
         from: ConnectionId,
-        priority: Priority,
+        priority: JobPriority,
         background: bool,
         name: &[u8],
         unique: &[u8],
@@ -25,19 +27,19 @@ impl Core {
     ) {
         if !self.may_invoke(from, name) {
             self.counters.denied += 1;
-            return self.refuse(from, "0", "Permission denied by ACL");
+            return self.send_error(from, "0", "Permission denied by ACL");
         }
         if name.is_empty() {
-            return self.refuse(from, "NO_FUNCTION", "a job needs the name of a function");
+            return self.send_error(from, "NO_FUNCTION", "a job needs the name of a function");
         }
-        let Some(id) = self.intern(name) else {
-            return self.refuse(
+        let Some(id) = self.find_or_add_function(name) else {
+            return self.send_error(
                 from,
                 "TOO_MANY_FUNCTIONS",
                 "the server holds as many functions as it may",
             );
         };
-        if let Some(job) = self.twin(id, unique) {
+        if let Some(job) = self.find_duplicate(id, unique) {
             return self.join(from, job, priority, background, now);
         }
         let full = self
@@ -49,7 +51,7 @@ impl Core {
             || self.job_bytes + size > self.settings.max_job_bytes
         {
             self.counters.queue_full += 1;
-            return self.refuse(
+            return self.send_error(
                 from,
                 "QUEUE_FULL",
                 "the job queue is full, try again later or another server",
@@ -57,10 +59,10 @@ impl Core {
         }
         self.last_job += 1;
         self.counters.submitted += 1;
-        let job = Job {
+        let job = JobEntry {
             handle: format!("{}{}", self.settings.handle_prefix, self.last_job).into(),
             function: id,
-            // Copies, because slices would keep the whole read buffer alive for as long as the job waits.
+            // Copied, because slices would keep the whole read buffer alive while the job waits.
             unique: Bytes::copy_from_slice(unique),
             payload: Bytes::copy_from_slice(payload),
             worker: None,
@@ -91,8 +93,8 @@ impl Core {
         self.enqueue(self.last_job, now);
     }
 
-    /// The job that a submit with this unique joins.
-    fn twin(&self, function: FunctionId, unique: &[u8]) -> Option<JobId> {
+    /// Returns the existing job that a submit with this unique id joins.
+    fn find_duplicate(&self, function: FunctionId, unique: &[u8]) -> Option<JobId> {
         if !self.settings.coalesce || unique.is_empty() {
             return None;
         }
@@ -104,12 +106,12 @@ impl Core {
         })
     }
 
-    /// One more party is interested in a job: the higher priority wins, and a background submit makes it stay.
+    /// Adds a submitter to an existing job. The higher priority wins; a background submit keeps the job without clients.
     fn join(
         &mut self,
         from: ConnectionId,
         id: JobId,
-        priority: Priority,
+        priority: JobPriority,
         background: bool,
         now: Instant,
     ) {
@@ -141,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Puts a job in its function's queue, hands out hints if it is now the first, and wakes a worker.
+    /// Adds a job to its function's queue, adds hints if it is the first there, and wakes a worker.
     pub(super) fn enqueue(&mut self, id: JobId, now: Instant) {
         let Some(job) = self.jobs.get(&id) else {
             return;
@@ -153,21 +155,20 @@ impl Core {
         function.insert(key);
         self.ready.insert(function_id);
         if function.queue.first() == Some(&key) {
-            for (worker, ability) in &mut function.able {
+            for (worker, ability) in &mut function.workers {
                 if let Some(connection) = self.connections.get_mut(worker)
-                    && connection.sleep != Sleep::Asleep
+                    && connection.sleep != SleepState::Asleep
                 {
                     connection.hints.add(ability, key, function_id);
                 }
             }
         }
         if self.wake_one(function_id) {
-            self.wakes
-                .push_back((now + self.settings.wake_patience, id));
+            self.wakes.push_back((now + self.settings.wake_timeout, id));
         }
     }
 
-    fn dequeue(&mut self, id: FunctionId, key: Key) {
+    fn dequeue(&mut self, id: FunctionId, key: QueueKey) {
         let Some(function) = self.function_mut(id) else {
             return;
         };
@@ -178,8 +179,8 @@ impl Core {
     }
 
     pub(super) fn grab(&mut self, worker: ConnectionId, request: &Packet, now: Instant) {
-        let before = self.set_sleep(worker, Sleep::Awake);
-        let Some((key, function_id)) = self.first_hint(worker) else {
+        let before = self.set_sleep(worker, SleepState::Awake);
+        let Some((key, function_id)) = self.next_job(worker) else {
             return self.send(worker, Packet::NoJob);
         };
         let Some(Some(function)) = self.functions.get_mut(function_id.0) else {
@@ -192,7 +193,7 @@ impl Core {
         job.worker = Some(worker);
         job.attempts += 1;
         let timeout = function
-            .able
+            .workers
             .get(&worker)
             .and_then(|ability| ability.timeout);
         job.deadline = timeout.map(|timeout| now + timeout);
@@ -226,15 +227,15 @@ impl Core {
         self.dequeue(function_id, key);
         self.counters.assigned += 1;
         self.send(worker, assignment);
-        if let Some(Sleep::Woken(reason)) = before
+        if let Some(SleepState::Woken(reason)) = before
             && reason != function_id
         {
-            self.wake_again(reason);
+            self.wake_replacement(reason);
         }
     }
 
-    /// The job behind a handle, if this worker is the one that does it.
-    pub(super) fn job_of_worker(&self, worker: ConnectionId, handle: &[u8]) -> Option<JobId> {
+    /// Returns the job with this handle if it is assigned to this worker.
+    pub(super) fn job_assigned_to(&self, worker: ConnectionId, handle: &[u8]) -> Option<JobId> {
         let id = self.job_by_handle(handle)?;
         self.jobs
             .get(&id)
@@ -249,14 +250,14 @@ impl Core {
         numerator: Bytes,
         denominator: Bytes,
     ) {
-        let Some(id) = self.job_of_worker(from, &handle) else {
+        let Some(id) = self.job_assigned_to(from, &handle) else {
             return;
         };
         let keep = |value: &Bytes| Bytes::copy_from_slice(value.get(..20).unwrap_or(value));
         if let Some(job) = self.jobs.get_mut(&id) {
             job.progress = Some((keep(&numerator), keep(&denominator)));
         }
-        self.tell_clients(
+        self.notify_clients(
             id,
             &Packet::WorkStatus {
                 handle,
@@ -266,24 +267,24 @@ impl Core {
         );
     }
 
-    pub(super) fn tell_clients(&mut self, id: JobId, packet: &Packet) {
+    pub(super) fn notify_clients(&mut self, id: JobId, packet: &Packet) {
         if let Some(job) = self.jobs.get(&id) {
             self.out.extend(
                 job.clients
                     .iter()
-                    .map(|client| (*client, Outgoing::Packet(packet.clone()))),
+                    .map(|client| (*client, OutgoingMessage::Packet(packet.clone()))),
             );
         }
     }
 
-    pub(super) fn fail(&mut self, id: JobId) {
+    pub(super) fn fail_job(&mut self, id: JobId) {
         if let Some(handle) = self.jobs.get(&id).map(|job| job.handle.clone()) {
-            self.finish(id, &Packet::WorkFail { handle });
+            self.finish_job(id, &Packet::WorkFail { handle });
         }
     }
 
-    /// Tells the clients how the job ended, and forgets it.
-    pub(super) fn finish(&mut self, id: JobId, last: &Packet) {
+    /// Sends the final packet to the clients and removes the job.
+    pub(super) fn finish_job(&mut self, id: JobId, last: &Packet) {
         let Some(job) = self.remove(id) else { return };
         for client in job.clients {
             let Some(connection) = self.connections.get_mut(&client) else {
@@ -304,8 +305,8 @@ impl Core {
         }
     }
 
-    /// Takes a job out of every index except those of its clients.
-    pub(in crate::server) fn remove(&mut self, id: JobId) -> Option<Job> {
+    /// Removes a job from every index except those of its clients.
+    pub(in crate::server) fn remove(&mut self, id: JobId) -> Option<JobEntry> {
         let job = self.jobs.remove(&id)?;
         self.job_bytes -= job.size();
         if let Some(at) = job.deadline {
@@ -334,7 +335,7 @@ impl Core {
         Some(job)
     }
 
-    /// Drops a waiting job without a word to its submitter. False if it is not waiting.
+    /// Removes a waiting job without notifying its submitter. Returns false if it is not waiting.
     pub(in crate::server) fn cancel(&mut self, id: JobId) -> bool {
         if self.jobs.get(&id).is_none_or(|job| job.worker.is_some()) {
             return false;
@@ -351,13 +352,13 @@ impl Core {
         true
     }
 
-    pub(super) fn worker_lost(&mut self, id: JobId, now: Instant) {
+    pub(super) fn handle_lost_worker(&mut self, id: JobId, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         if job.attempts >= self.settings.job_attempts {
             self.counters.lost += 1;
-            return self.fail(id);
+            return self.fail_job(id);
         }
         job.worker = None;
         job.progress = None;
@@ -372,7 +373,7 @@ impl Core {
         self.enqueue(id, now);
     }
 
-    pub(super) fn client_gone(&mut self, id: JobId, client: ConnectionId) {
+    pub(super) fn remove_client(&mut self, id: JobId, client: ConnectionId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -401,7 +402,7 @@ impl Core {
     }
 
     pub(super) fn status_unique(&mut self, from: ConnectionId, unique: Bytes) {
-        // Without coalescing there may be several; the oldest answers.
+        // Without coalescing there may be several; the oldest is reported.
         let id = self.uniques.get(&unique).and_then(|same| same.first());
         let job = id.and_then(|id| self.jobs.get(id));
         let clients = job.map_or(0, |job| job.clients.len()).to_string().into();
@@ -421,7 +422,7 @@ impl Core {
 
     pub(super) fn option(&mut self, from: ConnectionId, option: Bytes) {
         if option.as_ref() != b"exceptions" {
-            return self.refuse(
+            return self.send_error(
                 from,
                 "UNKNOWN_OPTION",
                 "the server does not know this option",
@@ -434,7 +435,7 @@ impl Core {
     }
 }
 
-fn job_state(job: Option<&Job>) -> (Bytes, Bytes, (Bytes, Bytes)) {
+fn job_state(job: Option<&JobEntry>) -> (Bytes, Bytes, (Bytes, Bytes)) {
     let bit = |set: bool| Bytes::from_static(if set { b"1" } else { b"0" });
     let progress = job
         .and_then(|job| job.progress.clone())

@@ -1,16 +1,18 @@
-//! Other people's clients, workers and tools on our server.
+//! Clients, workers and tools of other implementations with our server.
 
 use bytes::Bytes;
-use nodeyard_gearman::client::{JobRequest, Outcome};
-use nodeyard_gearman::server::ServerOptions;
+use nodeyard_gearman::client::{JobOutcome, JobRequest};
+use nodeyard_gearman::server::JobServerOptions;
 use nodeyard_gearman::worker::{Job, JobError};
 use nodeyard_testbeds::gearman::{Peer, python, tool};
 
-use crate::support::{AnyServer, OurServer, RunningWorker, bytes, local, soon, until};
+use crate::support::{
+    InProcessServer, InProcessWorker, ServerUnderTest, bytes, local, wait_until, within_timeout,
+};
 
-/// Runs something that blocks, beside the server.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    soon("a foreign program ends", tokio::task::spawn_blocking(work))
+/// Runs blocking code concurrently with the server.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    within_timeout("a foreign program ends", tokio::task::spawn_blocking(work))
         .await
         .unwrap()
 }
@@ -20,7 +22,7 @@ async fn run_tool(program: &'static str, port: u16, arguments: &[&str]) -> (bool
     let mut all = vec!["-h", "127.0.0.1", "-p", &port];
     all.extend(arguments);
     let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
-    let output = apart(move || {
+    let output = run_blocking(move || {
         let arguments: Vec<&str> = all.iter().map(String::as_str).collect();
         tool(program, &arguments).unwrap()
     })
@@ -32,9 +34,10 @@ async fn run_tool(program: &'static str, port: u16, arguments: &[&str]) -> (bool
 }
 
 async fn gear_client(port: u16, function: &'static str, payload: &'static str) -> String {
-    let output =
-        apart(move || python("gear_client.py", &[&port.to_string(), function, payload]).unwrap())
-            .await;
+    let output = run_blocking(move || {
+        python("gear_client.py", &[&port.to_string(), function, payload]).unwrap()
+    })
+    .await;
     assert!(
         output.status.success(),
         "{}",
@@ -43,9 +46,9 @@ async fn gear_client(port: u16, function: &'static str, payload: &'static str) -
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-async fn server_and_worker() -> (AnyServer, RunningWorker) {
-    let server = AnyServer::ours().await;
-    let worker = RunningWorker::echo(server.endpoint()).await;
+async fn server_and_worker() -> (ServerUnderTest, InProcessWorker) {
+    let server = ServerUnderTest::ours().await;
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let talk = async |job: Job| {
         job.progress(3, 9).await;
         job.data("first ").await;
@@ -63,7 +66,7 @@ async fn server_and_worker() -> (AnyServer, RunningWorker) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gearman_command_calls_our_worker() {
+async fn our_worker_serves_the_gearman_command() {
     let (server, _worker) = server_and_worker().await;
     let port = server.port();
     assert_eq!(
@@ -88,8 +91,8 @@ async fn the_gearman_command_calls_our_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gearman_command_works_for_our_client() {
-    let server = AnyServer::ours().await;
+async fn the_gearman_command_serves_our_client() {
+    let server = ServerUnderTest::ours().await;
     let port = server.port().to_string();
     let _worker = Peer::start(
         "gearman",
@@ -115,14 +118,14 @@ async fn the_gearman_command_works_for_our_client() {
             .unwrap();
         let expected = bytes(&format!("{}\n", payload.len()));
         assert_eq!(
-            soon("it is counted", job.wait()).await,
-            Outcome::Complete(expected)
+            within_timeout("it is counted", job.wait()).await,
+            JobOutcome::Complete(expected)
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gearadmin_reads_our_answers() {
+async fn gearadmin_parses_our_responses() {
     let (server, _worker) = server_and_worker().await;
     let port = server.port();
     let client = server.client();
@@ -171,7 +174,7 @@ async fn gearadmin_reads_our_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gear_client_calls_our_worker() {
+async fn our_worker_serves_a_gear_client() {
     let (server, _worker) = server_and_worker().await;
     let heard = gear_client(server.port(), "talk", "x").await;
     for part in [
@@ -193,13 +196,13 @@ async fn a_gear_client_calls_our_worker() {
         "{heard}"
     );
 
-    // gear never asks for exceptions but understands them.
-    let options = ServerOptions {
+    // gear never enables exceptions but understands them.
+    let options = JobServerOptions {
         strict_exceptions: false,
         ..local()
     };
-    let server = AnyServer::Ours(OurServer::start(options).await);
-    let worker = RunningWorker::echo(server.endpoint()).await;
+    let server = ServerUnderTest::Ours(InProcessServer::start(options).await);
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let raise = async |_job| Err(JobError::Exception("broken".to_owned()));
     worker.handle.register("raise", raise).unwrap();
     let heard = gear_client(server.port(), "raise", "x").await;
@@ -207,22 +210,25 @@ async fn a_gear_client_calls_our_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gear_worker_works_for_our_client() {
-    let server = AnyServer::ours().await;
+async fn a_gear_worker_serves_our_client() {
+    let server = ServerUnderTest::ours().await;
     let port = server.port().to_string();
-    let peer = apart(move || Peer::python("gear_worker.py", &[&port]).unwrap()).await;
+    let peer = run_blocking(move || Peer::python("gear_worker.py", &[&port]).unwrap()).await;
     let client = server.client();
     let run = async |function: &str| {
         let job = client
             .submit(&JobRequest::new(function, "abc"))
             .await
             .unwrap();
-        soon(function, job.wait()).await
+        within_timeout(function, job.wait()).await
     };
-    assert_eq!(run("reverse").await, Outcome::Complete(bytes("some cba")));
-    assert_eq!(run("fail").await, Outcome::Fail(Bytes::new()));
-    assert_eq!(run("raise").await, Outcome::Exception(bytes("broken")));
-    until("gear's worker is listed", || async {
+    assert_eq!(
+        run("reverse").await,
+        JobOutcome::Complete(bytes("some cba"))
+    );
+    assert_eq!(run("fail").await, JobOutcome::Fail(Bytes::new()));
+    assert_eq!(run("raise").await, JobOutcome::Exception(bytes("broken")));
+    wait_until("gear's worker is listed", || async {
         let listed = server.admin().await.workers().await.unwrap();
         listed
             .iter()
@@ -230,7 +236,7 @@ async fn a_gear_worker_works_for_our_client() {
     })
     .await;
     drop(peer);
-    until("and gone when it is killed", || async {
+    wait_until("and gone when it is killed", || async {
         server.function("reverse").await.unwrap().workers == 0
     })
     .await;

@@ -1,15 +1,15 @@
-//! Where a worker may find work.
+//! A worker's priority queue of functions that may have waiting jobs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Ability, FunctionId, Key};
+use super::{Ability, FunctionId, QueueKey};
 
-/// Functions that may have waiting jobs, the most urgent first. Worthless while their worker sleeps.
+/// Functions that may have waiting jobs, most urgent first. Not maintained while the worker sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Hints {
-    heap: BinaryHeap<Reverse<(Key, FunctionId)>>,
-    /// Grows whenever all hints are dropped, so that abilities need not be told.
+    heap: BinaryHeap<Reverse<(QueueKey, FunctionId)>>,
+    /// Incremented by [`Self::clear`], which invalidates the hint stored in every [`Ability`].
     round: u64,
 }
 
@@ -23,8 +23,8 @@ impl Hints {
         self.round += 1;
     }
 
-    /// Notes that a function's first job has this key, unless a hint says so already.
-    pub(super) fn add(&mut self, ability: &mut Ability, key: Key, function: FunctionId) {
+    /// Adds a hint that a function's first job has this key, unless there is one.
+    pub(super) fn add(&mut self, ability: &mut Ability, key: QueueKey, function: FunctionId) {
         let known = ability
             .hint
             .is_some_and(|(round, hint)| round == self.round && hint <= key);
@@ -34,16 +34,16 @@ impl Hints {
         }
     }
 
-    pub(super) fn first(&self) -> Option<(Key, FunctionId)> {
+    pub(super) fn first(&self) -> Option<(QueueKey, FunctionId)> {
         self.heap.peek().map(|Reverse(hint)| *hint)
     }
 
-    /// Replaces the first hint, which has turned out to be stale, by what is true of its function.
-    pub(super) fn correct_first(&mut self, ability: Option<&mut Ability>, key: Option<Key>) {
+    /// Replaces the first hint, which is stale, by one with the function's current first key.
+    pub(super) fn replace_first(&mut self, ability: Option<&mut Ability>, key: Option<QueueKey>) {
         let Some(Reverse((stale, function))) = self.heap.pop() else {
             return;
         };
-        // A newer hint for the same function, if there is one, must not be doubled.
+        // Not if there is already a newer hint for the function.
         if let Some(ability) = ability.filter(|ability| ability.hint == Some((self.round, stale))) {
             ability.hint = None;
             if let Some(key) = key {

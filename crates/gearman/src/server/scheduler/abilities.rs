@@ -1,27 +1,25 @@
-//! What workers can do, and which of them are asked to do it.
+//! Workers' registered functions, selecting a worker's next job, and waking sleeping workers.
 //!
-//! # Why a grab is cheap
+//! # Selecting a job
 //!
-//! A worker may have registered 10,000 functions and 200 workers may share them, so neither a grab nor a wake
-//! may look at all of a worker's functions. Each worker has a heap of hints: functions that may have work, ordered by
-//! the key (priority, age) of their oldest job. The rule is: whenever a function has waiting jobs, each worker that
-//! is able to do it and not asleep holds a hint with a key not above that of the function's first job. Keeping it
-//! costs something only when a function's first job changes to a smaller key, typically when an empty queue
-//! gets its first job; hints that have become stale are corrected when they reach the top of a heap. A worker that
-//! is woken gets its hints from the functions that have waiting jobs at that time, of which there are few as long
-//! as anybody sleeps.
+//! 200 workers may share 10,000 functions, so neither a grab nor a wake may scan all of a worker's functions. Each worker
+//! has a heap of [`Hints`](super::hints::Hints): functions that may have jobs, ordered by the key (priority, age) of
+//! their first job. Invariant: for every function with waiting jobs, each awake worker that registered it holds a hint
+//! whose key is not greater than that of the function's first job. Hints are added when a function's first key
+//! decreases, typically when a job enters an empty queue; stale hints are corrected when they reach the top of a heap. A
+//! woken worker's hints are rebuilt from the functions that have waiting jobs, which are few while any worker sleeps.
 //!
-//! # Who is woken
+//! # Waking workers
 //!
-//! One sleeping worker per job. If that worker takes another job instead, vanishes, or does not ask within
-//! [`Settings::wake_patience`], others are woken, so that a dead worker cannot hold a job back.
+//! Each job wakes one sleeping worker. If that worker takes another job, disconnects or does not grab within
+//! [`SchedulerOptions::wake_timeout`](super::SchedulerOptions), others are woken.
 
 use std::time::Duration;
 
-use super::{ConnectionId, Core, FunctionId, Key, Sleep};
+use super::{ConnectionId, FunctionId, QueueKey, Scheduler, SleepState};
 use crate::codec::Packet;
 
-impl Core {
+impl Scheduler {
     pub(super) fn can_do(&mut self, from: ConnectionId, name: &[u8], timeout: Option<Duration>) {
         if self
             .rights(from)
@@ -30,8 +28,8 @@ impl Core {
             self.counters.denied += 1;
             return;
         }
-        let Some(id) = self.intern(name) else {
-            return self.refuse(
+        let Some(id) = self.find_or_add_function(name) else {
+            return self.send_error(
                 from,
                 "TOO_MANY_FUNCTIONS",
                 "the server holds as many functions as it may",
@@ -43,16 +41,16 @@ impl Core {
         let Some(connection) = self.connections.get_mut(&from) else {
             return;
         };
-        let ability = function.able.entry(from).or_default();
+        let ability = function.workers.entry(from).or_default();
         ability.timeout = timeout;
         connection.functions.insert(id);
         if let Some(first) = function.queue.first().copied() {
-            if connection.sleep == Sleep::Asleep {
+            if connection.sleep == SleepState::Asleep {
                 return self.wake(from, id);
             }
             connection.hints.add(ability, first, id);
         }
-        self.bound_hints(from);
+        self.limit_hints(from);
     }
 
     pub(super) fn cant_do(&mut self, from: ConnectionId, id: FunctionId) {
@@ -60,7 +58,7 @@ impl Core {
             connection.functions.swap_remove(&id);
         }
         if let Some(function) = self.function_mut(id) {
-            function.able.swap_remove(&from);
+            function.workers.swap_remove(&from);
         }
     }
 
@@ -74,18 +72,18 @@ impl Core {
         }
     }
 
-    /// Starts over when most hints must be stale.
-    fn bound_hints(&mut self, worker: ConnectionId) {
+    /// Rebuilds the hints when most of them must be stale.
+    fn limit_hints(&mut self, worker: ConnectionId) {
         if self
             .connections
             .get(&worker)
             .is_some_and(|c| c.hints.len() > 4 * self.ready.len() + 64)
         {
-            self.renew_hints(worker);
+            self.rebuild_hints(worker);
         }
     }
 
-    fn renew_hints(&mut self, worker: ConnectionId) {
+    fn rebuild_hints(&mut self, worker: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&worker) else {
             return;
         };
@@ -100,24 +98,24 @@ impl Core {
                 continue;
             };
             if let (Some(first), Some(ability)) =
-                (function.queue.first(), function.able.get_mut(&worker))
+                (function.queue.first(), function.workers.get_mut(&worker))
             {
                 connection.hints.add(ability, *first, *id);
             }
         }
     }
 
-    pub(super) fn set_sleep(&mut self, id: ConnectionId, sleep: Sleep) -> Option<Sleep> {
+    pub(super) fn set_sleep(&mut self, id: ConnectionId, sleep: SleepState) -> Option<SleepState> {
         let connection = self.connections.get_mut(&id)?;
         let before = std::mem::replace(&mut connection.sleep, sleep);
-        match (before == Sleep::Asleep, sleep == Sleep::Asleep) {
+        match (before == SleepState::Asleep, sleep == SleepState::Asleep) {
             (false, true) => {
                 self.asleep += 1;
                 connection.hints.clear();
             }
             (true, false) => {
                 self.asleep -= 1;
-                self.renew_hints(id);
+                self.rebuild_hints(id);
             }
             _ => {}
         }
@@ -125,12 +123,12 @@ impl Core {
     }
 
     pub(super) fn wake(&mut self, worker: ConnectionId, function: FunctionId) {
-        self.set_sleep(worker, Sleep::Woken(function));
+        self.set_sleep(worker, SleepState::Woken(function));
         self.counters.wakes += 1;
         self.send(worker, Packet::Noop);
     }
 
-    /// Wakes one sleeping worker able to do this function. False if there is none.
+    /// Wakes one sleeping worker that registered this function. Returns false if there is none.
     pub(super) fn wake_one(&mut self, id: FunctionId) -> bool {
         if self.asleep == 0 {
             return false;
@@ -138,18 +136,18 @@ impl Core {
         let Some(Some(function)) = self.functions.get_mut(id.0) else {
             return false;
         };
-        let workers = function.able.len();
+        let workers = function.workers.len();
         for step in 0..workers {
-            let index = (function.next_wake + step) % workers;
-            let Some((worker, _)) = function.able.get_index(index) else {
+            let index = (function.wake_cursor + step) % workers;
+            let Some((worker, _)) = function.workers.get_index(index) else {
                 continue;
             };
             if self
                 .connections
                 .get(worker)
-                .is_some_and(|c| c.sleep == Sleep::Asleep)
+                .is_some_and(|c| c.sleep == SleepState::Asleep)
             {
-                function.next_wake = index + 1;
+                function.wake_cursor = index + 1;
                 let worker = *worker;
                 self.wake(worker, id);
                 return true;
@@ -158,8 +156,8 @@ impl Core {
         false
     }
 
-    /// The worker that was woken for this function did not take its job.
-    pub(super) fn wake_again(&mut self, id: FunctionId) {
+    /// Wakes another worker after the one woken for this function did not take its job.
+    pub(super) fn wake_replacement(&mut self, id: FunctionId) {
         if self
             .function(id)
             .is_some_and(|function| !function.queue.is_empty())
@@ -168,34 +166,34 @@ impl Core {
         }
     }
 
-    /// A worker about to sleep is told at once if there is work after all: the job came while it asked.
+    /// Puts a worker to sleep, or wakes it at once if a job arrived since its last grab.
     pub(super) fn pre_sleep(&mut self, from: ConnectionId) {
-        self.set_sleep(from, Sleep::Awake);
-        match self.first_hint(from) {
+        self.set_sleep(from, SleepState::Awake);
+        match self.next_job(from) {
             Some((_, function)) => self.wake(from, function),
             None => {
-                self.set_sleep(from, Sleep::Asleep);
+                self.set_sleep(from, SleepState::Asleep);
             }
         }
     }
 
-    /// The job this worker should do next: corrects its hints until the first is true.
-    pub(super) fn first_hint(&mut self, worker: ConnectionId) -> Option<(Key, FunctionId)> {
-        self.bound_hints(worker);
+    /// Returns the next job for this worker, correcting stale hints on the way.
+    pub(super) fn next_job(&mut self, worker: ConnectionId) -> Option<(QueueKey, FunctionId)> {
+        self.limit_hints(worker);
         let connection = self.connections.get_mut(&worker)?;
         loop {
             let (hint, id) = connection.hints.first()?;
             let function = self.functions.get_mut(id.0).and_then(Option::as_mut);
             let (ability, first) = match function {
                 Some(function) => (
-                    function.able.get_mut(&worker),
+                    function.workers.get_mut(&worker),
                     function.queue.first().copied(),
                 ),
                 None => (None, None),
             };
             match first {
                 Some(first) if ability.is_some() && first <= hint => return Some((first, id)),
-                _ => connection.hints.correct_first(ability, first),
+                _ => connection.hints.replace_first(ability, first),
             }
         }
     }

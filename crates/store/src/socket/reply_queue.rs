@@ -1,4 +1,4 @@
-//! What one client is still to be sent, in order.
+//! The queue of replies and events to one client.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,64 +6,64 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::{Notify, oneshot};
 
-/// No further requests are read from a client that leaves this much unread.
-const HIGH_WATER: usize = 4 * 1024 * 1024;
+/// Above this size no further requests are read from the client.
+const READ_PAUSE_BYTES: usize = 4 * 1024 * 1024;
 
-/// Events cannot be held back; a client that leaves this much unread is cut off. It comes back and is
-/// told of everything it missed.
-const LIMIT: usize = 64 * 1024 * 1024;
+/// Above this size the client is disconnected, since events cannot be held back. It restores its watches when it
+/// reconnects.
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    state: Mutex<State>,
+pub(super) struct ReplyQueue {
+    state: Mutex<ReplyQueueState>,
     filled: Notify,
     drained: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    items: VecDeque<Item>,
+struct ReplyQueueState {
+    items: VecDeque<QueuedReply>,
     size: usize,
     finished: bool,
     overflowed: bool,
 }
 
 #[derive(Debug)]
-enum Item {
+enum QueuedReply {
     Ready(Bytes),
-    /// The place of an answer that is being made.
+    /// A reserved position of a reply that is being created.
     Reserved(oneshot::Receiver<Bytes>),
 }
 
 /// The client reads too slowly.
 #[derive(Debug, thiserror::Error)]
-#[error("the client leaves more than {LIMIT} bytes unread")]
+#[error("the client reads too slowly: more than {MAX_QUEUED_BYTES} bytes are queued")]
 pub(super) struct Overflow;
 
-impl Outbox {
+impl ReplyQueue {
     pub(super) fn push(&self, encode: impl FnOnce(&mut BytesMut)) {
         let mut frame = BytesMut::new();
         encode(&mut frame);
         let mut state = self.lock();
-        if state.size > LIMIT {
+        if state.size > MAX_QUEUED_BYTES {
             state.overflowed = true;
         } else {
             state.size += frame.len();
-            state.items.push_back(Item::Ready(frame.freeze()));
+            state.items.push_back(QueuedReply::Ready(frame.freeze()));
         }
         drop(state);
         self.filled.notify_one();
     }
 
-    /// Keeps a place for an answer. If the sender is dropped, nothing is sent.
+    /// Reserves a position for a reply. If the sender is dropped, nothing is sent.
     pub(super) fn reserve(&self) -> oneshot::Sender<Bytes> {
         let (sender, receiver) = oneshot::channel();
-        self.lock().items.push_back(Item::Reserved(receiver));
+        self.lock().items.push_back(QueuedReply::Reserved(receiver));
         self.filled.notify_one();
         sender
     }
 
-    /// What to send next; none when all is sent and no more will come.
+    /// Waits for the next frame to send. Returns `None` when the queue is finished and empty.
     pub(super) async fn next(&self) -> Result<Option<Bytes>, Overflow> {
         loop {
             let filled = self.filled.notified();
@@ -79,12 +79,12 @@ impl Outbox {
             };
             match item {
                 None => filled.await,
-                Some(Item::Ready(frame)) => {
+                Some(QueuedReply::Ready(frame)) => {
                     self.lock().size -= frame.len();
                     self.drained.notify_one();
                     return Ok(Some(frame));
                 }
-                Some(Item::Reserved(answer)) => {
+                Some(QueuedReply::Reserved(answer)) => {
                     if let Ok(frame) = answer.await {
                         return Ok(Some(frame));
                     }
@@ -93,11 +93,11 @@ impl Outbox {
         }
     }
 
-    /// Waits until the client has read enough.
-    pub(super) async fn room(&self) {
+    /// Waits until the queue is small enough to read further requests.
+    pub(super) async fn wait_for_room(&self) {
         loop {
             let drained = self.drained.notified();
-            if self.lock().size <= HIGH_WATER {
+            if self.lock().size <= READ_PAUSE_BYTES {
                 return;
             }
             drained.await;
@@ -109,8 +109,8 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// A panic while the lock is held cannot leave the queue half changed, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Ignores poisoning, since the queue is consistent at every panic.
+    fn lock(&self) -> MutexGuard<'_, ReplyQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,29 +119,29 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn frame(outbox: &Outbox, text: &'static [u8]) {
-        outbox.push(|out| out.extend_from_slice(text));
+    fn frame(reply_queue: &ReplyQueue, text: &'static [u8]) {
+        reply_queue.push(|out| out.extend_from_slice(text));
     }
 
     #[tokio::test]
-    async fn an_answer_keeps_its_place_before_later_events() {
-        let outbox = Outbox::default();
-        let place = outbox.reserve();
-        frame(&outbox, b"event");
-        outbox.finish();
+    async fn a_reserved_reply_precedes_later_events() {
+        let reply_queue = ReplyQueue::default();
+        let place = reply_queue.reserve();
+        frame(&reply_queue, b"event");
+        reply_queue.finish();
         place.send(Bytes::from_static(b"answer")).unwrap();
-        assert_eq!(&outbox.next().await.unwrap().unwrap()[..], b"answer");
-        assert_eq!(&outbox.next().await.unwrap().unwrap()[..], b"event");
-        assert_eq!(outbox.next().await.unwrap(), None);
+        assert_eq!(&reply_queue.next().await.unwrap().unwrap()[..], b"answer");
+        assert_eq!(&reply_queue.next().await.unwrap().unwrap()[..], b"event");
+        assert_eq!(reply_queue.next().await.unwrap(), None);
     }
 
     #[tokio::test]
-    async fn a_client_that_never_reads_is_cut_off() {
-        let outbox = Outbox::default();
+    async fn a_client_that_never_reads_is_disconnected() {
+        let reply_queue = ReplyQueue::default();
         let large = vec![0; 1024 * 1024];
-        for _ in 0..LIMIT / large.len() + 2 {
-            outbox.push(|out| out.extend_from_slice(&large));
+        for _ in 0..MAX_QUEUED_BYTES / large.len() + 2 {
+            reply_queue.push(|out| out.extend_from_slice(&large));
         }
-        assert!(outbox.next().await.is_err());
+        assert!(reply_queue.next().await.is_err());
     }
 }
