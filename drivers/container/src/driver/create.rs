@@ -143,7 +143,7 @@ impl ContainerDriver {
         let deadline = Instant::now() + self.options.boot_timeout;
         loop {
             let limit = deadline.saturating_duration_since(Instant::now());
-            let target = nodescan::Target {
+            let target = nodescan::ScanTarget {
                 address: address.into(),
                 port,
                 connection_type: label.connection_type.clone(),
