@@ -351,15 +351,15 @@ mod tests {
             mzxid,
             ..Stat::default()
         };
-        let text = |text: &str| Content::Value(Arc::new(text.to_owned()));
-        let held = |state: &State<Texts>| state.item(&1).map(|item| item.value.to_string());
+        let text = |text: &str| RecordContent::Value(Arc::new(text.to_owned()));
+        let held = |state: &ViewState<Texts>| state.item(&1).map(|item| item.value.to_string());
         let mut state = listed();
         state.put(&1, text("new"), at(9));
         state.put(&1, text("a late read"), at(5));
         assert_eq!(held(&state).as_deref(), Some("new"));
-        state.listing_begins();
+        state.start_listing();
         state.put(&1, text("restored"), at(5));
-        state.listing_ended(&HashSet::from([1]));
+        state.finish_listing(&HashSet::from([1]));
         assert_eq!(held(&state).as_deref(), Some("restored"));
         state.put(&1, text("a late read"), at(4));
         assert_eq!(held(&state).as_deref(), Some("restored"));

@@ -147,7 +147,7 @@ impl ContainerDriver {
                 address: address.into(),
                 port,
                 connection_type: label.connection_type.clone(),
-                limit,
+                timeout: limit,
             };
             let exited = async {
                 if let Err(error) = self.client.wait(container, limit).await {
