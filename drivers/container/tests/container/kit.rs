@@ -33,7 +33,7 @@ struct EmulatedBed {
 }
 
 impl EmulatedBed {
-    /// With things of others that have the names and ids ours will have.
+    /// With containers of another installation that have the names and ids of ours.
     fn new() -> Self {
         let runtime = EmulatedRuntime::with_image(IMAGE);
         for number in 1..4 {
@@ -204,7 +204,7 @@ impl RuntimeTransport for Mortal {
     }
 }
 
-/// Whoever comes after the dead process knows only the id of the node, and removes all that there was.
+/// The successor of a killed process knows only the id of the node, and deletes everything.
 async fn nothing_is_left_of_a_process_that_died_at_any_call(runtime: &ContainerRuntime) {
     let system = "mortal";
     let make = || options(system, |label| label.access = ContainerAccess::Exec);

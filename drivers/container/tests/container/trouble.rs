@@ -243,7 +243,7 @@ async fn a_runtime_that_is_not_there_is_missed_in_words() {
     );
 }
 
-/// Somebody else listens at the socket and says nothing.
+/// Another program listens at the socket and never responds.
 #[tokio::test]
 async fn a_silent_runtime_is_not_waited_for_for_ever() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Deaths of either side, and what other processes do in the meantime.
+//! Crashes of the driver and of machines, and machines that fail to start.
 
 use std::fs;
 
