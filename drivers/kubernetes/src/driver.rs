@@ -233,8 +233,8 @@ impl Machines for KubernetesDriver {
             .await?;
         let resources = holders.into_iter().map(|holder| Resource {
             kind: ResourceKind::INSTANCES,
-            id: holder.place.external_id(),
-            name: Some(holder.place.name().into()),
+            id: holder.reference.external_id(),
+            name: Some(holder.reference.name().into()),
             tags: holder.tags,
             takes: holder.takes.unwrap_or_else(|| Resources::new(0, 1, 0)),
         });

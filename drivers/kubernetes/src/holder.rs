@@ -34,7 +34,7 @@ pub enum HolderKind {
 /// A holder that exists.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeHolder {
-    pub(crate) place: HolderRef,
+    pub(crate) reference: HolderRef,
     pub(crate) uid: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) tags: Tags,
@@ -42,7 +42,7 @@ pub(crate) struct NodeHolder {
     pub(crate) shared: bool,
     pub(crate) takes: Option<Resources>,
     /// Whether it is being deleted.
-    pub(crate) leaving: bool,
+    pub(crate) deleting: bool,
 }
 
 /// Identifies a holder.
@@ -149,7 +149,7 @@ impl Object {
         }
         Some(NodeHolder {
             // An object in a namespace is a pod or a member.
-            place: match (kind, metadata.namespace) {
+            reference: match (kind, metadata.namespace) {
                 (HolderKind::Pod, namespace) => HolderRef::pod(namespace?, name),
                 (_, Some(namespace)) => HolderRef::member(namespace, name),
                 (_, None) => HolderRef::namespace(name),
@@ -159,7 +159,7 @@ impl Object {
             tags: tags(&labels, owner),
             shared: labels.contains_key(SHARED),
             takes: takes.and_then(|text| serde_json::from_str(&text).ok()),
-            leaving: metadata.deletion_timestamp.is_some(),
+            deleting: metadata.deletion_timestamp.is_some(),
         })
     }
 }
@@ -233,12 +233,12 @@ pub(crate) struct Holders<'a> {
 }
 
 impl Holders<'_> {
-    fn path(&self, place: &HolderRef) -> String {
-        let namespace = &place.namespace;
-        if let Some(member) = &place.member {
+    fn path(&self, reference: &HolderRef) -> String {
+        let namespace = &reference.namespace;
+        if let Some(member) = &reference.member {
             return format!("{NAMESPACES}/{namespace}/configmaps/{member}");
         }
-        match (self.kind, &place.pod) {
+        match (self.kind, &reference.pod) {
             (HolderKind::Project, _) => format!("{PROJECTS}/{namespace}"),
             (HolderKind::Pod, Some(pod)) => format!("{NAMESPACES}/{namespace}/pods/{pod}"),
             _ => format!("{NAMESPACES}/{namespace}"),
@@ -285,8 +285,8 @@ impl Holders<'_> {
 
     /// Reads a holder. The right to read a project is deleted before the project: one that may not be read is gone, or
     /// belongs to someone else. Only a second refusal counts.
-    pub(crate) async fn object(&self, place: &HolderRef) -> Result<Option<Object>, Error> {
-        let (what, path) = ("read the holder of a node", self.path(place));
+    pub(crate) async fn object(&self, reference: &HolderRef) -> Result<Option<Object>, Error> {
+        let (what, path) = ("read the holder of a node", self.path(reference));
         if self.kind != HolderKind::Project {
             return self.api.get(what, &path).await;
         }
@@ -296,16 +296,16 @@ impl Holders<'_> {
         }
     }
 
-    pub(crate) async fn get(&self, place: &HolderRef) -> Result<Option<NodeHolder>, Error> {
-        let object = self.object(place).await?;
+    pub(crate) async fn get(&self, reference: &HolderRef) -> Result<Option<NodeHolder>, Error> {
+        let object = self.object(reference).await?;
         Ok(object.and_then(|object| object.into_holder(self.kind, self.owner)))
     }
 
-    /// Lists all holders, ours and those of other providers; pods in the namespaces `spaces` only. A new project is listed
+    /// Lists all holders, ours and those of other providers; pods only in `namespaces`. A new project is listed
     /// after a moment.
     pub(crate) async fn list(
         &self,
-        spaces: &[&str],
+        namespaces: &[&str],
         node: Option<NodeId>,
     ) -> Result<Vec<NodeHolder>, Error> {
         let mut selector = "nodepool_provider_name".to_owned();
@@ -328,7 +328,7 @@ impl Holders<'_> {
             // Projects may have no labels.
             HolderKind::Project => objects = self.api.list("list projects", PROJECTS, "").await?,
             HolderKind::Pod => {
-                for space in spaces {
+                for space in namespaces {
                     let path = format!("{NAMESPACES}/{space}/pods");
                     objects.extend(self.api.list::<Object>("list pods", &path, &query).await?);
                 }
@@ -350,7 +350,7 @@ impl Holders<'_> {
     pub(crate) async fn delete(&self, holder: &NodeHolder) -> Result<(), Error> {
         /// Seconds. The default of half a minute only keeps the capacity occupied.
         const GRACE: Option<u32> = Some(1);
-        let path = self.path(&holder.place);
+        let path = self.path(&holder.reference);
         let removal = DeleteOptions {
             uid: holder.uid.as_deref(),
             ..DeleteOptions::default()
@@ -359,9 +359,9 @@ impl Holders<'_> {
             grace: GRACE,
             ..DeleteOptions::default()
         };
-        if holder.place.member.is_some() {
+        if holder.reference.member.is_some() {
             if let Some(node) = holder.tags.node {
-                let namespace = &holder.place.namespace;
+                let namespace = &holder.reference.namespace;
                 let selector = format!("{},nodepool_node_id={node}", self.selector());
                 let pods = format!(
                     "{NAMESPACES}/{namespace}/pods?labelSelector={}",
@@ -384,9 +384,9 @@ impl Holders<'_> {
                 };
                 self.api.delete("delete a pod", &path, &removal).await
             }
-            HolderKind::Namespace | HolderKind::Project if holder.leaving => Ok(()),
+            HolderKind::Namespace | HolderKind::Project if holder.deleting => Ok(()),
             HolderKind::Namespace | HolderKind::Project => {
-                let pods = format!("{NAMESPACES}/{}/pods", holder.place.namespace);
+                let pods = format!("{NAMESPACES}/{}/pods", holder.reference.namespace);
                 self.api.delete("delete pods", &pods, &at_once).await?;
                 self.api.delete("delete a namespace", &path, &removal).await
             }
@@ -395,7 +395,7 @@ impl Holders<'_> {
 }
 
 /// Removes shared namespaces that have members: an empty one counts as the holder of the node that created it.
-fn without_used(spaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
+fn without_used(namespaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
     let used: HashSet<&str> = members
         .iter()
         .filter_map(|member| member.metadata.namespace.as_deref())
@@ -404,9 +404,9 @@ fn without_used(spaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
         let name = space.metadata.name.as_deref();
         !space.is_shared() || !name.is_some_and(|name| used.contains(name))
     };
-    let mut spaces = spaces;
-    spaces.retain(unused);
-    spaces
+    let mut namespaces = namespaces;
+    namespaces.retain(unused);
+    namespaces
 }
 
 pub(crate) fn selector(owner: &Owner) -> String {

@@ -39,7 +39,9 @@ impl KubernetesDriver {
                     version.as_deref(),
                     progress,
                 );
-                Some(running.await?)
+                let pod = running.await?;
+                progress.set_stage("the pod is running");
+                Some(pod)
             }
             None => None,
         };
@@ -83,7 +85,7 @@ impl KubernetesDriver {
         progress: &Progress,
     ) -> Result<NodeNamespace, Error> {
         let holder = match existing {
-            Some(holder) => holder.place,
+            Some(holder) => holder.reference,
             None => HolderRef::namespace(self.create_namespace(link, order, label).await?),
         };
         progress.set_external_id(holder.external_id());

@@ -21,26 +21,26 @@ impl KubernetesDriver {
             Target::Resource { .. } => None,
         };
         let holders = self.holders(&link);
-        let mut places = Vec::new();
+        let mut references = Vec::new();
         for holder in self.find(&link, target).await? {
             node = node.or(holder.tags.node);
             if holder.shared {
-                places.push(missing_member(holder.place.namespace));
+                references.push(missing_member(holder.reference.namespace));
                 continue;
             }
             holders.delete(&holder).await?;
-            places.push(holder.place);
+            references.push(holder.reference);
         }
-        if places.is_empty() {
+        if references.is_empty() {
             // The member may be gone, and its shared namespace left behind.
-            let named = self.named_place(target);
-            places.extend(named.filter(|place| place.member.is_some()));
+            let named = self.named_holder(target);
+            references.extend(named.filter(|reference| reference.member.is_some()));
         }
         let timer = self.options.poll.start();
-        for place in places {
-            self.wait_until_gone(&link, &place, timer).await?;
-            if place.member.is_some()
-                && let Some(namespace) = self.delete_if_empty(&link, &place.namespace).await?
+        for reference in references {
+            self.wait_until_gone(&link, &reference, timer).await?;
+            if reference.member.is_some()
+                && let Some(namespace) = self.delete_if_empty(&link, &reference.namespace).await?
             {
                 self.wait_until_gone(&link, &namespace, timer).await?;
             }
@@ -69,14 +69,14 @@ impl KubernetesDriver {
             let text = format!("{id} is not the id of a node in a cluster");
             return Err(Error::permanent(text));
         }
-        let Some(place) = self.named_place(target) else {
+        let Some(reference) = self.named_holder(target) else {
             // Its pool is no longer in the configuration: only the node's id can be searched for.
             return match node {
                 Some(node) => self.find_by_tags(link, node).await,
                 None => Ok(Vec::new()),
             };
         };
-        let holder = holders.get(&place).await?;
+        let holder = holders.get(&reference).await?;
         let holder =
             holder.filter(|holder| node.is_none_or(|node| self.may_delete(&holder.tags, node)));
         Ok(holder.into_iter().collect())
@@ -99,11 +99,11 @@ impl KubernetesDriver {
             let usual = names::namespace(pool, node);
             let own = names::namespace_of_system(pool, node, system);
             for name in [usual, own] {
-                let place = HolderRef::namespace(name);
-                if found.iter().any(|known| known.place == place) {
+                let reference = HolderRef::namespace(name);
+                if found.iter().any(|known| known.reference == reference) {
                     continue;
                 }
-                let holder = holders.get(&place).await?;
+                let holder = holders.get(&reference).await?;
                 found.extend(
                     holder.filter(|holder| self.options.owner.owns_node(&holder.tags, node)),
                 );
@@ -121,15 +121,15 @@ impl KubernetesDriver {
         !others_node && !others_system
     }
 
-    fn named_place(&self, target: &Target) -> Option<HolderRef> {
+    fn named_holder(&self, target: &Target) -> Option<HolderRef> {
         let id = match target {
             Target::Node { external_id, .. } => external_id.as_ref()?,
             Target::Resource { id, .. } => id,
         };
-        self.place(&id.as_text()?)
+        self.parse_id(&id.as_text()?)
     }
 
-    pub(super) fn place(&self, id: &str) -> Option<HolderRef> {
+    pub(super) fn parse_id(&self, id: &str) -> Option<HolderRef> {
         if self.options.holder != HolderKind::Pod {
             return Some(match id.split_once('/') {
                 Some((namespace, member)) => HolderRef::member(namespace, member),
@@ -137,8 +137,8 @@ impl KubernetesDriver {
             });
         }
         // The name of a pool may be a prefix of another's.
-        let spaces = self.shared_namespaces();
-        let fitting = spaces.into_iter().filter_map(|space| {
+        let namespaces = self.shared_namespaces();
+        let fitting = namespaces.into_iter().filter_map(|space| {
             let pod = id.strip_prefix(space)?.strip_prefix('-')?;
             Some((space, pod))
         });
@@ -149,38 +149,38 @@ impl KubernetesDriver {
     async fn wait_until_gone(
         &self,
         link: &ClusterLink,
-        place: &HolderRef,
+        reference: &HolderRef,
         timer: PollTimer,
     ) -> Result<(), Error> {
         let limit = self.options.delete_limit;
         loop {
             let age = timer.age();
-            if let Some(version) = self.reported_version(link, place)
+            if let Some(version) = self.reported_version(link, reference)
                 && age < limit
             {
                 let rest = limit.saturating_sub(age).max(self.options.poll.least);
                 link.feeds
-                    .holder_changed(place, &version, MAX_WAIT.min(rest))
+                    .holder_changed(reference, &version, MAX_WAIT.min(rest))
                     .await;
                 continue;
             }
-            if !self.exists(link, place).await? {
+            if !self.exists(link, reference).await? {
                 return Ok(());
             }
             if age > limit {
-                return Err(self.stuck(link, place).await);
+                return Err(self.stuck(link, reference).await);
             }
             timer.tick().await;
         }
     }
 
     /// Returns the version of the holder that the cluster reported last. None if it is gone or not reported.
-    fn reported_version(&self, link: &ClusterLink, place: &HolderRef) -> Option<String> {
-        let namespace = &place.namespace;
-        if place.member.is_some() || place.uid.is_some() {
+    fn reported_version(&self, link: &ClusterLink, reference: &HolderRef) -> Option<String> {
+        let namespace = &reference.namespace;
+        if reference.member.is_some() || reference.uid.is_some() {
             return None;
         }
-        let version = match &place.pod {
+        let version = match &reference.pod {
             Some(pod) => {
                 let pod = link.feeds.pods(namespace)?.get(namespace, pod)?;
                 pod.resource_version()
@@ -194,14 +194,14 @@ impl KubernetesDriver {
     }
 
     /// Something else may have got the name of a shared namespace; then that one is gone.
-    async fn exists(&self, link: &ClusterLink, place: &HolderRef) -> Result<bool, Error> {
-        let holder = self.holders(link).get(place).await?;
-        Ok(holder.is_some_and(|holder| place.uid.is_none() || holder.uid == place.uid))
+    async fn exists(&self, link: &ClusterLink, reference: &HolderRef) -> Result<bool, Error> {
+        let holder = self.holders(link).get(reference).await?;
+        Ok(holder.is_some_and(|holder| reference.uid.is_none() || holder.uid == reference.uid))
     }
 
     /// Returns the error for a holder that still exists after the limit.
-    async fn stuck(&self, link: &ClusterLink, place: &HolderRef) -> Error {
-        let object = self.holders(link).object(place).await;
+    async fn stuck(&self, link: &ClusterLink, reference: &HolderRef) -> Error {
+        let object = self.holders(link).object(reference).await;
         let reasons = match object {
             Ok(Some(object)) => object.deletion_blockers(),
             Ok(None) => Vec::new(),
@@ -214,7 +214,7 @@ impl KubernetesDriver {
         };
         Error::retry(format!(
             "{} still exists {} s after it was deleted: {reasons}",
-            place.name(),
+            reference.name(),
             self.options.delete_limit.as_secs()
         ))
     }

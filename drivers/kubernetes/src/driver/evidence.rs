@@ -67,11 +67,11 @@ impl KubernetesDriver {
 
     pub(super) async fn collect_evidence(&self, id: &ExternalId) -> Result<Option<String>, Error> {
         let link = self.link().await?;
-        let Some(place) = id.as_text().and_then(|text| self.place(&text)) else {
+        let Some(reference) = id.as_text().and_then(|text| self.parse_id(&text)) else {
             return Ok(None);
         };
-        let namespace = &place.namespace;
-        let member = place.member.as_deref();
+        let namespace = &reference.namespace;
+        let member = reference.member.as_deref();
         let node = member.and_then(|member| member.strip_prefix("node-"));
         let query = node.map(|node| {
             let selector = format!("{},nodepool_node_id={node}", selector(&self.options.owner));
@@ -79,7 +79,7 @@ impl KubernetesDriver {
         });
         let mut text = String::new();
         for event in self
-            .events(&link, namespace, place.pod.as_deref())
+            .events(&link, namespace, reference.pod.as_deref())
             .await?
             .iter()
             .rev()
@@ -90,7 +90,7 @@ impl KubernetesDriver {
             text.push_str(&format!("{reason}: {message}\n"));
         }
         let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let pods = match &place.pod {
+        let pods = match &reference.pod {
             Some(pod) => {
                 let pod = link
                     .api

@@ -28,7 +28,7 @@ impl KubernetesDriver {
                 .list(&self.shared_namespaces(), Some(order.node))
                 .await?;
             found.retain(|holder| !holder.shared);
-            if !found.iter().any(|holder| holder.leaving) {
+            if !found.iter().any(|holder| holder.deleting) {
                 let kept = found.pop();
                 for surplus in &found {
                     holders.delete(surplus).await?;
@@ -48,18 +48,18 @@ impl KubernetesDriver {
         existing: Option<NodeHolder>,
         progress: &Progress,
     ) -> Result<CreatedNode, Error> {
-        let place = match &existing {
-            Some(holder) => holder.place.clone(),
+        let reference = match &existing {
+            Some(holder) => holder.reference.clone(),
             None => {
                 let name = names::shared_pod(label.name.as_str(), order.node);
                 HolderRef::pod(order.pool.as_str(), name)
             }
         };
-        let name = place.name();
+        let name = reference.name();
         let space = NodeNamespace {
             node: order.node,
-            external_id: place.external_id(),
-            namespace: place.namespace.clone(),
+            external_id: reference.external_id(),
+            namespace: reference.namespace.clone(),
             member: None,
             pod: Some(name.to_owned()),
         };
@@ -75,10 +75,10 @@ impl KubernetesDriver {
                 .await?
             {
                 Some(pod) => (pod.uid(), pod.resource_version()),
-                None => (self.existing_pod(link, order, &place).await?.uid, None),
+                None => (self.existing_pod(link, order, &reference).await?.uid, None),
             },
         };
-        progress.set_external_id(place.external_id());
+        progress.set_external_id(reference.external_id());
         if let Some(ssh) = &label.ssh {
             self.expose_pod(link, &space, ssh, keys, uid.as_deref())
                 .await?;
@@ -116,7 +116,7 @@ impl KubernetesDriver {
             }
             match holders.get(&HolderRef::namespace(name.as_str())).await? {
                 Some(holder) if self.options.owner.owns_node(&holder.tags, order.node) => {
-                    if holder.leaving {
+                    if holder.deleting {
                         return Err(Error::retry(format!(
                             "namespace {name} is still being deleted"
                         )));
@@ -141,22 +141,22 @@ impl KubernetesDriver {
         &self,
         link: &ClusterLink,
         order: &CreateOrder,
-        place: &HolderRef,
+        reference: &HolderRef,
     ) -> Result<NodeHolder, Error> {
-        let holder = self.holders(link).get(place).await?;
+        let holder = self.holders(link).get(reference).await?;
         match holder {
             Some(holder) if self.options.owner.owns_node(&holder.tags, order.node) => Ok(holder),
             Some(_) => Err(Error::new(
                 ErrorClass::Failed,
                 format!(
                     "pod {} in {} belongs to someone else; delete it, or give the pool a project of its own",
-                    place.name(),
-                    place.namespace
+                    reference.name(),
+                    reference.namespace
                 ),
             )),
             None => Err(Error::retry(format!(
                 "pod {} was deleted during the launch",
-                place.name()
+                reference.name()
             ))),
         }
     }

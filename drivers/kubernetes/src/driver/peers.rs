@@ -40,7 +40,7 @@ impl KubernetesDriver {
                         .holders(link)
                         .get(&HolderRef::namespace(peer.as_str()))
                         .await?;
-                    if there.is_some_and(|there| !there.leaving) {
+                    if there.is_some_and(|there| !there.deleting) {
                         return Err(error);
                     }
                 }

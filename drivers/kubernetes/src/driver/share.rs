@@ -49,14 +49,14 @@ impl KubernetesDriver {
                 let member = self
                     .create_member(link, order, label, buildset, &namespace)
                     .await?;
-                let place = HolderRef::member(namespace.as_str(), member.name.as_str());
-                progress.set_external_id(place.external_id());
+                let reference = HolderRef::member(namespace.as_str(), member.name.as_str());
+                progress.set_external_id(reference.external_id());
                 // If the namespace is being deleted, so is the member.
                 if self.touch(link, &namespace, order.node).await? {
                     let pod = || names::shared_pod(label.name.as_str(), order.node);
                     return Ok(NodeNamespace {
                         node: order.node,
-                        external_id: place.external_id(),
+                        external_id: reference.external_id(),
                         namespace,
                         member: Some(member),
                         pod: is_pod(label).then(pod),
@@ -103,7 +103,7 @@ impl KubernetesDriver {
                 && of_buildset
                 && holder.tags.system.as_ref() == Some(system)
             {
-                return Ok((!holder.leaving).then(|| name.clone()));
+                return Ok((!holder.deleting).then(|| name.clone()));
             }
         }
         Err(Error::new(
@@ -148,10 +148,10 @@ impl KubernetesDriver {
         let uid = match made.await? {
             CreateOutcome::New(made) => made.uid(),
             CreateOutcome::Exists => {
-                let place = HolderRef::member(namespace, name.as_str());
-                let holder = self.holders(link).get(&place).await?;
+                let reference = HolderRef::member(namespace, name.as_str());
+                let holder = self.holders(link).get(&reference).await?;
                 match holder {
-                    Some(holder) if holder.leaving => None,
+                    Some(holder) if holder.deleting => None,
                     Some(holder) if self.options.owner.owns_node(&holder.tags, order.node) => {
                         holder.uid
                     }
@@ -186,8 +186,8 @@ impl KubernetesDriver {
             .api
             .change::<Value>("join a namespace", &path, &change)
             .await?;
-        let leaving = "/metadata/deletionTimestamp";
-        Ok(changed.is_some_and(|changed| changed.pointer(leaving).is_none()))
+        let deleting = "/metadata/deletionTimestamp";
+        Ok(changed.is_some_and(|changed| changed.pointer(deleting).is_none()))
     }
 
     /// Deletes a shared namespace without members. Returns it if it is being deleted.
@@ -205,18 +205,18 @@ impl KubernetesDriver {
         if !ours || !holder.shared {
             return Ok(None);
         }
-        let place = HolderRef {
+        let reference = HolderRef {
             uid: holder.uid.clone(),
             ..space
         };
-        if holder.leaving {
-            return Ok(Some(place));
+        if holder.deleting {
+            return Ok(Some(reference));
         }
         if self.has_members(link, namespace).await? {
             return Ok(None);
         }
         self.delete_shared_namespace(link, &holder).await?;
-        Ok(Some(place))
+        Ok(Some(reference))
     }
 
     async fn has_members(&self, link: &ClusterLink, namespace: &str) -> Result<bool, Error> {
@@ -237,7 +237,7 @@ impl KubernetesDriver {
         holder: &NodeHolder,
     ) -> Result<(), Error> {
         const GRACE: Option<u32> = Some(1);
-        let path = format!("/api/v1/namespaces/{}", holder.place.namespace);
+        let path = format!("/api/v1/namespaces/{}", holder.reference.namespace);
         let removal = DeleteOptions {
             uid: holder.uid.as_deref(),
             version: holder.version.as_deref(),

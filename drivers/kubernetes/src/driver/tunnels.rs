@@ -60,8 +60,8 @@ impl KubernetesDriver {
         let query = format!("labelSelector={}", escape(&selector(owner)));
         let mut complete = true;
         for project in self.holders(link).list(&[], None).await? {
-            let namespace = &project.place.namespace;
-            if project.leaving
+            let namespace = &project.reference.namespace;
+            if project.deleting
                 || !owner.owns(&project.tags)
                 || self.tunnels.has_tunnel_into(namespace)
             {
