@@ -1,21 +1,22 @@
 //! A cached view of a subtree that is kept up to date by watches.
 //!
-//! A [`View`] loads and parses all records of its [`Shape`] below a root. After that, a watch event costs one read of the
-//! changed record; several events for one record are coalesced into one read.
+//! A [`View`] loads and parses all records of its [`Shape`] below a root. After that, a watch event costs one read of
+//! the changed record; several events for one record are coalesced into one read.
 //!
 //! # Consistency
 //!
-//! The watch is set before the first listing, so no change is missed. After a [`WatchEvent::Gap`](crate::WatchEvent::Gap)
-//! everything is listed again; subscribers are notified only of records that have changed. Until then the view has the
-//! last known state. [`View::synced`] waits until the view contains all earlier writes.
+//! The watch is set before the first listing, so no change is missed. After a
+//! [`WatchEvent::Gap`](crate::WatchEvent::Gap) everything is listed again; subscribers are notified only of records
+//! that have changed. Until then the view has the last known state. [`View::synced`] waits until the view contains all
+//! earlier writes.
 //!
 //! A record is replaced only by a newer one (by transaction id). So the result of a write can be put into the view
 //! immediately ([`View::wrote`], [`View::deleted`]) and is not reverted by reads in flight.
 //!
 //! # Invalid and empty records
 //!
-//! Records that fail to parse are kept as [`InvalidRecord`]s and logged once. A record without data is being created, or was left
-//! by a concurrent locker of a deleted record; [`View::empty`] lists them.
+//! Records that fail to parse are kept as [`InvalidRecord`]s and logged once. A record without data is being created,
+//! or was left by a concurrent locker of a deleted record; [`View::empty`] lists them.
 
 mod changes;
 mod feed;

@@ -13,7 +13,7 @@ use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::events::{Kind, Subject};
 use crate::extract::Query;
-use crate::page::{Page, PageQuery, RecordPath};
+use crate::page::{Page, PageQuery, Place};
 use crate::schema;
 
 /// A launcher or a builder that is running.
@@ -53,7 +53,7 @@ pub(crate) async fn list_components(
     Reader(_): Reader,
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<Page<Component>>> {
-    let place = RecordPath::new(query.limit, query.cursor.as_deref())?;
+    let place = Place::new(query.limit, query.cursor.as_deref())?;
     let all = app.components.items().into_iter();
     let all = all.map(|item| {
         let shown = Component::of(&item.id, &item.value);

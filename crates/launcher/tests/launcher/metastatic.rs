@@ -306,7 +306,7 @@ struct DeafSlots;
 #[async_trait]
 impl Scanner for DeafSlots {
     async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
-        if target.limit == Duration::from_secs(1) {
+        if target.timeout == Duration::from_secs(1) {
             return Err(ScanError::unreachable(target, "no answer".to_owned()));
         }
         Ok(Scan {

@@ -1,7 +1,7 @@
 //! The task that updates a view: turns watch events into reads, and reads into changes.
 //!
-//! At most one read per record is in flight. Events that arrive meanwhile cause another read after it, because the first
-//! may have been executed before the event's change.
+//! At most one read per record is in flight. Events that arrive meanwhile cause another read after it, because the
+//! first may have been executed before the event's change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

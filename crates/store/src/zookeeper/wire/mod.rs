@@ -4,9 +4,9 @@
 //! here. Input is untrusted: invalid lengths and unknown codes are [`WireError`]s, and nothing is allocated by a length
 //! that was not received.
 //!
-//! A connection starts with a [`ConnectRequest`] and a [`ConnectResponse`]. Then the client sends [`Request`]s, each with
-//! an `xid`, and the server sends a [`Reply`] to each in the same order. Decoding a reply requires the [`OpCode`] of its
-//! request. [`Event`]s are interleaved and have the `xid` [`XID_EVENT`].
+//! A connection starts with a [`ConnectRequest`] and a [`ConnectResponse`]. Then the client sends [`Request`]s, each
+//! with an `xid`, and the server sends a [`Reply`] to each in the same order. Decoding a reply requires the [`OpCode`]
+//! of its request. [`Event`]s are interleaved and have the `xid` [`XID_EVENT`].
 //!
 //! Frames have a length prefix of four bytes; [`take_frame`] removes them from
 //! a receive buffer, and the `encode` functions append complete frames.
