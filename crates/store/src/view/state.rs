@@ -29,6 +29,8 @@ pub(super) struct ViewState<S: Shape> {
 struct ViewSlot<T> {
     content: RecordContent<T>,
     stat: Stat,
+    /// Whether the current full listing has not confirmed it yet.
+    unconfirmed: bool,
 }
 
 pub(super) enum RecordContent<T> {
@@ -146,13 +148,13 @@ impl<S: Shape> ViewState<S> {
         self.subscribers.close();
     }
 
-    /// True if a record of this transaction would change what we hold.
+    /// Returns whether a record with this stat would change the view. During a full listing this includes older ones,
+    /// because the store may have been restored from a backup.
     pub(super) fn wants(&self, id: &S::Id, stat: &Stat) -> bool {
         !self.forgotten.contains(id)
-            && self
-                .slots
-                .get(id)
-                .is_none_or(|slot| slot.stat.mzxid < stat.mzxid)
+            && self.slots.get(id).is_none_or(|slot| {
+                slot.stat.mzxid < stat.mzxid || slot.unconfirmed && slot.stat != *stat
+            })
     }
 
     pub(super) fn put(&mut self, id: &S::Id, content: RecordContent<S::Value>, stat: Stat) {
@@ -160,16 +162,20 @@ impl<S: Shape> ViewState<S> {
             return;
         }
         if let RecordContent::Malformed(flaw) = &content {
-            // Once per write, since the same transaction is not taken twice.
+            // Logged once per write, since a record is not replaced by the same transaction.
             let MalformedRecord { path, reason, .. } = &**flaw;
             tracing::warn!(%path, reason, "ignoring malformed record");
         }
         self.subscribers.changed(id);
-        self.slots.insert(id.clone(), ViewSlot { content, stat });
+        let slot = ViewSlot {
+            content,
+            stat,
+            unconfirmed: false,
+        };
+        self.slots.insert(id.clone(), slot);
     }
 
-    /// Our own write, whose event is still to come; or has come, and that of its deletion, too: what was changed and is
-    /// not there any more stays away.
+    /// Puts the result of an own write. Ignored if the record was deleted since, which its events have already shown.
     pub(super) fn put_own(&mut self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
         let is_new = stat.version == 0;
         if !is_new && !self.slots.contains_key(&id) {
@@ -182,14 +188,14 @@ impl<S: Shape> ViewState<S> {
         }
     }
 
-    /// The store says that the record is gone.
+    /// Removes a record that the store reports as missing.
     pub(super) fn remove(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.take_out(id);
     }
 
-    /// The record is gone, whatever reads that are under way say. If none is, and the record is not here, then the
-    /// event of its deletion has been seen already, and there is nothing to remember until it comes.
+    /// Removes a deleted record and ignores reads in flight, which may still return it. If there is none and the record
+    /// is missing, its deletion event was already processed.
     pub(super) fn remove_deleted(&mut self, id: &S::Id) {
         if !self.current || self.slots.contains_key(id) || self.reading.contains(id) {
             self.forgotten.insert(id.clone());
@@ -198,7 +204,7 @@ impl<S: Shape> ViewState<S> {
         self.take_out(id);
     }
 
-    /// This read sees what came before it, deletes included.
+    /// Starts a read, which will include all earlier deletions.
     pub(super) fn start_read(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.reading.insert(id.clone());
@@ -256,15 +262,18 @@ impl<S: Shape> ViewState<S> {
         }
     }
 
-    /// A full listing begins: it will see everything we have written or deleted so far.
+    /// Starts a full listing, which will include all own writes and deletions so far.
     pub(super) fn start_listing(&mut self) {
         self.current = false;
         self.forgotten.clear();
         self.reading.clear();
         self.written.clear();
+        for slot in self.slots.values_mut() {
+            slot.unconfirmed = true;
+        }
     }
 
-    /// A full listing has ended: what it has not seen is gone.
+    /// Finishes a full listing and removes records that it did not include.
     pub(super) fn finish_listing(&mut self, seen: &HashSet<S::Id>) {
         let written = std::mem::take(&mut self.written);
         let gone: Vec<S::Id> = self
@@ -275,6 +284,9 @@ impl<S: Shape> ViewState<S> {
             .collect();
         for id in gone {
             self.take_out(&id);
+        }
+        for slot in self.slots.values_mut() {
+            slot.unconfirmed = false;
         }
         let slots = &self.slots;
         self.contenders.retain(|id, _| slots.contains_key(id));
@@ -330,6 +342,26 @@ mod tests {
         state.start_listing();
         state.finish_listing(&HashSet::new());
         state
+    }
+
+    #[test]
+    fn a_listing_of_a_restored_store_replaces_newer_records() {
+        let at = |mzxid| Stat {
+            mzxid,
+            ..Stat::default()
+        };
+        let text = |text: &str| RecordContent::Value(Arc::new(text.to_owned()));
+        let held = |state: &ViewState<Texts>| state.item(&1).map(|item| item.value.to_string());
+        let mut state = listed();
+        state.put(&1, text("new"), at(9));
+        state.put(&1, text("a late read"), at(5));
+        assert_eq!(held(&state).as_deref(), Some("new"));
+        state.start_listing();
+        state.put(&1, text("restored"), at(5));
+        state.finish_listing(&HashSet::from([1]));
+        assert_eq!(held(&state).as_deref(), Some("restored"));
+        state.put(&1, text("a late read"), at(4));
+        assert_eq!(held(&state).as_deref(), Some("restored"));
     }
 
     #[test]

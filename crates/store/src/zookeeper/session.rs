@@ -44,6 +44,8 @@ pub(super) struct SessionTask {
     tls: Option<ZooKeeperTlsFiles>,
     trouble: watch::Sender<Option<Arc<DialError>>>,
     complained: Option<Instant>,
+    /// Since when all reachable servers have refused connections.
+    refused_since: Option<Instant>,
 }
 
 /// The credentials for resuming a session.
@@ -81,6 +83,7 @@ impl SessionTask {
             tls,
             trouble,
             complained: None,
+            refused_since: None,
         }
     }
 
@@ -107,6 +110,7 @@ impl SessionTask {
             let mut hosts = self.hosts.borrow_and_update().clone();
             hosts.sort_by_cached_key(|_| random());
             let mut failure = DialError::NoHosts;
+            let mut refused = false;
             for host in hosts {
                 let attempt = connect_to(
                     host,
@@ -128,11 +132,34 @@ impl SessionTask {
                             error = with_causes(&error),
                             "failed to connect to ZooKeeper server"
                         );
+                        refused |= matches!(error, DialError::Refused { .. });
                         failure = error;
                     }
                 }
             }
+            self.reset_zxid_after_refusals(refused);
             self.log_failure(failure);
+        }
+    }
+
+    /// Resets the last seen transaction id once all servers have refused connections for longer than the session
+    /// timeout.
+    ///
+    /// A server refuses clients that have seen later transactions. A lagging server catches up within that time; an
+    /// ensemble restored from a backup never does.
+    fn reset_zxid_after_refusals(&mut self, refused: bool) {
+        if !refused {
+            self.refused_since = None;
+            return;
+        }
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if self.last_zxid != 0 && since.elapsed() > self.session_timeout {
+            tracing::warn!(
+                zxid = format!("{:#x}", self.last_zxid),
+                "every ZooKeeper server refuses the connection; retrying without the last seen transaction, as after a \
+                 restore from a backup"
+            );
+            self.last_zxid = 0;
         }
     }
 
@@ -220,6 +247,7 @@ impl SessionTask {
             password: response.password.clone(),
         });
         self.complained = None;
+        self.refused_since = None;
         self.trouble.send_replace(None);
         self.state.send_replace(Session::Connected(id));
         tracing::info!(session = %id, server = %connection.host, resumed, "connected to ZooKeeper");
