@@ -141,7 +141,7 @@ impl<S: Shape> ViewFeed<S> {
         self.inner.write().finish_listing(&seen);
         self.stale = false;
         for barrier in self.barriers.drain(..) {
-            // Whoever asked may have gone.
+            // Fails if the caller was dropped.
             let _ = barrier.done.send(());
         }
         Ok(())
@@ -262,7 +262,7 @@ impl<S: Shape> ViewFeed<S> {
             .barriers
             .extract_if(.., |barrier| barrier.outstanding.is_empty())
         {
-            // Whoever asked may have gone.
+            // Fails if the caller was dropped.
             let _ = barrier.done.send(());
         }
     }

@@ -13,14 +13,13 @@ use nodeyard_model::with_causes;
 
 pub(super) struct ViewState<S: Shape> {
     slots: BTreeMap<S::Id, ViewSlot<S::Value>>,
-    /// Names of the contenders of each lock that has some. They are unique for ever, so adding and
-    /// removing them by events is exact whatever a listing has shown before.
+    /// The names of contenders by lock. They are unique, so applying events is correct after any listing.
     contenders: HashMap<S::Id, Vec<Box<str>>>,
-    /// Deleted, but reads that began earlier may still bring it back.
+    /// Deleted records with reads in flight that may still return them.
     forgotten: HashSet<S::Id>,
-    /// Being read, apart from a full listing.
+    /// Records with a read in flight, apart from a full listing.
     reading: HashSet<S::Id>,
-    /// Written by us while a full listing is under way, which may have passed by already.
+    /// Records written by this process during a full listing, which may not include them.
     written: HashSet<S::Id>,
     subscribers: Subscribers<S::Id>,
     current: bool,
@@ -376,7 +375,7 @@ mod tests {
     #[test]
     fn a_deletion_is_remembered_until_its_event_comes() {
         let mut state = listed();
-        // The first read of a record that has come and gone.
+        // The first read of a record that was created and deleted.
         state.start_read(&1);
         state.remove_deleted(&1);
         put(&mut state, 1);
