@@ -4,9 +4,9 @@
 //! (latency) and 100 at a time (load). After that every worker registers all functions. Each server is a process of its
 //! own and the rounds alternate. Run with `cargo bench -p nodeyard-gearman`; needs gearmand.
 //!
-//! All workers run in one thread of this process. To measure the server and not that thread, a batch is submitted in one
-//! write, and workers continue only after the whole batch is assigned. The times of a batch are correlated, so there are
-//! many batches.
+//! All workers run in one thread of this process. To measure the server and not that thread, a batch is submitted in
+//! one write, and workers continue only after the whole batch is assigned. The times of a batch are correlated, so
+//! there are many batches.
 
 #![allow(
     clippy::unwrap_used,

@@ -8,7 +8,8 @@
 //!
 //! All steps run concurrently. Received data is kept when a download fails or the process is killed, and reused if the
 //! server's ETag or Last-Modified shows that the file is unchanged; a file without them is fetched by a single request.
-//! On success the target is complete and verified. [`DownloadError::is_permanent`] tells which errors a retry cannot fix.
+//! On success the target is complete and verified. [`DownloadError::is_permanent`] tells which errors a retry cannot
+//! fix.
 
 mod error;
 mod growing_file;

@@ -137,7 +137,7 @@ impl Repository {
     }
 
     /// Checks whether `needed` more bytes fit within the limits, in addition to reservations. Blocks.
-    pub fn check_space(&self, needed: u64) -> Result<(), Error> {
+    pub(crate) fn check_space(&self, needed: u64) -> Result<(), Error> {
         let inner = &self.inner;
         Ok(inner.budget.check(&inner.layout, needed)?)
     }

@@ -4,8 +4,9 @@ use crate::names::{Label, LauncherId, PoolName, ProviderName};
 use crate::record::record;
 use crate::state::{ComponentKind, ComponentState};
 
-/// The version of the data model of Nodepool 11.0.0. Python components do not start if another one has a higher version.
-pub const MODEL_API: i64 = 0;
+/// The version of the data model of Nodepool 11.0.0. Python components do not start if another one has a higher
+/// version.
+const MODEL_API: i64 = 0;
 
 /// The default priority of pools; lower is first.
 pub const DEFAULT_PRIORITY: i64 = 100;

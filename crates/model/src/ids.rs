@@ -57,8 +57,8 @@ sequence_ids! {
 
 /// The id of a node request, its precedence and sequence number: `200-0000000042`.
 ///
-/// Zuul distinguishes Nodepool requests from its own by the hyphen. Compares like the text; for the order of service see
-/// [`RequestOrder`](crate::request::RequestOrder).
+/// Zuul distinguishes Nodepool requests from its own by the hyphen. Compares like the text; for the order of service
+/// see [`RequestOrder`](crate::request::RequestOrder).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
     precedence: u16,

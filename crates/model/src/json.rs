@@ -1,8 +1,8 @@
 //! Lossless JSON for records.
 //!
-//! Python programs write integers of any size, so values that are not interpreted are kept as text ([`Opaque`]); serde's
-//! `flatten` would convert them to 64-bit numbers. Errors have the path of a wrong value but never the value itself,
-//! which may contain a token.
+//! Python programs write integers of any size, so values that are not interpreted are kept as text ([`Opaque`]);
+//! serde's `flatten` would convert them to 64-bit numbers. Errors have the path of a wrong value but never the value
+//! itself, which may contain a token.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -414,7 +414,7 @@ pub struct Opaque(Option<Arc<str>>);
 impl Opaque {
     pub const NULL: Self = Self(None);
 
-    pub fn empty_object() -> Self {
+    pub(crate) fn empty_object() -> Self {
         Self::of("{}")
     }
 

@@ -35,8 +35,8 @@ pub const SCOPES: &str = "/nodeyard/scopes";
 /// The election of the active lease keeper.
 pub const LEASES_ELECTION: &str = "/nodeyard/elections/leases";
 
-/// The name of the lock directory of a node, a build, or a directory of builds or uploads. Listings of builds and uploads
-/// include it.
+/// The name of the lock directory of a node, a build, or a directory of builds or uploads. Listings of builds and
+/// uploads include it.
 pub const LOCK: &str = "lock";
 
 pub fn request(id: RequestId) -> String {

@@ -151,7 +151,8 @@ text_newtypes! {
     PoolName;
     /// A tenant of Zuul.
     TenantName;
-    /// Identifies a pool's worker in one run of a launcher. Used in `declined_by`, a node's `launcher` and a pool's `id`.
+    /// Identifies a pool's worker in one run of a launcher. Used in `declined_by`, a node's `launcher` and a pool's
+    /// `id`.
     LauncherId;
 }
 

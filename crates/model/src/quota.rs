@@ -321,28 +321,8 @@ impl Limits {
 
     /// Returns whether no limit is exceeded. A negative limit does not even allow zero.
     pub fn allows(&self, amount: &Resources) -> bool {
-        self.exceeded_by(amount).next().is_none()
+        self.iter().all(|(name, limit)| amount.get(name) <= limit)
     }
-
-    /// Returns the limits that `amount` exceeds.
-    pub fn exceeded_by(&self, amount: &Resources) -> impl Iterator<Item = ExceededLimit> {
-        self.iter().filter_map(|(name, limit)| {
-            let needed = amount.get(name);
-            (needed > limit).then(|| ExceededLimit {
-                resource: name.clone(),
-                limit,
-                needed,
-            })
-        })
-    }
-}
-
-/// A limit and the amount that exceeds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExceededLimit {
-    pub resource: ResourceName,
-    pub limit: Quantity,
-    pub needed: Quantity,
 }
 
 macro_rules! impl_quantity_map {

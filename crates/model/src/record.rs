@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::json::{self, DecodeError, JsonField, ObjectKeys, ObjectWriter, Opaque};
 
 /// The maximum size of a record: four times ZooKeeper's default limit.
-pub const MAX_RECORD_BYTES: usize = 4 << 20;
+const MAX_RECORD_BYTES: usize = 4 << 20;
 
 /// A record of the store: a JSON object shared with Zuul and Python Nodepool.
 pub trait Record: Sized {

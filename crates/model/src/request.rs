@@ -65,7 +65,7 @@ impl std::fmt::Display for Unserved<'_> {
 }
 
 /// The key of `requestor_data` that makes a request wait for an image that is being built.
-pub const WAIT_FOR_IMAGE: &str = "nodeyard_wait_for_image";
+const WAIT_FOR_IMAGE: &str = "nodeyard_wait_for_image";
 
 impl NodeRequest {
     /// Returns whether the request waits for an image that is being built. Otherwise it fails, as in Nodepool.

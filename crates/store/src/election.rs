@@ -28,8 +28,8 @@ impl Election {
         self.lock.acquire().await
     }
 
-    /// Runs `work` while this candidate is the leader, then steps down. If leadership is lost, the work is cancelled and
-    /// started again after the next election.
+    /// Runs `work` while this candidate is the leader, then steps down. If leadership is lost, the work is cancelled
+    /// and started again after the next election.
     ///
     /// The work receives a store handle that is valid only during the leadership.
     pub async fn run<W, F>(&self, mut work: W) -> Result<F::Output>

@@ -159,7 +159,7 @@ pub async fn connected(tree: &dyn Tree) -> Result<SessionId> {
 }
 
 /// Waits until the session has ended.
-pub async fn session_over(mut sessions: watch::Receiver<Session>, session: SessionId) {
+pub(crate) async fn session_over(mut sessions: watch::Receiver<Session>, session: SessionId) {
     // An error means that the handle was dropped, and the session with it.
     let _ = sessions.wait_for(|now| now.id() != Some(session)).await;
 }

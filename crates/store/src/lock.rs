@@ -14,9 +14,9 @@
 //! # Cancellation
 //!
 //! An abandoned contender would block the lock while the session exists, and `drop` cannot wait for the store. So a
-//! dropped `acquire` or guard passes its contender to the clean-up task of [`Locks`], which deletes it in the background;
-//! [`Locks::settled`] waits for it. If the process ends first, its session deletes the contender; only persistent ones
-//! must be released explicitly.
+//! dropped `acquire` or guard passes its contender to the clean-up task of [`Locks`], which deletes it in the
+//! background; [`Locks::settled`] waits for it. If the process ends first, its session deletes the contender; only
+//! persistent ones must be released explicitly.
 
 mod cleanup;
 mod contender;

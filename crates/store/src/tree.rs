@@ -145,7 +145,7 @@ impl Op {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpOutcome {
-    /// The path only: ZooKeeper before 3.9 does not tell the stat of what a multi has created.
+    /// Without the stat, which ZooKeeper before 3.9 does not return for a create in a multi.
     Created(TreePath),
     Set(Stat),
     Deleted,

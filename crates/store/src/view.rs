@@ -1,21 +1,22 @@
 //! A cached view of a subtree that is kept up to date by watches.
 //!
-//! A [`View`] loads and parses all records of its [`Shape`] below a root. After that, a watch event costs one read of the
-//! changed record; several events for one record are coalesced into one read.
+//! A [`View`] loads and parses all records of its [`Shape`] below a root. After that, a watch event costs one read of
+//! the changed record; several events for one record are coalesced into one read.
 //!
 //! # Consistency
 //!
-//! The watch is set before the first listing, so no change is missed. After a [`WatchEvent::Gap`](crate::WatchEvent::Gap)
-//! everything is listed again; subscribers are notified only of records that have changed. Until then the view has the
-//! last known state. [`View::synced`] waits until the view contains all earlier writes.
+//! The watch is set before the first listing, so no change is missed. After a
+//! [`WatchEvent::Gap`](crate::WatchEvent::Gap) everything is listed again; subscribers are notified only of records
+//! that have changed. Until then the view has the last known state. [`View::synced`] waits until the view contains all
+//! earlier writes.
 //!
 //! A record is replaced only by a newer one (by transaction id). So the result of a write can be put into the view
 //! immediately ([`View::wrote`], [`View::deleted`]) and is not reverted by reads in flight.
 //!
 //! # Invalid and empty records
 //!
-//! Records that fail to parse are kept as [`InvalidRecord`]s and logged once. A record without data is being created, or was left
-//! by a concurrent locker of a deleted record; [`View::empty`] lists them.
+//! Records that fail to parse are kept as [`InvalidRecord`]s and logged once. A record without data is being created,
+//! or was left by a concurrent locker of a deleted record; [`View::empty`] lists them.
 
 mod changes;
 mod feed;
@@ -151,13 +152,13 @@ impl<S: Shape> View<S> {
         self.inner.read().item(id)
     }
 
-    /// All values, in ascending order of their ids.
+    /// Returns all values, in ascending order of ids.
     pub fn items(&self) -> Vec<Item<S>> {
         self.inner.read().items().collect()
     }
 
-    /// Looks at every value in ascending order of ids, without a copy of the list. Changes wait
-    /// meanwhile, so `look` should be brief.
+    /// Calls `look` with every value in ascending order of ids, without copying the list. Blocks updates of the view, so
+    /// `look` should be fast.
     pub fn for_each(&self, look: impl FnMut(Item<S>)) {
         self.inner.read().items().for_each(look);
     }
@@ -170,32 +171,32 @@ impl<S: Shape> View<S> {
         self.len() == 0
     }
 
-    /// Records that could not be parsed.
+    /// Returns the records that could not be parsed.
     pub fn flaws(&self) -> Vec<InvalidRecord<S::Id>> {
         self.inner.read().flaws()
     }
 
-    /// What is wrong with a record; none if there is no such record, or nothing wrong with it.
+    /// Returns a record that could not be parsed. `None` if it is valid or does not exist.
     pub fn flaw(&self, id: &S::Id) -> Option<InvalidRecord<S::Id>> {
         self.inner.read().flaw(id)
     }
 
-    /// Records without data.
+    /// Returns the records without data.
     pub fn empty(&self) -> Vec<(S::Id, Stat)> {
         self.inner.read().empty()
     }
 
-    /// True for a record without data.
+    /// Returns whether a record exists without data.
     pub fn is_blank(&self, id: &S::Id) -> bool {
         self.inner.read().is_blank(id)
     }
 
-    /// Tells which records change from now on.
+    /// Subscribes to changes from now on.
     pub fn changes(&self) -> Changes<S::Id> {
         self.inner.write().subscribe()
     }
 
-    /// True while the view follows events: it has been loaded, and no event is known to be missing.
+    /// Returns whether the view is loaded and no events are known to be missing.
     pub fn is_current(&self) -> bool {
         self.inner.read().is_current()
     }
@@ -208,8 +209,8 @@ impl<S: Shape> View<S> {
         }
     }
 
-    /// Returns when everything that had been written before the call, by anyone, is in the view.
-    /// Outlasts lost connections; fails only when the store has been closed.
+    /// Waits until the view contains all writes that were finished before the call. Retries on connection loss; fails
+    /// only when the store is closed.
     pub async fn synced(&self) -> Result<()> {
         ext::persist(&*self.inner.tree, || self.inner.tree.sync()).await?;
         let (done, barrier) = oneshot::channel();
@@ -217,20 +218,20 @@ impl<S: Shape> View<S> {
         barrier.await.map_err(|_| Error::Closed)
     }
 
-    /// Puts our own create or set into the view, unless it already shows a newer one, or what was set is gone. The
-    /// stat is that which the store has answered.
+    /// Puts the result of an own create or set into the view, unless it already contains a newer one or the record was
+    /// deleted. `stat` is the one that the store returned.
     pub fn wrote(&self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
         self.inner.write().put_own(id, value, stat);
     }
 
-    /// Takes a record that we have deleted out of the view.
+    /// Removes a record that this process has deleted.
     pub fn deleted(&self, id: &S::Id) {
         self.inner.write().remove_deleted(id);
     }
 }
 
 impl<S: Shape> ViewInner<S> {
-    /// Nothing panics while it holds the lock, so poison is ignored.
+    /// Ignores poisoning, since no code panics while holding the lock.
     fn read(&self) -> RwLockReadGuard<'_, ViewState<S>> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

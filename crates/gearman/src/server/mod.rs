@@ -1,8 +1,8 @@
 //! A job server with in-memory queues, on plain TCP (loopback only) or TLS with client certificates.
 //!
 //! Where gear's server and gearmand differ, the defaults are: a job whose worker is lost fails at once, jobs with equal
-//! unique ids are separate, and an exception is sent only to clients that enabled exceptions (others receive a failure).
-//! Jobs do not survive a restart.
+//! unique ids are separate, and an exception is sent only to clients that enabled exceptions (others receive a
+//! failure). Jobs do not survive a restart.
 //!
 //! The `scheduler` module makes the decisions without I/O; this module and `connection` provide sockets and timers.
 

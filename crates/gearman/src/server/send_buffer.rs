@@ -1,8 +1,8 @@
 //! The send buffer of one connection.
 //!
 //! [`SendBuffer::push`] never waits, because it runs while the server's state is locked. After releasing the lock, the
-//! same task flushes: on plain TCP it writes what the socket accepts, which saves a task switch between a submit and its
-//! assignment. The remainder, and everything under TLS, is written by the connection's writer task.
+//! same task flushes: on plain TCP it writes what the socket accepts, which saves a task switch between a submit and
+//! its assignment. The remainder, and everything under TLS, is written by the connection's writer task.
 //!
 //! A connection that pushed into a buffer above its limit waits before it reads its next packet, so a slow client slows
 //! down only the worker that sends to it. Memory is bounded by the limit plus one frame per sending connection.
@@ -57,7 +57,8 @@ impl SendBufferContent {
 }
 
 impl SendBuffer {
-    /// An outbox for a socket that may be written to directly, or for a stream that [`SendBuffer::write_to`] gets.
+    /// Creates a buffer. Flushes write to `socket` directly if there is one; otherwise [`Self::write`] is given a TLS
+    /// stream.
     pub(super) fn new(limit: usize, socket: Option<OwnedWriteHalf>) -> Self {
         Self {
             limit,

@@ -36,7 +36,8 @@ impl Repository {
             result => result,
         };
         if let Err(error) = &intended {
-            // For example on a full disk. Files are removed before their manifest, so a kill leaves an image without some.
+            // For example on a full disk. Files are removed before their manifest, so a kill leaves an image without
+            // some.
             tracing::warn!(
                 image_id = %id,
                 error = error as &dyn std::error::Error,
@@ -88,8 +89,8 @@ impl Repository {
         let remaining = |manifest: &mut Manifest| {
             manifest.files.retain(|format, _| !formats.contains(format));
         };
-        // The intention is recorded first, so that the next start finishes the deletion after a kill. On a full disk this
-        // may fail; then a kill leaves an image without some files.
+        // The intention is recorded first, so that the next start finishes the deletion after a kill. On a full disk
+        // this may fail; then a kill leaves an image without some files.
         let _intended = inner.rewrite(id, |manifest| {
             remaining(manifest);
             manifest.removing = formats.to_vec();

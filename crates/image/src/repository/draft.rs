@@ -46,8 +46,8 @@ pub enum CommitError {
     File(#[from] FileError),
 }
 
-/// An image that is being built. Becomes an image by [`commit`](Self::commit); otherwise, also when it is dropped or the
-/// process is killed, a failed image without files. All methods block except those that return paths.
+/// An image that is being built. Becomes an image by [`commit`](Self::commit); otherwise, also when it is dropped or
+/// the process is killed, a failed image without files. All methods block except those that return paths.
 #[derive(Debug)]
 pub struct Draft {
     inner: Arc<RepositoryInner>,

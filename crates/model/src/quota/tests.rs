@@ -53,10 +53,6 @@ proptest! {
     fn limits_apply_to_each_resource(limits in table::<Limits>(), need in table::<Resources>()) {
         let kept = limits.iter().all(|(name, limit)| need.get(name) <= limit);
         prop_assert_eq!(limits.allows(&need), kept);
-        for exceeded in limits.exceeded_by(&need) {
-            prop_assert_eq!(limits.get(&exceeded.resource), Some(exceeded.limit));
-            prop_assert!(exceeded.needed > exceeded.limit);
-        }
         prop_assert!(Limits::unlimited().allows(&need));
     }
 

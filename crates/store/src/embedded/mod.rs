@@ -121,8 +121,8 @@ impl Embedded {
         self.shared.hub.add_listener(listener);
     }
 
-    /// Calls `look` with the latest state. No change is published meanwhile, so watches that it adds to a listener receive
-    /// exactly the changes after this state.
+    /// Calls `look` with the latest state. No change is published meanwhile, so watches that it adds to a listener
+    /// receive exactly the changes after this state.
     pub(crate) async fn with_latest<T>(&self, look: impl FnOnce(&Arc<Snapshot>) -> T) -> T {
         look(&*self.shared.current.read().await)
     }

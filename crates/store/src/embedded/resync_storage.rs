@@ -1,8 +1,8 @@
 //! [`ResyncStorage`]: repeats writes after a failed sync.
 //!
-//! After a failed sync the operating system marks the pages as clean although they are not on disk, and a later sync does
-//! not write them. So the ranges written since the last successful sync are tracked, and after a failure rewritten from
-//! the page cache before the next sync.
+//! After a failed sync the operating system marks the pages as clean although they are not on disk, and a later sync
+//! does not write them. So the ranges written since the last successful sync are tracked, and after a failure rewritten
+//! from the page cache before the next sync.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -12,8 +12,8 @@ pub(super) fn new_prefix() -> String {
 
 /// Returns the sort key of a contender's name, or `None` if it is not a contender.
 ///
-/// Keys are compared as strings, as in kazoo. The counter is a signed 32-bit number, so after an overflow it has a minus
-/// sign, which sorts before digits.
+/// Keys are compared as strings, as in kazoo. The counter is a signed 32-bit number, so after an overflow it has a
+/// minus sign, which sorts before digits.
 pub(super) fn order(name: &str) -> Option<&str> {
     let digits_at = name.len().checked_sub(DIGITS)?;
     let (head, digits) = name.split_at_checked(digits_at)?;

@@ -1,7 +1,7 @@
 //! Records of nodes.
 //!
-//! A new node is created, then locked, then written as `building`, because an unlocked `building` node counts as left by
-//! a crash. Before its record is deleted, a node is written as `deleted`, so that a concurrent locker notices.
+//! A new node is created, then locked, then written as `building`, because an unlocked `building` node counts as left
+//! by a crash. Before its record is deleted, a node is written as `deleted`, so that a concurrent locker notices.
 
 use nodeyard_model::{Node, NodeId, NodeState, Record as _, Timestamp, layout};
 

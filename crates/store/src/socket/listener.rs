@@ -86,8 +86,8 @@ impl StoreSocket {
         connections.shutdown().await;
     }
 
-    /// The socket is made under another name and gets its own when its rights are set, so nobody else
-    /// can connect in between; taking the name replaces a dead socket.
+    /// Creates the socket under a temporary name, sets its permissions, and renames it, which also replaces a dead
+    /// socket.
     async fn bound(path: &Path) -> Result<Self, SocketBindError> {
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketBindError::NotASocket),

@@ -9,10 +9,10 @@
 //!    └──── reply queue ◄── watches ◄── engine, at each commit
 //! ```
 //!
-//! Two guarantees of the protocol: replies are in the order of the requests, and a client receives the event of a change
-//! before it can read the change. So the engine notifies watches before it publishes a state, events and replies share
-//! one [`reply_queue`], and a read reserves its position there while it reads. As in ZooKeeper, a session expires if its
-//! client is silent for longer than the session timeout.
+//! Two guarantees of the protocol: replies are in the order of the requests, and a client receives the event of a
+//! change before it can read the change. So the engine notifies watches before it publishes a state, events and replies
+//! share one [`reply_queue`], and a read reserves its position there while it reads. As in ZooKeeper, a session expires
+//! if its client is silent for longer than the session timeout.
 
 mod client;
 mod connection;

@@ -104,7 +104,7 @@ impl ClientSessions {
         }
     }
 
-    /// Ends a session; its ephemeral records are gone when this returns.
+    /// Ends a session and waits until its ephemeral records are deleted.
     pub(super) async fn end(&self, session: i64) {
         let live = self.lock().remove(&session);
         if let Some(live) = live {

@@ -1,7 +1,7 @@
 //! The task that updates a view: turns watch events into reads, and reads into changes.
 //!
-//! At most one read per record is in flight. Events that arrive meanwhile cause another read after it, because the first
-//! may have been executed before the event's change.
+//! At most one read per record is in flight. Events that arrive meanwhile cause another read after it, because the
+//! first may have been executed before the event's change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl<S: Shape> ViewFeed<S> {
         self.inner.write().finish_listing(&seen);
         self.stale = false;
         for barrier in self.barriers.drain(..) {
-            // Whoever asked may have gone.
+            // Fails if the caller was dropped.
             let _ = barrier.done.send(());
         }
         Ok(())
@@ -262,7 +262,7 @@ impl<S: Shape> ViewFeed<S> {
             .barriers
             .extract_if(.., |barrier| barrier.outstanding.is_empty())
         {
-            // Whoever asked may have gone.
+            // Fails if the caller was dropped.
             let _ = barrier.done.send(());
         }
     }

@@ -13,14 +13,13 @@ use nodeyard_model::with_causes;
 
 pub(super) struct ViewState<S: Shape> {
     slots: BTreeMap<S::Id, ViewSlot<S::Value>>,
-    /// Names of the contenders of each lock that has some. They are unique for ever, so adding and
-    /// removing them by events is exact whatever a listing has shown before.
+    /// The names of contenders by lock. They are unique, so applying events is correct after any listing.
     contenders: HashMap<S::Id, Vec<Box<str>>>,
-    /// Deleted, but reads that began earlier may still bring it back.
+    /// Deleted records with reads in flight that may still return them.
     forgotten: HashSet<S::Id>,
-    /// Being read, apart from a full listing.
+    /// Records with a read in flight, apart from a full listing.
     reading: HashSet<S::Id>,
-    /// Written by us while a full listing is under way, which may have passed by already.
+    /// Records written by this process during a full listing, which may not include them.
     written: HashSet<S::Id>,
     subscribers: Subscribers<S::Id>,
     current: bool,
@@ -29,7 +28,7 @@ pub(super) struct ViewState<S: Shape> {
 struct ViewSlot<T> {
     content: RecordContent<T>,
     stat: Stat,
-    /// The full listing under way has not confirmed it yet.
+    /// Whether the current full listing has not confirmed it yet.
     unconfirmed: bool,
 }
 
@@ -148,8 +147,8 @@ impl<S: Shape> ViewState<S> {
         self.subscribers.close();
     }
 
-    /// True if a record of this transaction would change what we hold. While everything is listed anew, an older one
-    /// does, too: the store may have been restored from a backup.
+    /// Returns whether a record with this stat would change the view. During a full listing this includes older ones,
+    /// because the store may have been restored from a backup.
     pub(super) fn wants(&self, id: &S::Id, stat: &Stat) -> bool {
         !self.forgotten.contains(id)
             && self.slots.get(id).is_none_or(|slot| {
@@ -162,7 +161,7 @@ impl<S: Shape> ViewState<S> {
             return;
         }
         if let RecordContent::Malformed(flaw) = &content {
-            // Once per write, since the same transaction is not taken twice.
+            // Logged once per write, since a record is not replaced by the same transaction.
             let MalformedRecord { path, reason, .. } = &**flaw;
             tracing::warn!(%path, reason, "ignoring malformed record");
         }
@@ -175,8 +174,7 @@ impl<S: Shape> ViewState<S> {
         self.slots.insert(id.clone(), slot);
     }
 
-    /// Our own write, whose event is still to come; or has come, and that of its deletion, too: what was changed and is
-    /// not there any more stays away.
+    /// Puts the result of an own write. Ignored if the record was deleted since, which its events have already shown.
     pub(super) fn put_own(&mut self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
         let is_new = stat.version == 0;
         if !is_new && !self.slots.contains_key(&id) {
@@ -189,14 +187,14 @@ impl<S: Shape> ViewState<S> {
         }
     }
 
-    /// The store says that the record is gone.
+    /// Removes a record that the store reports as missing.
     pub(super) fn remove(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.take_out(id);
     }
 
-    /// The record is gone, whatever reads that are under way say. If none is, and the record is not here, then the
-    /// event of its deletion has been seen already, and there is nothing to remember until it comes.
+    /// Removes a deleted record and ignores reads in flight, which may still return it. If there is none and the record
+    /// is missing, its deletion event was already processed.
     pub(super) fn remove_deleted(&mut self, id: &S::Id) {
         if !self.current || self.slots.contains_key(id) || self.reading.contains(id) {
             self.forgotten.insert(id.clone());
@@ -205,7 +203,7 @@ impl<S: Shape> ViewState<S> {
         self.take_out(id);
     }
 
-    /// This read sees what came before it, deletes included.
+    /// Starts a read, which will include all earlier deletions.
     pub(super) fn start_read(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.reading.insert(id.clone());
@@ -263,7 +261,7 @@ impl<S: Shape> ViewState<S> {
         }
     }
 
-    /// A full listing begins: it will see everything we have written or deleted so far.
+    /// Starts a full listing, which will include all own writes and deletions so far.
     pub(super) fn start_listing(&mut self) {
         self.current = false;
         self.forgotten.clear();
@@ -274,7 +272,7 @@ impl<S: Shape> ViewState<S> {
         }
     }
 
-    /// A full listing has ended: what it has not seen is gone.
+    /// Finishes a full listing and removes records that it did not include.
     pub(super) fn finish_listing(&mut self, seen: &HashSet<S::Id>) {
         let written = std::mem::take(&mut self.written);
         let gone: Vec<S::Id> = self
@@ -346,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_replaces_what_a_restored_store_has_in_an_older_version() {
+    fn a_listing_of_a_restored_store_replaces_newer_records() {
         let at = |mzxid| Stat {
             mzxid,
             ..Stat::default()
@@ -377,7 +375,7 @@ mod tests {
     #[test]
     fn a_deletion_is_remembered_until_its_event_comes() {
         let mut state = listed();
-        // The first read of a record that has come and gone.
+        // The first read of a record that was created and deleted.
         state.start_read(&1);
         state.remove_deleted(&1);
         put(&mut state, 1);

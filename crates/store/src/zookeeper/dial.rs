@@ -19,7 +19,7 @@ use super::wire::{ConnectRequest, ConnectResponse, WireError, take_frame};
 
 /// The maximum size of a connect response.
 const MAX_CONNECT_RESPONSE_LEN: usize = 4096;
-/// How long one address of a name is tried before the next is tried beside it, as in RFC 8305.
+/// The delay before the next address of a host is tried concurrently, as in RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);
 
 pub(super) trait AsyncStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -123,8 +123,8 @@ async fn open(
     }
 }
 
-/// Connects to whichever address of a name answers first. Attempts start one after the other, the next as soon as the
-/// one before has failed or has been silent for [`STAGGER`].
+/// Connects to the first address that accepts. The next attempt starts when the previous one failed or did not respond
+/// within [`STAGGER`].
 async fn connect_any(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut addresses = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_drops_packets_does_not_hide_the_next() {
+    async fn the_next_address_is_tried_if_one_does_not_respond() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();
         let silent = full.local_addr().unwrap();
-        // The kernel drops what comes when nobody accepts and the queue is full.
+        // The kernel drops connections when the accept queue is full.
         let mut waiting = Vec::new();
         while let Ok(stream) =
             tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(silent)).await
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_refuses_does_not_hide_the_next() {
+    async fn the_next_address_is_tried_if_one_refuses() {
         let (listener, refusing) = listening().await;
         drop(listener);
         let (_listener, answering) = listening().await;

@@ -53,7 +53,7 @@ enum DisconnectReason {
 /// The state of one connection.
 #[derive(Default)]
 struct ActiveConnection {
-    outbox: BytesMut,
+    send_buffer: BytesMut,
     /// Written bytes that were not flushed.
     unflushed: bool,
     pending: VecDeque<PendingReply>,
@@ -90,24 +90,24 @@ impl ActiveConnection {
                 self.last_xid
             }
         };
-        request.encode(xid, &mut self.outbox);
+        request.encode(xid, &mut self.send_buffer);
         self.pending.push_back(PendingReply { xid, opcode, then });
     }
 
     /// Sends a ping. Its reply is out of order and not awaited.
     fn ping(&mut self) {
-        Request::Ping.encode(XID_PING, &mut self.outbox);
+        Request::Ping.encode(XID_PING, &mut self.send_buffer);
     }
 
     fn has_output(&self) -> bool {
-        self.unflushed || !self.outbox.is_empty()
+        self.unflushed || !self.send_buffer.is_empty()
     }
 
     /// Frees buffers that grew in a burst.
     fn rest(&mut self) {
-        if self.pending.is_empty() && self.outbox.is_empty() {
+        if self.pending.is_empty() && self.send_buffer.is_empty() {
             self.pending = VecDeque::new();
-            self.outbox = BytesMut::new();
+            self.send_buffer = BytesMut::new();
         }
     }
 }
@@ -140,7 +140,7 @@ impl SessionTask {
             if link.closed {
                 return ControlFlow::Break(());
             }
-            while link.outbox.len() < MAX_BATCHED_BYTES {
+            while link.send_buffer.len() < MAX_BATCHED_BYTES {
                 match self.commands.try_recv() {
                     Ok(command) => self.start(&mut link, command),
                     Err(_) => break,
@@ -155,14 +155,14 @@ impl SessionTask {
                     Ok(_) => heard = Instant::now(),
                     Err(error) => break DisconnectReason::Io(error),
                 },
-                written = write_some(&mut writer, &mut link.outbox), if link.has_output() => match written {
+                written = write_some(&mut writer, &mut link.send_buffer), if link.has_output() => match written {
                     Ok(count) => {
                         link.unflushed = count > 0;
                         sent = Instant::now();
                     }
                     Err(error) => break DisconnectReason::Io(error),
                 },
-                command = self.commands.recv(), if link.outbox.len() < MAX_BATCHED_BYTES => match command {
+                command = self.commands.recv(), if link.send_buffer.len() < MAX_BATCHED_BYTES => match command {
                     Some(command) => self.start(&mut link, command),
                     None => return ControlFlow::Break(()),
                 },
@@ -414,13 +414,13 @@ fn failure(code: ErrorCode) -> SessionCallError {
 /// Writes as much as one call accepts. Flushes and returns 0 if there is nothing to write.
 async fn write_some(
     writer: &mut (impl AsyncWrite + Unpin),
-    outbox: &mut BytesMut,
+    send_buffer: &mut BytesMut,
 ) -> io::Result<usize> {
-    if outbox.is_empty() {
+    if send_buffer.is_empty() {
         writer.flush().await?;
         return Ok(0);
     }
-    match writer.write_buf(outbox).await? {
+    match writer.write_buf(send_buffer).await? {
         0 => Err(io::ErrorKind::WriteZero.into()),
         count => Ok(count),
     }

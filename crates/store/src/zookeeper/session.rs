@@ -44,7 +44,7 @@ pub(super) struct SessionTask {
     tls: Option<ZooKeeperTlsFiles>,
     trouble: watch::Sender<Option<Arc<DialError>>>,
     complained: Option<Instant>,
-    /// Since when every server that answers refuses us.
+    /// Since when all reachable servers have refused connections.
     refused_since: Option<Instant>,
 }
 
@@ -137,16 +137,17 @@ impl SessionTask {
                     }
                 }
             }
-            self.note_refusal(refused);
+            self.reset_zxid_after_refusals(refused);
             self.log_failure(failure);
         }
     }
 
-    /// Forgets the last transaction that was seen once servers have refused us for longer than a session lasts.
+    /// Resets the last seen transaction id once all servers have refused connections for longer than the session
+    /// timeout.
     ///
-    /// A server closes the connection of a client that has seen more than the server knows. One that lags behind
-    /// catches up in that time; an ensemble restored from a backup never does.
-    fn note_refusal(&mut self, refused: bool) {
+    /// A server refuses clients that have seen later transactions. A lagging server catches up within that time; an
+    /// ensemble restored from a backup never does.
+    fn reset_zxid_after_refusals(&mut self, refused: bool) {
         if !refused {
             self.refused_since = None;
             return;

@@ -1,7 +1,7 @@
 //! TLS with a client certificate.
 //!
-//! Like Python's ZooKeeper client, this verifies the server's certificate chain but by default not its host name, because
-//! deployments rely on that. The crypto provider is always aws-lc-rs.
+//! Like Python's ZooKeeper client, this verifies the server's certificate chain but by default not its host name,
+//! because deployments rely on that. The crypto provider is always aws-lc-rs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The watches of a session.
 //!
-//! A recursive watch is set on the server once per path and shared by its watchers. A one-shot watch must not be set on a
-//! path with a recursive one, because the server would remove the recursive watch when the one-shot fires
-//! (ZOOKEEPER-4466). So an event notifies all watchers of its path, and no one-shot watch is set where a recursive watch
-//! exists.
+//! A recursive watch is set on the server once per path and shared by its watchers. A one-shot watch must not be set on
+//! a path with a recursive one, because the server would remove the recursive watch when the one-shot fires
+//! (ZOOKEEPER-4466). So an event notifies all watchers of its path, and no one-shot watch is set where a recursive
+//! watch exists.
 
 use std::collections::HashMap;
 use std::sync::Arc;

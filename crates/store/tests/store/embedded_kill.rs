@@ -68,7 +68,8 @@ fn writing_until_killed() {
     });
 }
 
-/// Runs the writing process, kills it after a number of acknowledged writes, and returns the last number of each writer.
+/// Runs the writing process, kills it after a number of acknowledged writes, and returns the last number of each
+/// writer.
 fn killed_after(answers: u64, directory: &Path) -> HashMap<u64, u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([

@@ -6,8 +6,8 @@
 //! has a heap of [`Hints`](super::hints::Hints): functions that may have jobs, ordered by the key (priority, age) of
 //! their first job. Invariant: for every function with waiting jobs, each awake worker that registered it holds a hint
 //! whose key is not greater than that of the function's first job. Hints are added when a function's first key
-//! decreases, typically when a job enters an empty queue; stale hints are corrected when they reach the top of a heap. A
-//! woken worker's hints are rebuilt from the functions that have waiting jobs, which are few while any worker sleeps.
+//! decreases, typically when a job enters an empty queue; stale hints are corrected when they reach the top of a heap.
+//! A woken worker's hints are rebuilt from the functions that have waiting jobs, which are few while any worker sleeps.
 //!
 //! # Waking workers
 //!

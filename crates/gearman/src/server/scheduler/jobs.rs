@@ -106,7 +106,8 @@ impl Scheduler {
         })
     }
 
-    /// Adds a submitter to an existing job. The higher priority wins; a background submit keeps the job without clients.
+    /// Adds a submitter to an existing job. The higher priority wins; a background submit keeps the job without
+    /// clients.
     fn join(
         &mut self,
         from: ConnectionId,

@@ -4,9 +4,9 @@
 //! here. Input is untrusted: invalid lengths and unknown codes are [`WireError`]s, and nothing is allocated by a length
 //! that was not received.
 //!
-//! A connection starts with a [`ConnectRequest`] and a [`ConnectResponse`]. Then the client sends [`Request`]s, each with
-//! an `xid`, and the server sends a [`Reply`] to each in the same order. Decoding a reply requires the [`OpCode`] of its
-//! request. [`Event`]s are interleaved and have the `xid` [`XID_EVENT`].
+//! A connection starts with a [`ConnectRequest`] and a [`ConnectResponse`]. Then the client sends [`Request`]s, each
+//! with an `xid`, and the server sends a [`Reply`] to each in the same order. Decoding a reply requires the [`OpCode`]
+//! of its request. [`Event`]s are interleaved and have the `xid` [`XID_EVENT`].
 //!
 //! Frames have a length prefix of four bytes; [`take_frame`] removes them from
 //! a receive buffer, and the `encode` functions append complete frames.
@@ -27,15 +27,15 @@ pub use request::{AddWatchMode, ConnectRequest, Create, MultiOp, OpCode, Request
 
 /// The `xid` of a watch event.
 pub const XID_EVENT: i32 = -1;
-/// The `xid` of a ping and of its answer.
+/// The `xid` of a ping and of its reply.
 pub const XID_PING: i32 = -2;
 /// The `xid` of the request that restores watches.
 pub const XID_SET_WATCHES: i32 = -8;
 
-/// What a server takes as one request unless told otherwise (its `jute.maxbuffer`): it closes the
-/// connection on more. The length field is not counted.
+/// The default limit of a request (`jute.maxbuffer`), without the length field. The server closes the connection on
+/// larger requests.
 pub const MAX_REQUEST: usize = 0xf_ffff;
-/// What a client takes as one reply. Servers do not limit replies; a list of a million children fits.
+/// The client's limit of a reply, sufficient for a list of a million children. Servers do not limit replies.
 pub const MAX_REPLY: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

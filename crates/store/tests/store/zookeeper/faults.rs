@@ -80,7 +80,7 @@ async fn a_restarted_server_finds_session_records_and_watches_again() {
     until_event(&mut late_watcher, &WatchEvent::Changed(late)).await;
 }
 
-/// What the client has seen is newer than what the server has, who refuses it for that.
+/// The server refuses the client because it has seen later transactions.
 #[tokio::test]
 async fn a_server_restored_from_a_backup_is_used_again() {
     let server = own_server().await;
