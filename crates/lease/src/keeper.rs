@@ -33,6 +33,8 @@ pub struct Options {
     pub pass: Duration,
     /// Before something that met an unexpected error of the store is tried again.
     pub retry: Duration,
+    /// How long an overdue lease can still be renewed after its owner could not renew it.
+    pub renewal_window: Duration,
 }
 
 impl Options {
@@ -41,6 +43,7 @@ impl Options {
             name: name.into(),
             pass: Duration::from_secs(60),
             retry: Duration::from_secs(2),
+            renewal_window: Duration::from_secs(600),
         }
     }
 }

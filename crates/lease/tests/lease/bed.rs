@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
 use nodeyard_lease::{
-    Ask, Caller, Clock, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts, Phase, Status,
+    Ask, Caller, Clock, Explain, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts, Phase,
+    Status,
 };
 use nodeyard_model::{Label, NodeId, Timestamp, layout};
 use nodeyard_nodescan::NetworkScanner;
@@ -112,13 +113,31 @@ pub(crate) async fn launcher(
 }
 
 pub(crate) fn leases(tree: &Arc<dyn Tree>, time: &Time) -> Leases {
+    leases_with(tree, time, Arc::new(NoExplanations))
+}
+
+pub(crate) fn leases_with(
+    tree: &Arc<dyn Tree>,
+    time: &Time,
+    explain: Arc<dyn Explain>,
+) -> Leases {
     let parts = LeaseParts {
         views: Views::open(&Registry::new(Arc::clone(tree))).unwrap(),
         tree: Arc::clone(tree),
         clock: time.clock(),
-        explain: Arc::new(NoExplanations),
+        explain,
     };
     Leases::open(parts).unwrap()
+}
+
+/// Options of a keeper that ends leases as soon as they are overdue, however the clock got there.
+pub(crate) fn options() -> Options {
+    Options {
+        // The clock of a test jumps, which wakes nobody.
+        pass: Duration::from_millis(100),
+        renewal_window: Duration::ZERO,
+        ..Options::new("test")
+    }
 }
 
 /// A process with a keeper, and what its API would use.
@@ -131,11 +150,10 @@ pub(crate) struct Keeping {
 impl Keeping {
     pub(crate) fn start(tree: Arc<dyn Tree>, time: &Time) -> Self {
         let leases = leases(&tree, time);
-        let options = Options {
-            // The clock of a test jumps, which wakes nobody.
-            pass: Duration::from_millis(100),
-            ..Options::new("test")
-        };
+        Self::start_with(tree, leases, options())
+    }
+
+    pub(crate) fn start_with(tree: Arc<dyn Tree>, leases: Leases, options: Options) -> Self {
         let keeper = Keeper::new(options, &leases);
         Self {
             leases,

@@ -10,8 +10,10 @@
 
 mod bed;
 mod cloud;
+mod downtime;
 mod kill;
 mod life;
+mod panics;
 mod python;
 mod scopes;
 mod session;
