@@ -14,6 +14,7 @@ mod ops;
 mod tidy;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -22,7 +23,7 @@ use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Tree, TreePath, V
 use tracing::{debug, info};
 
 use crate::book::{self, Book, json, lease_path, request_path, scope_path};
-use crate::decide::{self, LockSight, Place, Step};
+use crate::decide::{self, LockSight, Place, Renewal, Step, later};
 use crate::ids::LeaseId;
 use crate::lease::{Cause, End, Lease, Part, PartState, Phase};
 use crate::leases::Hold;
@@ -31,12 +32,13 @@ use look::{Seen, SeenNode};
 use ops::{create, delete, is_conflict, set, set_node};
 
 /// How long the record of a lease stays after its end, for whoever asks what became of it.
-pub(crate) const KEEP: std::time::Duration = std::time::Duration::from_secs(3600);
+pub(crate) const KEEP: Duration = Duration::from_secs(3600);
 
 /// Works on leases through one handle on the store.
 pub(crate) struct Hand<'a> {
     book: &'a Book,
     tree: &'a Arc<dyn Tree>,
+    renewal: Renewal,
 }
 
 /// What becomes of a node that leaves its lease.
@@ -55,10 +57,6 @@ impl Given {
     }
 }
 
-pub(crate) fn later(now: Timestamp, seconds: u64) -> Timestamp {
-    Timestamp::from_secs(now.as_secs() + seconds as f64).unwrap_or(now)
-}
-
 pub(crate) fn end(lease: &mut Lease, cause: Cause, text: Option<String>, now: Timestamp) {
     lease.phase = Phase::Ending;
     lease.end = Some(End {
@@ -69,8 +67,16 @@ pub(crate) fn end(lease: &mut Lease, cause: Cause, text: Option<String>, now: Ti
 }
 
 impl<'a> Hand<'a> {
-    pub(crate) fn new(book: &'a Book, tree: &'a Arc<dyn Tree>) -> Self {
-        Self { book, tree }
+    pub(crate) fn new(book: &'a Book, tree: &'a Arc<dyn Tree>, renewal: Renewal) -> Self {
+        Self {
+            book,
+            tree,
+            renewal,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.book.clock.now()
     }
 
     /// Writes a lease; false if it is not as it was.
@@ -94,11 +100,17 @@ impl<'a> Hand<'a> {
 
     /// Does what can be done now. Says when to come back at the latest; none if only something else can change it.
     pub(crate) async fn advance(&self, id: LeaseId) -> store::Result<Option<Timestamp>> {
+        let mut existed = false;
         loop {
             let Some(seen) = self.look(id).await? else {
+                if !existed {
+                    self.delete_strays(id).await?;
+                }
                 return Ok(None);
             };
-            let step = decide::next(&seen.lease, &seen.sight(), KEEP, self.book.clock.now());
+            existed = true;
+            let (sight, now) = (seen.sight(), self.now());
+            let step = decide::next(&seen.lease, &sight, KEEP, self.renewal, now);
             if let Step::Wait { until } = step {
                 return Ok(until);
             }
@@ -109,7 +121,7 @@ impl<'a> Hand<'a> {
 
     /// Does one step, unless something has changed.
     async fn act(&self, id: LeaseId, seen: Seen, step: Step) -> store::Result<()> {
-        let now = self.book.clock.now();
+        let now = self.now();
         let version = seen.version;
         let mut lease = seen.lease.clone();
         match step {
@@ -263,7 +275,7 @@ impl<'a> Hand<'a> {
             ops.push(set(&path, &pinned, stored.stat.version)?);
         }
         lease.phase = Phase::Active;
-        lease.expires = later(now, lease.ask.duration);
+        lease.expires = later(now, Duration::from_secs(lease.ask.duration));
         if self.commit(id, lease, version, ops).await? {
             info!(lease = %id, nodes = nodes.len(), "nodes are leased");
         }
@@ -320,7 +332,7 @@ impl<'a> Hand<'a> {
         node: NodeId,
         given: &Given,
     ) -> store::Result<Option<Lease>> {
-        let now = self.book.clock.now();
+        let now = self.now();
         let seen = self.look_at(id, node).await?;
         let ops = seen.give(given, now)?;
         let state = if decide::is_used(&seen.sight()) {

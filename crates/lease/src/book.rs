@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_driver::Clock;
 use nodeyard_model::layout::{LEASES, SCOPES};
-use nodeyard_model::{NodeId, NodeRequest, Opaque, RequestId, layout};
+use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, Opaque, RequestId, layout};
+use nodeyard_reconcile::{Backoff, WorkQueue};
 use nodeyard_store::registry::{NodeShape, Registry, RequestShape, Stored, Views};
 use nodeyard_store::view::{Kind, Shape, View};
 use nodeyard_store::{Error, Result, Tree, TreePath, ext};
@@ -16,8 +18,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::buildsets::Buildsets;
 use crate::ids::{LeaseId, ScopeId};
+use crate::keeper::LeaseKey;
 use crate::lease::Lease;
 use crate::scope::{Scope, ScopeName};
+
+const QUEUE: nodeyard_reconcile::Options = nodeyard_reconcile::Options {
+    name: "leases",
+    concurrency: 64,
+    backoff: Backoff {
+        first: Duration::from_secs(2),
+        max: Duration::from_secs(60),
+    },
+    // What is under way goes on with the next keeper.
+    grace: Duration::ZERO,
+};
 
 /// What leases are kept with.
 #[derive(Debug, Clone)]
@@ -57,6 +71,8 @@ pub(crate) struct Book {
     pub(crate) buildsets: Buildsets,
     pub(crate) clock: Clock,
     pub(crate) explain: Arc<dyn Explain>,
+    /// Of the keeper in this process; empty unless that leads.
+    pub(crate) queue: WorkQueue<LeaseKey>,
 }
 
 impl Book {
@@ -78,6 +94,7 @@ impl Book {
             scopes,
             clock: parts.clock,
             explain: parts.explain,
+            queue: WorkQueue::new(QUEUE),
         })
     }
 
@@ -225,12 +242,18 @@ fn encode(mark: &Mark) -> Result<Opaque> {
 }
 
 /// The lease that a record was made for or is used by, if any.
-pub(crate) fn marked(requestor: Option<&str>, data: &Opaque) -> Option<LeaseId> {
+fn marked(requestor: Option<&str>, data: &Opaque) -> Option<LeaseId> {
     if !requestor?.starts_with(REQUESTOR) {
         return None;
     }
     let mark: Mark = data.decode().ok()?;
     Some(mark.nodeyard_lease)
+}
+
+/// The lease that a node is in use by, as its record says.
+pub(crate) fn user_of(node: &Node) -> Option<LeaseId> {
+    let in_use = node.state == NodeState::InUse;
+    in_use.then(|| marked(node.requestor.as_deref(), &node.user_data))?
 }
 
 /// The lease that a request was made for, as its record says.

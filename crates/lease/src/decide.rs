@@ -79,44 +79,70 @@ pub enum Step {
     Forget,
 }
 
-/// `keep` says how long the record of a lease stays after its end.
-pub fn next(lease: &Lease, sight: &Sight<'_>, keep: Duration, now: Timestamp) -> Step {
-    match lease.phase {
-        Phase::Waiting => overdue(lease, sight.scope, now).unwrap_or_else(|| waiting(lease, sight)),
-        Phase::Taking => overdue(lease, sight.scope, now).unwrap_or_else(|| taking(lease, sight)),
-        Phase::Active => overdue(lease, sight.scope, now).unwrap_or_else(|| active(lease, sight)),
-        Phase::Dropping => Step::Undo,
-        Phase::Ending => Step::Finish,
-        Phase::Ended => ended(lease, sight, keep, now),
+/// How long overdue leases and scopes can be renewed yet.
+#[derive(Debug, Clone, Copy)]
+pub struct Renewal {
+    /// After an interruption of the renewals, at most.
+    pub window: Duration,
+    /// How long renewals have been possible without an interruption.
+    pub possible_for: Duration,
+}
+
+impl Renewal {
+    /// Nothing is overdue: for callers who do not know of interruptions.
+    pub const OPEN: Self = Self {
+        window: Duration::MAX,
+        possible_for: Duration::ZERO,
+    };
+
+    /// Returns when something ends that was to expire at a time and is renewed for so many seconds.
+    fn end_of(&self, expires: Timestamp, duration: u64, now: Timestamp) -> Timestamp {
+        let window = self.window.min(Duration::from_secs(duration));
+        expires.max(later(now, window.saturating_sub(self.possible_for)))
     }
 }
 
-/// It must end, however well it goes.
-fn overdue(lease: &Lease, scope: ScopeSight<'_>, now: Timestamp) -> Option<Step> {
-    let scope_is_over = match scope {
+/// Returns a time after another.
+pub(crate) fn later(now: Timestamp, by: Duration) -> Timestamp {
+    Timestamp::from_secs(now.as_secs() + by.as_secs_f64()).unwrap_or(now)
+}
+
+/// `keep` says how long the record of a lease stays after its end.
+pub fn next(
+    lease: &Lease,
+    sight: &Sight<'_>,
+    keep: Duration,
+    renewal: Renewal,
+    now: Timestamp,
+) -> Step {
+    let alive = match lease.phase {
+        Phase::Waiting => waiting,
+        Phase::Taking => taking,
+        Phase::Active => active,
+        Phase::Dropping => return Step::Undo,
+        Phase::Ending => return Step::Finish,
+        Phase::Ended => return ended(lease, sight, keep, now),
+    };
+    let scope_ends = match sight.scope {
         ScopeSight::None => false,
-        ScopeSight::There(scope) => !scope.is_alive(now),
+        ScopeSight::There(scope) => scope.closing,
         ScopeSight::Gone => true,
     };
-    let expired = now >= lease.expires;
-    let cause = scope_is_over.then_some(Cause::ScopeEnded);
-    cause.or(expired.then_some(Cause::Expired)).map(Step::End)
+    let end = renewal.end_of(lease.expires, lease.ask.duration, now);
+    if scope_ends {
+        return Step::End(Cause::ScopeEnded);
+    }
+    if now >= end {
+        return Step::End(Cause::Expired);
+    }
+    alive(lease, sight).unwrap_or(Step::Wait { until: Some(end) })
 }
 
-/// The next moment at which it may be overdue.
-fn due(lease: &Lease, scope: ScopeSight<'_>) -> Option<Timestamp> {
-    let scope_ends = match scope {
-        ScopeSight::There(scope) => scope.expires,
-        ScopeSight::None | ScopeSight::Gone => None,
-    };
-    Some(scope_ends.map_or(lease.expires, |ends| ends.min(lease.expires)))
-}
-
-fn waiting(lease: &Lease, sight: &Sight<'_>) -> Step {
+fn waiting(lease: &Lease, sight: &Sight<'_>) -> Option<Step> {
     let Some((id, request)) = sight.request else {
-        return Step::End(Cause::Withdrawn);
+        return Some(Step::End(Cause::Withdrawn));
     };
-    match request.state {
+    Some(match request.state {
         RequestState::Failed => Step::End(Cause::Failed),
         RequestState::Fulfilled if request.nodes.len() == lease.ask.labels.len() => Step::Take {
             request: id,
@@ -127,33 +153,27 @@ fn waiting(lease: &Lease, sight: &Sight<'_>) -> Step {
         RequestState::Requested | RequestState::Pending if lease.request != Some(id) => {
             Step::Note(id)
         }
-        RequestState::Requested | RequestState::Pending => Step::Wait {
-            until: due(lease, sight.scope),
-        },
-    }
+        RequestState::Requested | RequestState::Pending => return None,
+    })
 }
 
-fn taking(lease: &Lease, sight: &Sight<'_>) -> Step {
+fn taking(lease: &Lease, sight: &Sight<'_>) -> Option<Step> {
     let Some((request, _)) = sight.request else {
-        return Step::End(Cause::Withdrawn);
+        return Some(Step::End(Cause::Withdrawn));
     };
     let given = |seen: &NodeSight<'_>| seen.node.is_some_and(|node| is_given(node, request));
     if sight.nodes.len() != lease.parts.len() || !sight.nodes.iter().all(given) {
-        return Step::GiveUp;
+        return Some(Step::GiveUp);
     }
     if place(lease, sight.nodes.iter().filter_map(|seen| seen.node)) == Place::Elsewhere {
-        return Step::End(Cause::Failed);
+        return Some(Step::End(Cause::Failed));
     }
     let locks = || sight.nodes.iter().map(|seen| seen.lock);
     if locks().any(|lock| lock == LockSight::Absent) {
-        Step::Lock
-    } else if locks().all(|lock| lock == LockSight::Held) {
-        Step::Accept
-    } else {
-        Step::Wait {
-            until: due(lease, sight.scope),
-        }
+        return Some(Step::Lock);
     }
+    let all_held = locks().all(|lock| lock == LockSight::Held);
+    all_held.then_some(Step::Accept)
 }
 
 /// Where the nodes of a request are, compared with where they were to be.
@@ -195,22 +215,18 @@ pub(crate) fn is_used(seen: &NodeSight<'_>) -> bool {
     in_use && seen.lock == LockSight::Held
 }
 
-fn active(lease: &Lease, sight: &Sight<'_>) -> Step {
+fn active(lease: &Lease, sight: &Sight<'_>) -> Option<Step> {
     let lost = marks(lease, sight, PartState::Leased, PartState::Lost, is_used);
     if !lost.is_empty() {
-        return Step::Mark(lost);
+        return Some(Step::Mark(lost));
     }
     if lease.leased().next().is_none() {
         let lost = lease.parts.iter().any(|part| part.state == PartState::Lost);
-        return Step::End(if lost { Cause::Lost } else { Cause::Released });
+        let cause = if lost { Cause::Lost } else { Cause::Released };
+        return Some(Step::End(cause));
     }
     let returned = released_holds(lease, sight);
-    if !returned.is_empty() {
-        return Step::Mark(returned);
-    }
-    Step::Wait {
-        until: due(lease, sight.scope),
-    }
+    (!returned.is_empty()).then_some(Step::Mark(returned))
 }
 
 fn ended(lease: &Lease, sight: &Sight<'_>, keep: Duration, now: Timestamp) -> Step {
@@ -222,7 +238,7 @@ fn ended(lease: &Lease, sight: &Sight<'_>, keep: Duration, now: Timestamp) -> St
         return Step::Wait { until: None };
     }
     let ended = lease.end.as_ref().map_or(lease.expires, |end| end.at);
-    let until = Timestamp::from_secs(ended.as_secs() + keep.as_secs_f64()).unwrap_or(ended);
+    let until = later(ended, keep);
     if now >= until {
         Step::Forget
     } else {
@@ -256,17 +272,28 @@ pub enum ScopeStep {
     Wait {
         until: Option<Timestamp>,
     },
+    /// Write down that it ends. Until then it can be renewed.
+    Close,
     /// Remove the record.
     Forget,
 }
 
-/// Its leases end by themselves when it is over. It goes after them.
-pub fn next_for_scope(scope: &Scope, leases: usize, now: Timestamp) -> ScopeStep {
-    let lives_by_itself = scope.is_alive(now) && scope.expires.is_some();
-    if leases == 0 && !lives_by_itself {
-        ScopeStep::Forget
-    } else {
-        let until = scope.expires.filter(|expires| now < *expires);
-        ScopeStep::Wait { until }
+/// A scope that is closed ends its leases, and is deleted after them.
+pub fn next_for_scope(
+    scope: &Scope,
+    leases: usize,
+    renewal: Renewal,
+    now: Timestamp,
+) -> ScopeStep {
+    let duration = scope.duration.unwrap_or_default();
+    let end = scope.expires;
+    let end = end.map(|expires| renewal.end_of(expires, duration, now));
+    let ends = scope.closing || end.is_some_and(|end| now >= end);
+    match leases {
+        0 if ends || end.is_none() => ScopeStep::Forget,
+        _ if ends && !scope.closing => ScopeStep::Close,
+        _ => ScopeStep::Wait {
+            until: end.filter(|_| !ends),
+        },
     }
 }

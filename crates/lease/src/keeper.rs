@@ -3,11 +3,13 @@
 //! Of all keepers of a store one works, the others stand by. That only saves work: what a keeper does is safe
 //! beside any other, and beside callers who change the same leases.
 //!
-//! It follows the records of leases, scopes, requests and nodes ([`round`]), and looks at a lease when something
-//! that it speaks of has changed, or when its time has come ([`agenda`]).
+//! It follows the records of leases, scopes, requests and nodes ([`leader`]), and reconciles a lease when a record that
+//! it refers to has changed ([`index`]), or when it is due. Overdue leases can be renewed for a while after their owners
+//! could not do so ([`renewal`]).
 
-mod agenda;
-mod round;
+mod index;
+mod leader;
+mod renewal;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::book::Book;
 use crate::error::KeeperError;
 use crate::leases::Leases;
-use round::Round;
+use leader::Leader;
+
+pub(crate) use index::LeaseKey;
 
 /// How long a keeper that ends may take to say so to the store.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -31,9 +35,8 @@ pub struct Options {
     pub name: Box<str>,
     /// Between two looks at everything, in case an event was missed.
     pub pass: Duration,
-    /// Before something that met an unexpected error of the store is tried again.
-    pub retry: Duration,
-    /// How long an overdue lease can still be renewed after its owner could not renew it.
+    /// How long leases and scopes that are overdue can be renewed after a start, a loss of the store or a step of the
+    /// clock, during which their owners could not do so; for as long as they last, if that is shorter.
     pub renewal_window: Duration,
 }
 
@@ -42,7 +45,6 @@ impl Options {
         Self {
             name: name.into(),
             pass: Duration::from_secs(60),
-            retry: Duration::from_secs(2),
             renewal_window: Duration::from_secs(600),
         }
     }
@@ -68,7 +70,7 @@ impl Keeper {
         let path = TreePath::new(layout::LEASES_ELECTION).map_err(store::Error::from)?;
         let locks = self.book.registry.locks();
         let election = Election::new(locks, path, &self.options.name);
-        let lead = election.run(|tree| Round::new(&self, tree).run());
+        let lead = election.run(|tree| Leader::new(&self).run(tree));
         let result = tokio::select! {
             led = lead => led.and_then(|result| result),
             () = shutdown.cancelled() => Ok(()),

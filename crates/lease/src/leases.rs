@@ -1,6 +1,7 @@
 //! The way in for everybody who wants nodes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, RequestId, Timestamp};
 use nodeyard_store::registry::{Attempt, Patience, Stored};
@@ -11,12 +12,13 @@ use crate::act::{self, Given, Hand};
 use crate::ask::{self, Ask, Caller};
 use crate::book::{self, Book, Parts};
 use crate::buildsets;
+use crate::decide::{Renewal, later};
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
 use crate::lease::{Cause, Lease, Part, PartState, Phase};
 
 /// How long somebody else may have the lock of a node on hold.
-const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Leases and scopes, for those who ask for them. Cloning is cheap.
 ///
@@ -157,7 +159,7 @@ impl Leases {
                 let stored = self.read(caller, id).await?;
                 let mut lease = alive(id, stored.value)?;
                 let seconds = duration.unwrap_or(lease.ask.duration);
-                lease.expires = act::later(self.book.clock.now(), seconds);
+                lease.expires = later(self.book.clock.now(), Duration::from_secs(seconds));
                 let hand = self.hand();
                 if hand.write(id, &lease, stored.stat.version).await? {
                     return Ok(lease.expires);
@@ -292,7 +294,7 @@ impl Leases {
     }
 
     pub(crate) fn hand(&self) -> Hand<'_> {
-        Hand::new(&self.book, self.book.tree())
+        Hand::new(&self.book, self.book.tree(), Renewal::OPEN)
     }
 
     async fn read(&self, caller: &Caller, id: LeaseId) -> Result<Stored<Lease>> {

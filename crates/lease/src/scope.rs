@@ -33,13 +33,6 @@ pub struct Scope {
     pub closing: bool,
 }
 
-impl Scope {
-    /// False if its leases have to end.
-    pub fn is_alive(&self, now: Timestamp) -> bool {
-        !self.closing && self.expires.is_none_or(|expires| now < expires)
-    }
-}
-
 /// The name of a scope, unique within its tenant: letters, digits and `.`, `_`, `-`, `:`, `@`, `+`, at most 128.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

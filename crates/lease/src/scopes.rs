@@ -1,6 +1,7 @@
 //! Scopes, for those who use them: our own, and the buildsets of Zuul as far as they can be seen.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{
     Label, Node, NodeId, NodeRequest, NodeState, RequestId, TenantName, Timestamp, layout,
@@ -10,10 +11,10 @@ use nodeyard_store::view::Changes;
 use nodeyard_store::{self as store, CreateMode, TreePath, Version, ext};
 use serde_json::Value;
 
-use crate::act;
 use crate::ask::{self, Caller};
 use crate::book::{self, json, scope_path};
 use crate::buildsets;
+use crate::decide::later;
 use crate::error::{Error, Result};
 use crate::ids::ScopeId;
 use crate::inventory::inventory;
@@ -111,7 +112,7 @@ impl Leases {
             tenant,
             owner: caller.name.clone(),
             created: now,
-            expires: Some(act::later(now, duration)),
+            expires: Some(later(now, Duration::from_secs(duration))),
             duration: Some(duration),
             provider: None,
             closing: false,
@@ -140,13 +141,14 @@ impl Leases {
         duration.map_or(Ok(()), ask::check_duration)?;
         let now = self.book.clock.now();
         let change = |scope: &mut Scope| {
-            if !scope.is_alive(now) {
+            if scope.closing {
                 return Err(Error::ScopeCloses {
                     scope: name.clone(),
                 });
             }
             scope.duration = duration.or(scope.duration);
-            scope.expires = scope.duration.map(|seconds| act::later(now, seconds));
+            let duration = scope.duration.map(Duration::from_secs);
+            scope.expires = duration.map(|duration| later(now, duration));
             Ok(())
         };
         let scope = self.change_scope(caller, tenant, name, change).await?;

@@ -1,6 +1,7 @@
 //! A new lease: its record, its request and its scope, in one write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join;
@@ -12,8 +13,9 @@ use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Stat, TreePath, e
 use tracing::info;
 
 use super::ops::{create, is_conflict, set};
-use super::{Hand, later};
+use super::Hand;
 use crate::ask::{Ask, Caller};
+use crate::decide::later;
 use crate::book::{self, json, lease_path, request_path, scope_path};
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
@@ -34,7 +36,7 @@ impl Hand<'_> {
             if let Some(found) = self.found(id, ask).await? {
                 return Ok(found);
             }
-            let now = self.book.clock.now();
+            let now = self.now();
             let mut lease = Lease {
                 phase: Phase::Waiting,
                 ask: ask.clone(),
@@ -42,7 +44,7 @@ impl Hand<'_> {
                 requestor: caller.name.clone(),
                 scope: None,
                 created: now,
-                expires: later(now, ask.duration),
+                expires: later(now, Duration::from_secs(ask.duration)),
                 request: None,
                 placement: match &ask.provider {
                     Some(provider) => Placement::Asked {
@@ -103,7 +105,7 @@ impl Hand<'_> {
             };
             return Ok(create(&path, json(&path, &scope)?, CreateMode::Persistent));
         };
-        if !stored.value.is_alive(now) {
+        if stored.value.closing {
             return Err(Error::ScopeCloses {
                 scope: name.clone(),
             });

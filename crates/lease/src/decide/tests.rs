@@ -11,6 +11,12 @@ use crate::lease::{End, Part};
 const KEEP: Duration = Duration::from_secs(1000);
 const DURATION: u64 = 100;
 
+/// Renewals have been possible all the time.
+const CONTINUOUS: Renewal = Renewal {
+    window: Duration::from_secs(600),
+    possible_for: Duration::MAX,
+};
+
 fn at(seconds: f64) -> Timestamp {
     Timestamp::from_secs(seconds).unwrap()
 }
@@ -156,7 +162,7 @@ impl World {
 
     fn step(&self) -> Option<Step> {
         let lease = self.lease.as_ref()?;
-        Some(next(lease, &self.sight(), KEEP, at(self.now)))
+        Some(next(lease, &self.sight(), KEEP, CONTINUOUS, at(self.now)))
     }
 
     fn node(&mut self, id: NodeId) -> &mut WorldNode {
@@ -493,14 +499,46 @@ fn a_scope_goes_after_its_leases() {
     let wait = |until: Option<f64>| ScopeStep::Wait {
         until: until.map(at),
     };
-    assert_eq!(next_for_scope(&scope, 0, at(9.0)), wait(Some(10.0)));
-    assert_eq!(next_for_scope(&scope, 1, at(10.0)), wait(None));
-    assert_eq!(next_for_scope(&scope, 0, at(10.0)), ScopeStep::Forget);
+    let next = |scope: &Scope, leases, now| next_for_scope(scope, leases, CONTINUOUS, at(now));
+    assert_eq!(next(&scope, 0, 9.0), wait(Some(10.0)));
+    assert_eq!(next(&scope, 1, 10.0), ScopeStep::Close);
+    assert_eq!(next(&scope, 0, 10.0), ScopeStep::Forget);
+    let restarted = Renewal {
+        possible_for: Duration::from_secs(4),
+        ..CONTINUOUS
+    };
+    let after_restart = next_for_scope(&scope, 0, restarted, at(50.0));
+    assert_eq!(after_restart, wait(Some(56.0)));
     scope.closing = true;
-    assert_eq!(next_for_scope(&scope, 0, at(1.0)), ScopeStep::Forget);
+    assert_eq!(next(&scope, 1, 1.0), wait(None));
+    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Forget);
     // One that nobody opened lives as long as its leases.
     scope.closing = false;
     scope.expires = None;
-    assert_eq!(next_for_scope(&scope, 1, at(99.0)), wait(None));
-    assert_eq!(next_for_scope(&scope, 0, at(1.0)), ScopeStep::Forget);
+    assert_eq!(next(&scope, 1, 99.0), wait(None));
+    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Forget);
+}
+
+#[test]
+fn an_overdue_lease_can_be_renewed_after_an_interruption() {
+    let lease = World::new().lease.unwrap();
+    let end = |window, possible_for, now| {
+        let renewal = Renewal {
+            window: Duration::from_secs(window),
+            possible_for: Duration::from_secs(possible_for),
+        };
+        renewal.end_of(lease.expires, lease.ask.duration, at(now))
+    };
+    for (window, possible_for, now, expected) in [
+        (30, 0, 10.0, 100.0),
+        (30, 0, 90.0, 120.0),
+        (30, 0, 5000.0, 5030.0),
+        (30, 20, 5000.0, 5010.0),
+        (30, 40, 5000.0, 5000.0),
+        // No longer than it lasts anyway.
+        (600, 0, 5000.0, 5100.0),
+    ] {
+        assert_eq!(end(window, possible_for, now), at(expected), "{now}");
+    }
+    assert!(Renewal::OPEN.end_of(lease.expires, 1, at(5000.0)) > at(5000.0));
 }
