@@ -5,8 +5,8 @@ use nodeyard_model::{Label, ProviderName};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ask::Ask;
-use crate::lease::{End, Part};
+use crate::spec::LeaseSpec;
+use crate::lease::{LeaseEnding, LeasedNode};
 
 const KEEP: Duration = Duration::from_secs(1000);
 const DURATION: u64 = 100;
@@ -110,16 +110,16 @@ impl World {
     fn new() -> Self {
         let labels: Vec<Label> = vec!["small".into(), "large".into()];
         let lease = Lease {
-            phase: Phase::Waiting,
-            ask: Ask::new(labels, Duration::from_secs(DURATION)),
+            phase: LeasePhase::Waiting,
+            spec: LeaseSpec::new(labels, Duration::from_secs(DURATION)),
             tenant: None,
             requestor: "test".into(),
             scope: None,
             created: at(0.0),
             expires: at(DURATION as f64),
             request: None,
-            placement: Placement::Anywhere,
-            parts: Vec::new(),
+            placement: LeasePlacement::Anywhere,
+            nodes: Vec::new(),
             end: None,
         };
         let mut world = Self {
@@ -130,39 +130,39 @@ impl World {
             requests: 0,
             nodes: Vec::new(),
         };
-        world.ask();
+        world.spec();
         world
     }
 
-    fn ask(&mut self) {
+    fn spec(&mut self) {
         self.requests += 1;
         let request = NodeRequest::new(RequestState::Requested, at(self.now));
         self.request = Some((request_id(self.requests), request));
     }
 
-    fn sight(&self) -> Sight<'_> {
-        let parts = self.lease.iter().flat_map(|lease| &lease.parts);
-        let nodes = parts.map(|part| {
-            let found = self.nodes.iter().find(|node| node.id == part.node).unwrap();
-            NodeSight {
+    fn observed(&self) -> Observed<'_> {
+        let nodes = self.lease.iter().flat_map(|lease| &lease.nodes);
+        let nodes = nodes.map(|leased| {
+            let found = self.nodes.iter().find(|node| node.id == leased.node).unwrap();
+            ObservedNode {
                 node: found.node.as_ref(),
                 lock: match found.line.iter().position(|ours| *ours) {
-                    None => LockSight::Absent,
-                    Some(0) => LockSight::Held,
-                    Some(_) => LockSight::Queued,
+                    None => LeaseLock::Absent,
+                    Some(0) => LeaseLock::Held,
+                    Some(_) => LeaseLock::Queued,
                 },
             }
         });
-        Sight {
+        Observed {
             request: self.request.as_ref().map(|(id, record)| (*id, record)),
             nodes: nodes.collect(),
-            scope: ScopeSight::None,
+            scope: ObservedScope::None,
         }
     }
 
-    fn step(&self) -> Option<Step> {
+    fn step(&self) -> Option<LeaseStep> {
         let lease = self.lease.as_ref()?;
-        Some(next(lease, &self.sight(), KEEP, CONTINUOUS, at(self.now)))
+        Some(next(lease, &self.observed(), KEEP, CONTINUOUS, at(self.now)))
     }
 
     fn node(&mut self, id: NodeId) -> &mut WorldNode {
@@ -185,66 +185,66 @@ impl World {
     }
 
     /// Does what `picture` asks for, as the store would let it.
-    fn act(&mut self, picture: &Picture, writes: usize) {
+    fn execute(&mut self, picture: &Picture, writes: usize) {
         let Some(step) = picture.step() else { return };
         if self.version != picture.version || self.lease.is_none() {
             return;
         }
         let now = at(self.now);
         match step {
-            Step::Wait { .. } => {}
-            Step::Note(request) => self.write(|lease| lease.request = Some(request)),
-            Step::Take { request, nodes } => self.write(|lease| {
-                lease.phase = Phase::Taking;
+            LeaseStep::Wait { .. } => {}
+            LeaseStep::RecordRequest(request) => self.write(|lease| lease.request = Some(request)),
+            LeaseStep::RecordNodes { request, nodes } => self.write(|lease| {
+                lease.phase = LeasePhase::Taking;
                 lease.request = Some(request);
-                let part = |node| Part {
+                let part = |node| LeasedNode {
                     node,
                     label: "small".into(),
-                    state: PartState::Leased,
+                    state: LeasedNodeState::Leased,
                 };
-                lease.parts = nodes.into_iter().map(part).collect();
+                lease.nodes = nodes.into_iter().map(part).collect();
             }),
-            Step::Lock => {
+            LeaseStep::JoinLockQueues => {
                 let absent = picture
                     .nodes
                     .iter()
                     .filter(|node| !node.line.contains(&true));
                 let absent: Vec<NodeId> = absent.map(|node| node.id).collect();
-                let parts = self.lease.clone().unwrap().parts;
-                let wanted = parts.iter().filter(|part| absent.contains(&part.node));
+                let nodes = self.lease.clone().unwrap().nodes;
+                let wanted = nodes.iter().filter(|leased| absent.contains(&leased.node));
                 for part in wanted.take(writes) {
-                    let node = self.node(part.node);
+                    let node = self.node(leased.node);
                     if node.node.is_some() {
                         node.line.push(true);
                     }
                 }
             }
-            Step::Accept if self.is_as_in(picture) => {
-                for part in self.lease.clone().unwrap().parts {
-                    let node = self.node(part.node).node.as_mut().unwrap();
+            LeaseStep::Activate if self.is_as_in(picture) => {
+                for part in self.lease.clone().unwrap().nodes {
+                    let node = self.node(leased.node).node.as_mut().unwrap();
                     node.set_state(NodeState::InUse, now);
                 }
                 self.request = None;
                 self.write(|lease| {
-                    lease.phase = Phase::Active;
+                    lease.phase = LeasePhase::Active;
                     lease.expires = at(now.as_secs() + DURATION as f64);
                 });
             }
-            Step::Accept => {}
-            Step::GiveUp => self.write(|lease| lease.phase = Phase::Dropping),
-            Step::Undo => {
+            LeaseStep::Activate => {}
+            LeaseStep::Abandon => self.write(|lease| lease.phase = LeasePhase::Dropping),
+            LeaseStep::RequestAgain => {
                 self.unlock_all();
-                self.ask();
+                self.spec();
                 self.write(|lease| {
-                    lease.phase = Phase::Waiting;
+                    lease.phase = LeasePhase::Waiting;
                     lease.request = None;
-                    lease.parts.clear();
+                    lease.nodes.clear();
                 });
             }
-            Step::End(cause) => self.write(|lease| end(lease, cause, now)),
-            Step::Finish => {
-                for part in self.lease.clone().unwrap().parts {
-                    let node = self.node(part.node);
+            LeaseStep::End(cause) => self.write(|lease| end(lease, cause, now)),
+            LeaseStep::Release => {
+                for part in self.lease.clone().unwrap().nodes {
+                    let node = self.node(leased.node);
                     let held = node.line.first() == Some(&true);
                     if let (Some(node), true) = (&mut node.node, held)
                         && node.state == NodeState::InUse
@@ -255,29 +255,29 @@ impl World {
                 self.unlock_all();
                 self.request = None;
                 self.write(|lease| {
-                    lease.phase = Phase::Ended;
-                    for part in &mut lease.parts {
-                        part.state = PartState::Returned;
+                    lease.phase = LeasePhase::Ended;
+                    for part in &mut lease.nodes {
+                        leased.state = LeasedNodeState::Returned;
                     }
                 });
             }
-            Step::Mark(marks) => {
+            LeaseStep::RecordStates(marks) => {
                 for (id, _) in &marks {
                     self.node(*id).line.retain(|ours| !ours);
                 }
                 self.write(|lease| {
                     for (id, state) in marks {
-                        lease.set_part(id, state);
+                        lease.set_node_state(id, state);
                     }
                 });
             }
-            Step::Forget => self.lease = None,
+            LeaseStep::Delete => self.lease = None,
         }
     }
 
     fn unlock_all(&mut self) {
-        for part in self.lease.clone().unwrap().parts {
-            self.node(part.node).line.retain(|ours| !ours);
+        for part in self.lease.clone().unwrap().nodes {
+            self.node(leased.node).line.retain(|ours| !ours);
         }
     }
 
@@ -286,7 +286,7 @@ impl World {
             Event::Look { keeper } => pictures[keeper] = Some(self.clone()),
             Event::Act { keeper, writes } => {
                 if let Some(picture) = pictures[keeper].clone() {
-                    self.act(&picture, writes);
+                    self.execute(&picture, writes);
                 }
             }
             Event::Launch => self.launch(),
@@ -317,7 +317,7 @@ impl World {
                     .as_ref()
                     .is_some_and(|lease| lease.phase.is_alive())
                 {
-                    self.write(|lease| end(lease, Cause::Released, now));
+                    self.write(|lease| end(lease, EndCause::Released, now));
                 }
             }
             Event::NodeGone { index } => {
@@ -374,36 +374,36 @@ impl World {
         let step = self.step().unwrap();
         let overdue = at(self.now) >= lease.expires;
         match (&step, lease.phase) {
-            (Step::Wait { until: Some(until) }, _) => {
+            (LeaseStep::Wait { until: Some(until) }, _) => {
                 assert!(*until > at(self.now), "waits for what has passed");
             }
-            (Step::Accept, phase) => {
-                assert_eq!(phase, Phase::Taking);
+            (LeaseStep::Activate, phase) => {
+                assert_eq!(phase, LeasePhase::Taking);
                 let held = self
-                    .sight()
+                    .observed()
                     .nodes
                     .iter()
-                    .all(|node| node.lock == LockSight::Held);
+                    .all(|node| node.lock == LeaseLock::Held);
                 assert!(held, "takes what is not locked");
             }
-            (Step::Forget, phase) => assert_eq!(phase, Phase::Ended),
+            (LeaseStep::Delete, phase) => assert_eq!(phase, LeasePhase::Ended),
             _ => {}
         }
-        let alive = matches!(lease.phase, Phase::Waiting | Phase::Taking | Phase::Active);
+        let alive = matches!(lease.phase, LeasePhase::Waiting | LeasePhase::Taking | LeasePhase::Active);
         if alive && overdue {
-            assert_eq!(step, Step::End(Cause::Expired));
+            assert_eq!(step, LeaseStep::End(EndCause::Expired));
         }
-        let known = |id: NodeId| lease.parts.iter().any(|part| part.node == id);
+        let known = |id: NodeId| lease.nodes.iter().any(|leased| leased.node == id);
         for node in self.nodes.iter().filter(|node| node.line.contains(&true)) {
             assert!(known(node.id), "a contender that nobody knows of");
-            assert_ne!(lease.phase, Phase::Ended, "a contender of what is over");
+            assert_ne!(lease.phase, LeasePhase::Ended, "a contender of what is over");
         }
     }
 }
 
-fn end(lease: &mut Lease, cause: Cause, now: Timestamp) {
-    lease.phase = Phase::Ending;
-    lease.end = Some(End {
+fn end(lease: &mut Lease, cause: EndCause, now: Timestamp) {
+    lease.phase = LeasePhase::Ending;
+    lease.end = Some(LeaseEnding {
         at: now,
         cause,
         text: None,
@@ -429,7 +429,7 @@ proptest! {
         while let Some(step) = world.step() {
             world.check();
             match step {
-                Step::Wait { until } => {
+                LeaseStep::Wait { until } => {
                     // With nothing more to wait for it would never end.
                     world.now = until.unwrap().as_secs();
                 }
@@ -448,10 +448,10 @@ proptest! {
     }
 }
 
-fn lease(placement: Placement, affinity: Affinity) -> Lease {
+fn lease(placement: LeasePlacement, affinity: ScopeAffinity) -> Lease {
     let mut lease = World::new().lease.unwrap();
     lease.placement = placement;
-    lease.ask.affinity = affinity;
+    lease.spec.affinity = affinity;
     lease
 }
 
@@ -460,33 +460,33 @@ fn another_provider_will_do_where_that_was_said() {
     let [east, west] = ["east", "west"].map(|name| ProviderName::new(name).unwrap());
     let mut node = Node::new(NodeState::Ready, at(0.0));
     node.provider = Some(east.clone());
-    let scope = || Placement::Scope {
+    let scope = || LeasePlacement::Scope {
         provider: west.clone(),
     };
-    let asked = Placement::Asked {
+    let asked = LeasePlacement::Asked {
         provider: west.clone(),
     };
-    let fallback = Placement::Fallback {
+    let fallback = LeasePlacement::Fallback {
         instead_of: west.clone(),
     };
     for (lease, expected) in [
-        (lease(Placement::Anywhere, Affinity::Strict), Place::AsAsked),
-        (lease(scope(), Affinity::Strict), Place::Elsewhere),
-        (lease(scope(), Affinity::Prefer), Place::Instead(fallback)),
-        (lease(asked, Affinity::Prefer), Place::Elsewhere),
+        (lease(LeasePlacement::Anywhere, ScopeAffinity::Strict), PlacementMatch::Matches),
+        (lease(scope(), ScopeAffinity::Strict), PlacementMatch::Mismatch),
+        (lease(scope(), ScopeAffinity::Prefer), PlacementMatch::Fallback(fallback)),
+        (lease(asked, ScopeAffinity::Prefer), PlacementMatch::Mismatch),
     ] {
-        assert_eq!(place(&lease, [&node]), expected, "{lease:?}");
+        assert_eq!(match_placement(&lease, [&node]), expected, "{lease:?}");
     }
     node.provider = Some(west.clone());
     assert_eq!(
-        place(&lease(scope(), Affinity::Strict), [&node]),
-        Place::AsAsked
+        match_placement(&lease(scope(), ScopeAffinity::Strict), [&node]),
+        PlacementMatch::Matches
     );
 }
 
 #[test]
 fn a_scope_goes_after_its_leases() {
-    let mut scope = Scope {
+    let mut scope = LeaseScope {
         name: "s".parse().unwrap(),
         tenant: None,
         owner: "test".into(),
@@ -499,24 +499,24 @@ fn a_scope_goes_after_its_leases() {
     let wait = |until: Option<f64>| ScopeStep::Wait {
         until: until.map(at),
     };
-    let next = |scope: &Scope, leases, now| next_for_scope(scope, leases, CONTINUOUS, at(now));
+    let next = |scope: &LeaseScope, leases, now| next_scope_step(scope, leases, CONTINUOUS, at(now));
     assert_eq!(next(&scope, 0, 9.0), wait(Some(10.0)));
     assert_eq!(next(&scope, 1, 10.0), ScopeStep::Close);
-    assert_eq!(next(&scope, 0, 10.0), ScopeStep::Forget);
+    assert_eq!(next(&scope, 0, 10.0), ScopeStep::Delete);
     let restarted = Renewal {
         possible_for: Duration::from_secs(4),
         ..CONTINUOUS
     };
-    let after_restart = next_for_scope(&scope, 0, restarted, at(50.0));
+    let after_restart = next_scope_step(&scope, 0, restarted, at(50.0));
     assert_eq!(after_restart, wait(Some(56.0)));
     scope.closing = true;
     assert_eq!(next(&scope, 1, 1.0), wait(None));
-    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Forget);
+    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Delete);
     // One that nobody opened lives as long as its leases.
     scope.closing = false;
     scope.expires = None;
     assert_eq!(next(&scope, 1, 99.0), wait(None));
-    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Forget);
+    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Delete);
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn an_overdue_lease_can_be_renewed_after_an_interruption() {
             window: Duration::from_secs(window),
             possible_for: Duration::from_secs(possible_for),
         };
-        renewal.end_of(lease.expires, lease.ask.duration, at(now))
+        renewal.end_of(lease.expires, lease.spec.duration, at(now))
     };
     for (window, possible_for, now, expected) in [
         (30, 0, 10.0, 100.0),

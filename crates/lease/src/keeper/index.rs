@@ -1,4 +1,4 @@
-//! Which leases and scopes a changed record concerns.
+//! Finds the leases and scopes that a changed record concerns.
 
 use std::collections::HashMap;
 
@@ -30,11 +30,11 @@ struct References {
 }
 
 impl Index {
-    pub(super) fn of_request(&self, request: RequestId) -> Option<LeaseId> {
+    pub(super) fn find_by_request(&self, request: RequestId) -> Option<LeaseId> {
         self.by_request.get(&request).copied()
     }
 
-    pub(super) fn of_node(&self, node: NodeId) -> Option<LeaseId> {
+    pub(super) fn find_by_node(&self, node: NodeId) -> Option<LeaseId> {
         self.by_node.get(&node).copied()
     }
 
@@ -44,12 +44,12 @@ impl Index {
         owned.map(|(id, _)| *id)
     }
 
-    /// Replaces what is known of a lease that was created, changed or deleted; returns the keys that this concerns.
+    /// Updates the references of a lease that was created, changed or deleted; returns the keys that this concerns.
     pub(super) fn update(&mut self, id: LeaseId, lease: Option<&Lease>) -> Vec<LeaseKey> {
         let mut keys = Vec::new();
         keys.extend(self.remove(id).map(LeaseKey::Scope));
         if let Some(lease) = lease {
-            let nodes: Vec<NodeId> = lease.parts.iter().map(|part| part.node).collect();
+            let nodes: Vec<NodeId> = lease.nodes.iter().map(|leased| leased.node).collect();
             self.by_request
                 .extend(lease.request.map(|request| (request, id)));
             self.by_node.extend(nodes.iter().map(|node| (*node, id)));
@@ -67,7 +67,7 @@ impl Index {
         keys
     }
 
-    /// Forgets a lease; returns its scope.
+    /// Removes the references of a lease; returns its scope.
     fn remove(&mut self, id: LeaseId) -> Option<ScopeId> {
         let references = self.leases.remove(&id)?;
         if let Some(request) = references.request {

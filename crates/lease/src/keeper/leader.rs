@@ -1,4 +1,4 @@
-//! The work of the keeper that leads, until it is dropped or the store is closed.
+//! What the leader does until it is dropped or the store is closed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,25 +10,25 @@ use tokio_util::sync::CancellationToken;
 
 use super::index::{Index, LeaseKey};
 use super::renewal::RenewalWatch;
-use super::{Keeper, Options};
-use crate::act::Hand;
-use crate::book::{self, Book};
+use super::{LeaseKeeper, Options};
+use crate::execute::LeaseWriter;
+use crate::context::{self, LeaseContext};
 use crate::decide::Renewal;
 use crate::ids::{LeaseId, ScopeId};
 
 pub(super) struct Leader<'a> {
-    book: &'a Arc<Book>,
+    context: &'a Arc<LeaseContext>,
     options: &'a Options,
     index: Index,
     renewal: Arc<Mutex<RenewalWatch>>,
 }
 
 impl<'a> Leader<'a> {
-    pub(super) fn new(keeper: &'a Keeper) -> Self {
-        let book = &keeper.book;
-        let renewal = RenewalWatch::start(book.clock.clone(), book.tree().session());
+    pub(super) fn new(keeper: &'a LeaseKeeper) -> Self {
+        let context = &keeper.context;
+        let renewal = RenewalWatch::start(context.clock.clone(), context.tree().session());
         Self {
-            book,
+            context,
             options: &keeper.options,
             index: Index::default(),
             renewal: Arc::new(Mutex::new(renewal)),
@@ -37,39 +37,39 @@ impl<'a> Leader<'a> {
 
     /// `tree` ends with the leadership.
     pub(super) async fn run(mut self, tree: Arc<dyn Tree>) -> Result<()> {
-        let (book, renewal) = (Arc::clone(self.book), Arc::clone(&self.renewal));
+        let (context, renewal) = (Arc::clone(self.context), Arc::clone(&self.renewal));
         let window = self.options.renewal_window;
         let reconcile = move |key| {
-            let (book, tree, renewal) = (Arc::clone(&book), Arc::clone(&tree), Arc::clone(&renewal));
+            let (context, tree, renewal) = (Arc::clone(&context), Arc::clone(&tree), Arc::clone(&renewal));
             async move {
-                ext::persist(&*tree, || async {
+                ext::retry(&*tree, || async {
                     let renewal = Renewal {
                         window,
                         possible_for: possible_for(&renewal),
                     };
-                    reconcile(&Hand::new(&book, &tree, renewal), key).await
+                    reconcile(&LeaseWriter::new(&context, &tree, renewal), key).await
                 })
                 .await
             }
         };
         let never = CancellationToken::new();
-        let queue = &self.book.queue;
+        let queue = &self.context.queue;
         tokio::select! {
             result = self.follow() => result,
             () = queue.run(&never, reconcile) => Ok(()),
         }
     }
 
-    /// Adds what changes to the queue.
+    /// Adds the keys that changes concern to the queue.
     async fn follow(&mut self) -> Result<()> {
-        let mut leases = self.book.leases.changes();
-        let mut scopes = self.book.scopes.changes();
-        let mut requests = self.book.requests.changes();
-        let mut nodes = self.book.nodes.changes();
-        self.book.leases.synced().await?;
-        self.book.scopes.synced().await?;
-        self.book.requests.synced().await?;
-        self.book.nodes.synced().await?;
+        let mut leases = self.context.leases.changes();
+        let mut scopes = self.context.scopes.changes();
+        let mut requests = self.context.requests.changes();
+        let mut nodes = self.context.nodes.changes();
+        self.context.leases.synced().await?;
+        self.context.scopes.synced().await?;
+        self.context.requests.synced().await?;
+        self.context.nodes.synced().await?;
         let mut pass = tokio::time::interval(self.options.pass);
         pass.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -91,12 +91,12 @@ impl<'a> Leader<'a> {
 
     fn add(&self, lease: Option<LeaseId>) {
         if let Some(lease) = lease {
-            self.book.queue.add(LeaseKey::Lease(lease));
+            self.context.queue.add(LeaseKey::Lease(lease));
         }
     }
 
     fn leases_changed(&mut self, change: Change<LeaseId>) {
-        let (index, queue) = (&mut self.index, &self.book.queue);
+        let (index, queue) = (&mut self.index, &self.context.queue);
         let mut update = |id, lease: Option<&_>| {
             for key in index.update(id, lease) {
                 queue.add(key);
@@ -105,20 +105,20 @@ impl<'a> Leader<'a> {
         match change {
             Change::Ids(ids) => {
                 for id in ids {
-                    let item = self.book.leases.get(&id);
+                    let item = self.context.leases.get(&id);
                     update(id, item.as_ref().map(|item| &*item.value));
                 }
             }
             Change::Everything => {
-                let leases = &self.book.leases;
+                let leases = &self.context.leases;
                 leases.for_each(|item| update(item.id, Some(&item.value)));
             }
         }
     }
 
-    /// A change of a scope concerns its leases, too.
+    /// Adds changed scopes and their leases.
     fn scopes_changed(&self, change: Change<ScopeId>) {
-        let add = |id| self.book.queue.add(LeaseKey::Scope(id));
+        let add = |id| self.context.queue.add(LeaseKey::Scope(id));
         match change {
             Change::Ids(ids) => {
                 for id in ids {
@@ -126,23 +126,23 @@ impl<'a> Leader<'a> {
                     self.index.of_scope(id).for_each(|id| self.add(Some(id)));
                 }
             }
-            Change::Everything => self.book.scopes.for_each(|item| add(item.id)),
+            Change::Everything => self.context.scopes.for_each(|item| add(item.id)),
         }
     }
 
-    /// The mark of a lease in a request counts even if that lease is gone: then the request is to be deleted.
+    /// Adds the leases of changed requests. The mark counts even if its lease was deleted: then the request is deleted.
     fn requests_changed(&self, change: Change<RequestId>) {
         match change {
             Change::Ids(ids) => {
                 for id in ids {
-                    let item = self.book.requests.get(&id);
-                    let mark = item.and_then(|item| book::lease_of(&item.value));
-                    self.add(mark.or_else(|| self.index.of_request(id)));
+                    let item = self.context.requests.get(&id);
+                    let mark = item.and_then(|item| context::lease_of_request(&item.value));
+                    self.add(mark.or_else(|| self.index.find_by_request(id)));
                 }
             }
             Change::Everything => {
-                let requests = &self.book.requests;
-                requests.for_each(|item| self.add(book::lease_of(&item.value)));
+                let requests = &self.context.requests;
+                requests.for_each(|item| self.add(context::lease_of_request(&item.value)));
             }
         }
     }
@@ -151,25 +151,25 @@ impl<'a> Leader<'a> {
         match change {
             Change::Ids(ids) => {
                 for id in ids {
-                    let item = self.book.nodes.get(&id);
-                    self.add(item.and_then(|item| book::user_of(&item.value)));
-                    self.add(self.index.of_node(id));
+                    let item = self.context.nodes.get(&id);
+                    self.add(item.and_then(|item| context::lease_of_node(&item.value)));
+                    self.add(self.index.find_by_node(id));
                 }
             }
             Change::Everything => {
-                let nodes = &self.book.nodes;
-                nodes.for_each(|item| self.add(book::user_of(&item.value)));
+                let nodes = &self.context.nodes;
+                nodes.for_each(|item| self.add(context::lease_of_node(&item.value)));
             }
         }
     }
 }
 
-async fn reconcile(hand: &Hand<'_>, key: LeaseKey) -> Result<Option<Duration>> {
+async fn reconcile(writer: &LeaseWriter<'_>, key: LeaseKey) -> Result<Option<Duration>> {
     let next = match key {
-        LeaseKey::Lease(id) => hand.advance(id).await?,
-        LeaseKey::Scope(id) => hand.advance_scope(id).await?,
+        LeaseKey::Lease(id) => writer.advance(id).await?,
+        LeaseKey::Scope(id) => writer.advance_scope(id).await?,
     };
-    Ok(next.map(|at| at.since(hand.now())))
+    Ok(next.map(|at| at.since(writer.now())))
 }
 
 /// Nothing panics while it holds the lock, so poison is ignored.

@@ -1,4 +1,4 @@
-//! Since when owners have been able to renew their leases.
+//! Measures how long owners have been able to renew their leases.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::info;
 
-/// A larger difference between the clock and the time that has passed is a step of the clock.
+/// A larger difference between the clock and the elapsed time is a step of the clock.
 const MAX_DRIFT: Duration = Duration::from_secs(5);
 
-/// Tells how long renewals have been possible without an interruption: a start, a loss of the store, a step of the clock.
+/// Measures the time since the last interruption: a start, a loss of the store, or a step of the clock.
 #[derive(Debug)]
 pub(super) struct RenewalWatch {
     clock: Clock,
@@ -33,16 +33,16 @@ impl RenewalWatch {
         }
     }
 
-    /// Returns for how long renewals have been possible. Must be called often enough to notice an interruption soon.
+    /// Returns the time since the last interruption. Notices an interruption when it is called.
     pub(super) fn possible_for(&mut self) -> Duration {
         let (time, now) = (self.clock.now(), Instant::now());
         let (last_time, last) = std::mem::replace(&mut self.last, (time, now));
         let passed = (now - last).as_secs_f64();
         let stepped = (time.as_secs() - last_time.as_secs() - passed).abs() > MAX_DRIFT.as_secs_f64();
-        // An error means that the store is closed, which ends the keeper.
+        // An error means that the store is closed, which stops the keeper.
         let lost = self.session.has_changed().unwrap_or(false);
         if stepped || lost {
-            info!(stepped, lost, "interrupted; overdue leases can be renewed for a while");
+            info!(stepped, lost, "renewals were interrupted; keeping overdue leases for a while");
             self.session.mark_unchanged();
             self.since = now;
         }

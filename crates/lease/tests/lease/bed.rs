@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use nodeyard_config::{self as config, Environment, Mode};
-use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
+use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, LeaseDependencies, Timing};
 use nodeyard_lease::{
-    Ask, Caller, Clock, Explain, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts, Phase,
-    Status,
+    LeaseSpec, Lessee, Clock, ExplainFailure, LeaseKeeper, Leases, NoExplanations, Options, LeaseDependencies as LeaseParts, LeasePhase,
+    LeaseStatus,
 };
 use nodeyard_model::{Label, NodeId, Timestamp, layout};
 use nodeyard_nodescan::NetworkScanner;
@@ -99,7 +99,7 @@ pub(crate) async fn launcher(
         },
         policy: nodeyard_plan::Policy::default(),
     };
-    let parts = Parts {
+    let parts = LeaseDependencies {
         views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
         tree: Arc::clone(&tree),
         config: watch::channel(config).1,
@@ -119,7 +119,7 @@ pub(crate) fn leases(tree: &Arc<dyn Tree>, time: &Time) -> Leases {
 pub(crate) fn leases_with(
     tree: &Arc<dyn Tree>,
     time: &Time,
-    explain: Arc<dyn Explain>,
+    explain: Arc<dyn ExplainFailure>,
 ) -> Leases {
     let parts = LeaseParts {
         views: Views::open(&Registry::new(Arc::clone(tree))).unwrap(),
@@ -154,7 +154,7 @@ impl Keeping {
     }
 
     pub(crate) fn start_with(tree: Arc<dyn Tree>, leases: Leases, options: Options) -> Self {
-        let keeper = Keeper::new(options, &leases);
+        let keeper = LeaseKeeper::new(options, &leases);
         Self {
             leases,
             locks: Locks::new(Arc::clone(&tree)),
@@ -216,23 +216,23 @@ impl Yard {
     }
 
     /// Asks for nodes and waits for them.
-    pub(crate) async fn lease(&self, caller: &Caller, ask: &Ask) -> Status {
-        let asked = self.leases().ask(caller, ask, None).await.unwrap();
-        self.settled(caller, asked.id).await
+    pub(crate) async fn lease(&self, caller: &Lessee, ask: &LeaseSpec) -> LeaseStatus {
+        let asked = self.leases().create(caller, ask, None).await.unwrap();
+        self.wait_settled(caller, asked.id).await
     }
 
-    pub(crate) async fn settled(&self, caller: &Caller, id: nodeyard_lease::LeaseId) -> Status {
-        let settled = self.leases().settled(caller, id);
+    pub(crate) async fn wait_settled(&self, caller: &Lessee, id: nodeyard_lease::LeaseId) -> LeaseStatus {
+        let settled = self.leases().wait_settled(caller, id);
         tokio::time::timeout(PATIENCE, settled)
             .await
             .expect("a lease does not wait for ever")
             .unwrap()
     }
 
-    pub(crate) async fn ended(&self, caller: &Caller, id: nodeyard_lease::LeaseId) -> Status {
+    pub(crate) async fn ended(&self, caller: &Lessee, id: nodeyard_lease::LeaseId) -> LeaseStatus {
         eventually("the lease ends", || async {
             let status = self.leases().get(caller, id).await.unwrap();
-            (status.lease.phase == Phase::Ended).then_some(status)
+            (status.lease.phase == LeasePhase::Ended).then_some(status)
         })
         .await
     }
@@ -251,7 +251,7 @@ impl Yard {
         let admin = admin();
         eventually("every lease has ended", || async {
             let leases = self.leases().list(&admin);
-            let ended = |status: &Status| status.lease.phase == Phase::Ended;
+            let ended = |status: &LeaseStatus| status.lease.phase == LeasePhase::Ended;
             leases.iter().all(ended).then_some(())
         })
         .await;
@@ -274,20 +274,20 @@ pub(crate) async fn nothing_is_left(records: &Registry, clouds: &Clouds) {
     .await;
 }
 
-pub(crate) fn ask(labels: &[&str]) -> Ask {
-    Ask::new(labels.iter().copied().map(Label::from).collect(), HOUR)
+pub(crate) fn ask(labels: &[&str]) -> LeaseSpec {
+    LeaseSpec::new(labels.iter().copied().map(Label::from).collect(), HOUR)
 }
 
-pub(crate) fn caller(tenant: &str) -> Caller {
-    Caller {
+pub(crate) fn caller(tenant: &str) -> Lessee {
+    Lessee {
         name: format!("somebody of {tenant}").into(),
         tenant: Some(tenant.into()),
     }
 }
 
 /// May touch everything.
-pub(crate) fn admin() -> Caller {
-    Caller {
+pub(crate) fn admin() -> Lessee {
+    Lessee {
         name: "admin".into(),
         tenant: None,
     }

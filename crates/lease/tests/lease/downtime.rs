@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_lease::{Affinity, Ask, Cause, Options, Phase};
+use nodeyard_lease::{ScopeAffinity, LeaseSpec, EndCause, Options, LeasePhase};
 
 use crate::bed::{HOUR, Keeping, Store, Yard, ask, caller, leases, options};
 use crate::cloud::small_and_large;
@@ -33,10 +33,10 @@ async fn leases_can_be_renewed_after_a_downtime_that_outlasts_them() {
         .open_scope(&me, None, &name, 3600)
         .await
         .unwrap();
-    let within = Ask {
+    let within = LeaseSpec {
         scope: Some(name.clone()),
-        affinity: Affinity::Prefer,
-        ..ask(&["small"])
+        affinity: ScopeAffinity::Prefer,
+        ..create(&["small"])
     };
     let alone = yard.lease(&me, &ask(&["small"])).await.id;
     let within = yard.lease(&me, &within).await.id;
@@ -51,7 +51,7 @@ async fn leases_can_be_renewed_after_a_downtime_that_outlasts_them() {
     assert!(renewed.unwrap().is_some());
     for id in [alone, within, later] {
         let status = yard.leases().get(&me, id).await.unwrap();
-        assert_eq!(status.lease.phase, Phase::Active);
+        assert_eq!(status.lease.phase, LeasePhase::Active);
         yard.leases().release(&me, id).await.unwrap();
     }
     yard.nothing_is_left().await;
@@ -69,7 +69,7 @@ async fn leases_can_be_renewed_after_a_step_of_the_clock() {
     yard.leases().renew(&me, id, None).await.unwrap();
     for id in [id, later] {
         let status = yard.leases().get(&me, id).await.unwrap();
-        assert_eq!(status.lease.phase, Phase::Active);
+        assert_eq!(status.lease.phase, LeasePhase::Active);
         yard.leases().release(&me, id).await.unwrap();
     }
     yard.nothing_is_left().await;
@@ -83,7 +83,7 @@ async fn a_lease_that_nobody_renews_ends_after_the_window() {
     let id = yard.lease(&me, &ask(&["small"])).await.id;
     let yard = restart(yard, Duration::from_secs(1), 2 * HOUR).await;
     let ended = yard.ended(&me, id).await;
-    assert_eq!(ended.lease.end.as_ref().unwrap().cause, Cause::Expired);
+    assert_eq!(ended.lease.end.as_ref().unwrap().cause, EndCause::Expired);
     yard.nothing_is_left().await;
     yard.stop().await;
 }

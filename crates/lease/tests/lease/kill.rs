@@ -5,7 +5,7 @@
 //! Whatever n is, each node is used once, and nothing is left.
 
 use futures_util::future::join_all;
-use nodeyard_lease::{Affinity, Ask, Cause, Hold, Leases, Phase};
+use nodeyard_lease::{ScopeAffinity, LeaseSpec, EndCause, HoldOptions, Leases, LeasePhase};
 use nodeyard_model::NodeId;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
@@ -31,21 +31,21 @@ async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
     let me = caller("acme");
     let wanted = match life {
         Life::OneByOne => ask(&["small", "large"]),
-        Life::Scope => Ask {
+        Life::Scope => LeaseSpec {
             scope: Some("s".parse().unwrap()),
-            affinity: Affinity::Strict,
-            ..ask(&["large", "small"])
+            affinity: ScopeAffinity::Strict,
+            ..create(&["large", "small"])
         },
     };
-    let asked = leases.ask(&me, &wanted, Some("key")).await.unwrap();
-    let status = leases.settled(&me, asked.id).await.unwrap();
-    let nodes: Vec<NodeId> = status.lease.parts.iter().map(|part| part.node).collect();
+    let asked = leases.create(&me, &wanted, Some("key")).await.unwrap();
+    let status = leases.wait_settled(&me, asked.id).await.unwrap();
+    let nodes: Vec<NodeId> = status.lease.nodes.iter().map(|leased| leased.node).collect();
     assert_eq!(nodes.len(), 2, "{status:?}");
     match life {
         Life::OneByOne => {
             leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
             // Only the first time: afterwards it is over.
-            let _ = leases.hold(&me, asked.id, nodes[1], Hold::default()).await;
+            let _ = leases.hold(&me, asked.id, nodes[1], HoldOptions::default()).await;
             leases.release_hold(&me, asked.id, nodes[1]).await.unwrap();
         }
         Life::Scope => {
@@ -91,7 +91,7 @@ async fn die(at: usize, moment: Moment, life: Life) -> bool {
     scopes_end(&heir.leases).await;
     let leases = eventually("the lease has ended", || async {
         let leases = heir.leases.list(&caller("acme"));
-        let ended = leases.first()?.lease.phase == Phase::Ended;
+        let ended = leases.first()?.lease.phase == LeasePhase::Ended;
         ended.then_some(leases)
     })
     .await;
@@ -99,7 +99,7 @@ async fn die(at: usize, moment: Moment, life: Life) -> bool {
     let lease = &leases[0].lease;
     let cause = lease.end.as_ref().unwrap().cause;
     assert!(
-        matches!(cause, Cause::Released | Cause::ScopeEnded),
+        matches!(cause, EndCause::Released | EndCause::ScopeEnded),
         "{cause} ({at}, {moment:?}, {life:?})"
     );
     heir.service.stop().await;

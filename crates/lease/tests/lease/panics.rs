@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use nodeyard_lease::{Cause, Explain, Phase};
+use nodeyard_lease::{EndCause, ExplainFailure, LeasePhase};
 use nodeyard_model::RequestId;
 
 use crate::bed::{Keeping, PATIENCE, Store, Time, ask, caller, launcher, leases_with, logs, options};
@@ -15,7 +15,7 @@ use crate::cloud::{Clouds, small_and_large};
 struct PanicsOnce(AtomicBool);
 
 #[async_trait]
-impl Explain for PanicsOnce {
+impl ExplainFailure for PanicsOnce {
     async fn failure(&self, _: RequestId) -> Option<String> {
         assert!(self.0.swap(true, Ordering::SeqCst), "a defect");
         Some("explained in the end".to_owned())
@@ -31,13 +31,13 @@ async fn a_lease_whose_task_panicked_is_looked_at_again() {
     let leases = leases_with(&tree, &time, Arc::new(PanicsOnce::default()));
     let keeping = Keeping::start_with(tree, leases, options());
     let me = caller("acme");
-    let asked = keeping.leases.ask(&me, &ask(&["unheard-of"]), None);
+    let asked = keeping.leases.create(&me, &ask(&["unheard-of"]), None);
     let id = asked.await.unwrap().id;
-    let settled = tokio::time::timeout(PATIENCE, keeping.leases.settled(&me, id));
+    let settled = tokio::time::timeout(PATIENCE, keeping.leases.wait_settled(&me, id));
     let lease = settled.await.unwrap().unwrap().lease;
-    assert!(matches!(lease.phase, Phase::Ending | Phase::Ended), "{lease:?}");
+    assert!(matches!(lease.phase, LeasePhase::Ending | LeasePhase::Ended), "{lease:?}");
     let end = lease.end.as_ref().unwrap();
-    assert_eq!(end.cause, Cause::Failed);
+    assert_eq!(end.cause, EndCause::Failed);
     assert_eq!(end.text.as_deref(), Some("explained in the end"));
     keeping.service.stop().await;
     launcher.stop().await;

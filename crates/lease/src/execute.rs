@@ -1,17 +1,16 @@
-//! Does what [`decide`] asks for.
+//! Executes the steps that [`decide`] returns.
 //!
-//! There is no lock on a lease. Each step reads the lease, then everything it speaks of, and writes with the versions
-//! it has read; if anything has changed meanwhile, nothing is written, and it begins anew.
+//! Leases have no locks. Each step reads the lease, then the records it refers to, and writes with the versions it has
+//! read; on a conflict nothing is written, and the step is decided again.
 //!
-//! Only the contenders for the locks of nodes are made one by one, and a contender that nobody knows of would block
-//! its node for ever. Therefore one is made only while the lease is `taking`, in one write with a check that
-//! it still has the version that was read: once the lease has moved on, no more can appear, and those that there are
-//! stand in the locks of the nodes that the lease names.
+//! The contenders for node locks are created one by one, and one that no record leads to would block its node for ever. So
+//! each is created while the lease is `taking`, in one transaction with a check of the lease's version: later none can
+//! appear, and all are in the lock queues of the nodes that the lease names.
 
-mod look;
-mod make;
+mod create;
+mod garbage;
 mod ops;
-mod tidy;
+mod snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,64 +21,64 @@ use nodeyard_model::{NodeId, NodeRequest, NodeState, RequestId, RequestState, Ti
 use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Tree, TreePath, Version};
 use tracing::{debug, info};
 
-use crate::book::{self, Book, json, lease_path, request_path, scope_path};
-use crate::decide::{self, LockSight, Place, Renewal, Step, later};
+use crate::context::{self, LeaseContext, json, lease_path, request_path, scope_path};
+use crate::decide::{self, LeaseLock, PlacementMatch, Renewal, LeaseStep, later};
 use crate::ids::LeaseId;
-use crate::lease::{Cause, End, Lease, Part, PartState, Phase};
-use crate::leases::Hold;
-use crate::scope::Scope;
-use look::{Seen, SeenNode};
+use crate::lease::{EndCause, LeaseEnding, Lease, LeasedNode, LeasedNodeState, LeasePhase};
+use crate::leases::HoldOptions;
+use crate::scope::LeaseScope;
 use ops::{create, delete, is_conflict, set, set_node};
+use snapshot::{LeaseSnapshot, NodeSnapshot};
 
-/// How long the record of a lease stays after its end, for whoever asks what became of it.
-pub(crate) const KEEP: Duration = Duration::from_secs(3600);
+/// How long the record of a lease is kept after its end.
+pub(crate) const RETENTION: Duration = Duration::from_secs(3600);
 
-/// Works on leases through one handle on the store.
-pub(crate) struct Hand<'a> {
-    book: &'a Book,
+/// Changes leases through one handle on the store.
+pub(crate) struct LeaseWriter<'a> {
+    context: &'a LeaseContext,
     tree: &'a Arc<dyn Tree>,
     renewal: Renewal,
 }
 
-/// What becomes of a node that leaves its lease.
+/// How a node leaves its lease.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Given {
-    Back,
-    OnHold { by: Box<str>, hold: Hold },
+pub(crate) enum NodeRelease {
+    Used,
+    Hold { by: Box<str>, hold: HoldOptions },
 }
 
-impl Given {
-    pub(crate) fn state(&self) -> PartState {
+impl NodeRelease {
+    pub(crate) fn state(&self) -> LeasedNodeState {
         match self {
-            Self::Back => PartState::Returned,
-            Self::OnHold { .. } => PartState::Held,
+            Self::Used => LeasedNodeState::Returned,
+            Self::Hold { .. } => LeasedNodeState::Held,
         }
     }
 }
 
-pub(crate) fn end(lease: &mut Lease, cause: Cause, text: Option<String>, now: Timestamp) {
-    lease.phase = Phase::Ending;
-    lease.end = Some(End {
+pub(crate) fn record_end(lease: &mut Lease, cause: EndCause, text: Option<String>, now: Timestamp) {
+    lease.phase = LeasePhase::Ending;
+    lease.end = Some(LeaseEnding {
         at: now,
         cause,
         text,
     });
 }
 
-impl<'a> Hand<'a> {
-    pub(crate) fn new(book: &'a Book, tree: &'a Arc<dyn Tree>, renewal: Renewal) -> Self {
+impl<'a> LeaseWriter<'a> {
+    pub(crate) fn new(context: &'a LeaseContext, tree: &'a Arc<dyn Tree>, renewal: Renewal) -> Self {
         Self {
-            book,
+            context,
             tree,
             renewal,
         }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.book.clock.now()
+        self.context.clock.now()
     }
 
-    /// Writes a lease; false if it is not as it was.
+    /// Writes a lease; returns false on a conflict.
     pub(crate) async fn write(
         &self,
         id: LeaseId,
@@ -90,7 +89,7 @@ impl<'a> Hand<'a> {
         let data = json(&path, lease)?;
         match self.tree.set(&path, data, Version::Exactly(version)).await {
             Ok(stat) => {
-                self.book.leases.wrote(id, Arc::new(lease.clone()), stat);
+                self.context.leases.wrote(id, Arc::new(lease.clone()), stat);
                 Ok(true)
             }
             Err(store::Error::BadVersion { .. } | store::Error::NoNode { .. }) => Ok(false),
@@ -98,91 +97,91 @@ impl<'a> Hand<'a> {
         }
     }
 
-    /// Does what can be done now. Says when to come back at the latest; none if only something else can change it.
+    /// Executes all steps that are possible now. Returns when the next one is due, if that depends on the time.
     pub(crate) async fn advance(&self, id: LeaseId) -> store::Result<Option<Timestamp>> {
         let mut existed = false;
         loop {
-            let Some(seen) = self.look(id).await? else {
+            let Some(seen) = self.read_snapshot(id).await? else {
                 if !existed {
                     self.delete_strays(id).await?;
                 }
                 return Ok(None);
             };
             existed = true;
-            let (sight, now) = (seen.sight(), self.now());
-            let step = decide::next(&seen.lease, &sight, KEEP, self.renewal, now);
-            if let Step::Wait { until } = step {
+            let (observed, now) = (seen.observed(), self.now());
+            let step = decide::next_step(&seen.lease, &observed, RETENTION, self.renewal, now);
+            if let LeaseStep::Wait { until } = step {
                 return Ok(until);
             }
-            debug!(lease = %id, phase = %seen.lease.phase, ?step, "lease goes on");
-            self.act(id, seen, step).await?;
+            debug!(lease = %id, phase = %seen.lease.phase, ?step, "executing lease step");
+            self.execute(id, seen, step).await?;
         }
     }
 
-    /// Does one step, unless something has changed.
-    async fn act(&self, id: LeaseId, seen: Seen, step: Step) -> store::Result<()> {
+    /// Executes one step; does nothing on a conflict.
+    async fn execute(&self, id: LeaseId, seen: LeaseSnapshot, step: LeaseStep) -> store::Result<()> {
         let now = self.now();
         let version = seen.version;
         let mut lease = seen.lease.clone();
         match step {
-            Step::Wait { .. } => {}
-            Step::Note(request) => {
+            LeaseStep::Wait { .. } => {}
+            LeaseStep::RecordRequest(request) => {
                 lease.request = Some(request);
                 self.write(id, &lease, version).await?;
             }
-            Step::Take { request, nodes } => {
-                lease.phase = Phase::Taking;
+            LeaseStep::RecordNodes { request, nodes } => {
+                lease.phase = LeasePhase::Taking;
                 lease.request = Some(request);
-                let pairs = nodes.into_iter().zip(&seen.lease.ask.labels);
-                let parts = pairs.map(|(node, label)| Part {
+                let pairs = nodes.into_iter().zip(&seen.lease.spec.labels);
+                let nodes = pairs.map(|(node, label)| LeasedNode {
                     node,
                     label: label.clone(),
-                    state: PartState::Leased,
+                    state: LeasedNodeState::Leased,
                 });
-                lease.parts = parts.collect();
+                lease.nodes = nodes.collect();
                 self.write(id, &lease, version).await?;
             }
-            Step::Lock => {
+            LeaseStep::JoinLockQueues => {
                 let absent = seen.nodes.iter();
-                let absent = absent.filter(|node| node.lock == LockSight::Absent);
-                let contending = absent.map(|node| self.contend(id, version, node.id));
-                try_join_all(contending).await?;
+                let absent = absent.filter(|node| node.lock == LeaseLock::Absent);
+                let joins = absent.map(|node| self.join_lock_queue(id, version, node.id));
+                try_join_all(joins).await?;
             }
-            Step::Accept => self.accept(id, seen, now).await?,
-            Step::GiveUp => {
-                lease.phase = Phase::Dropping;
+            LeaseStep::Activate => self.activate(id, seen, now).await?,
+            LeaseStep::Abandon => {
+                lease.phase = LeasePhase::Dropping;
                 self.write(id, &lease, version).await?;
             }
-            Step::Undo => self.ask_again(id, seen, now).await?,
-            Step::End(cause) => {
+            LeaseStep::RequestAgain => self.request_again(id, seen, now).await?,
+            LeaseStep::End(cause) => {
                 let text = match (cause, &seen.request) {
-                    (Cause::Failed, Some((request, record))) => {
-                        Some(self.why(&lease, *request, record).await)
+                    (EndCause::Failed, Some((request, record))) => {
+                        Some(self.failure_text(&lease, *request, record).await)
                     }
                     _ => None,
                 };
-                end(&mut lease, cause, text, now);
+                record_end(&mut lease, cause, text, now);
                 if self.write(id, &lease, version).await? {
-                    info!(lease = %id, %cause, "lease ends");
+                    info!(lease = %id, %cause, "ending lease");
                 }
             }
-            Step::Finish => self.finish(id, seen, now).await?,
-            Step::Mark(marks) => {
+            LeaseStep::Release => self.release_all(id, seen, now).await?,
+            LeaseStep::RecordStates(states) => {
                 let mut ops = Vec::new();
-                for (node, state) in marks {
-                    lease.set_part(node, state);
+                for (node, state) in states {
+                    lease.set_node_state(node, state);
                     let lost = seen.nodes.iter().filter(|seen| seen.id == node);
-                    ops.extend(lost.flat_map(SeenNode::unlock));
+                    ops.extend(lost.flat_map(NodeSnapshot::unlock_ops));
                 }
                 self.commit(id, lease, version, ops).await?;
             }
-            Step::Forget => {
+            LeaseStep::Delete => {
                 let path = lease_path(id)?;
                 match self.tree.delete(&path, Version::Exactly(version)).await {
                     Err(store::Error::BadVersion { .. } | store::Error::NoNode { .. }) => {}
                     result => {
                         result?;
-                        self.book.leases.deleted(&id);
+                        self.context.leases.deleted(&id);
                     }
                 }
             }
@@ -190,24 +189,24 @@ impl<'a> Hand<'a> {
         Ok(())
     }
 
-    /// Why a request failed.
-    async fn why(&self, lease: &Lease, id: RequestId, request: &NodeRequest) -> String {
+    /// Returns why a request failed, for people.
+    async fn failure_text(&self, lease: &Lease, id: RequestId, request: &NodeRequest) -> String {
         if let (RequestState::Fulfilled, Some(provider)) =
             (request.state, lease.placement.provider())
         {
-            return format!("{provider} cannot serve it; another provider could, but none will do");
+            return format!("provider {provider} declined it; another provider could serve it, but is not allowed");
         }
-        if let Some(text) = self.book.explain.failure(id).await {
+        if let Some(text) = self.context.explain.failure(id).await {
             return text;
         }
         match request.declined_by.len() {
-            0 => "there is no pool that could serve it".to_owned(),
-            count => format!("all {count} pools have declined it"),
+            0 => "no pool can serve it".to_owned(),
+            count => format!("all {count} pools declined it"),
         }
     }
 
-    /// Joins the queue for the lock of a node, unless the lease has changed or the node is gone.
-    async fn contend(&self, lease: LeaseId, version: i32, node: NodeId) -> store::Result<()> {
+    /// Joins the lock queue of a node; does nothing if the lease has changed or the node is gone.
+    async fn join_lock_queue(&self, lease: LeaseId, version: i32, node: NodeId) -> store::Result<()> {
         let directory = TreePath::new(layout::node_lock(node))?;
         let path = directory.join(&format!("{lease}__lock__"))?;
         let ops = vec![
@@ -233,8 +232,8 @@ impl<'a> Hand<'a> {
         self.apply(ops).await.map(drop)
     }
 
-    async fn accept(&self, id: LeaseId, seen: Seen, now: Timestamp) -> store::Result<()> {
-        let Seen {
+    async fn activate(&self, id: LeaseId, seen: LeaseSnapshot, now: Timestamp) -> store::Result<()> {
+        let LeaseSnapshot {
             mut lease,
             version,
             request,
@@ -244,7 +243,7 @@ impl<'a> Hand<'a> {
         let records = nodes
             .iter()
             .filter_map(|node| Some(&node.stored.as_ref()?.value));
-        if let Place::Instead(placement) = decide::place(&lease, records) {
+        if let PlacementMatch::Fallback(placement) = decide::match_placement(&lease, records) {
             lease.placement = placement;
         }
         let mut ops = Vec::new();
@@ -257,7 +256,7 @@ impl<'a> Hand<'a> {
             if provider.is_none() {
                 provider.clone_from(&record.provider);
             }
-            record.user_data = book::mark(id)?;
+            record.user_data = context::encode_node_mark(id)?;
             record.set_state(NodeState::InUse, now);
             ops.push(set_node(node.id, &record, stored.stat.version)?);
         }
@@ -268,88 +267,88 @@ impl<'a> Hand<'a> {
             && stored.value.provider.is_none()
         {
             let path = scope_path(scope)?;
-            let pinned = Scope {
+            let pinned = LeaseScope {
                 provider,
                 ..stored.value
             };
             ops.push(set(&path, &pinned, stored.stat.version)?);
         }
-        lease.phase = Phase::Active;
-        lease.expires = later(now, Duration::from_secs(lease.ask.duration));
+        lease.phase = LeasePhase::Active;
+        lease.expires = later(now, Duration::from_secs(lease.spec.duration));
         if self.commit(id, lease, version, ops).await? {
-            info!(lease = %id, nodes = nodes.len(), "nodes are leased");
+            info!(lease = %id, nodes = nodes.len(), "lease activated");
         }
         Ok(())
     }
 
-    /// Undoes what the lease has so far and makes another request, in one write.
-    async fn ask_again(&self, id: LeaseId, seen: Seen, now: Timestamp) -> store::Result<()> {
+    /// Leaves the lock queues and makes a new request, in one transaction.
+    async fn request_again(&self, id: LeaseId, seen: LeaseSnapshot, now: Timestamp) -> store::Result<()> {
         let mut lease = seen.lease;
-        let mut ops: Vec<Op> = seen.nodes.iter().flat_map(SeenNode::unlock).collect();
+        let mut ops: Vec<Op> = seen.nodes.iter().flat_map(NodeSnapshot::unlock_ops).collect();
         if let Some((request, _)) = seen.request {
             ops.push(delete(request_path(request)?));
         }
-        lease.phase = Phase::Waiting;
+        lease.phase = LeasePhase::Waiting;
         lease.request = None;
-        lease.parts.clear();
-        ops.push(make::create_request(
+        lease.nodes.clear();
+        ops.push(create::create_request(
             &lease,
-            &make::new_request(id, &lease, now)?,
+            &create::new_request(id, &lease, now)?,
         )?);
         if self.commit(id, lease, seen.version, ops).await? {
-            info!(lease = %id, "lease asks again");
+            info!(lease = %id, "requested nodes again");
         }
         Ok(())
     }
 
-    async fn finish(&self, id: LeaseId, seen: Seen, now: Timestamp) -> store::Result<()> {
+    async fn release_all(&self, id: LeaseId, seen: LeaseSnapshot, now: Timestamp) -> store::Result<()> {
         let mut lease = seen.lease.clone();
         let mut ops = Vec::new();
         for node in &seen.nodes {
-            let leased = lease.part(node.id).map(|part| part.state) == Some(PartState::Leased);
+            let leased = lease.node(node.id).map(|leased| leased.state) == Some(LeasedNodeState::Leased);
             if !leased {
                 continue;
             }
-            ops.extend(node.give(&Given::Back, now)?);
-            lease.set_part(node.id, PartState::Returned);
+            ops.extend(node.release_ops(&NodeRelease::Used, now)?);
+            lease.set_node_state(node.id, LeasedNodeState::Returned);
         }
         if let Some((request, _)) = seen.request {
             ops.push(delete(request_path(request)?));
         }
-        lease.phase = Phase::Ended;
+        lease.phase = LeasePhase::Ended;
         if self.commit(id, lease, seen.version, ops).await? {
-            info!(lease = %id, "lease has ended");
+            info!(lease = %id, "lease ended");
         }
         Ok(())
     }
 
-    /// Lets one node leave an active lease; none if something has changed.
-    pub(crate) async fn part_with(
+    /// Removes one node from an active lease; returns none on a conflict.
+    pub(crate) async fn remove_node(
         &self,
         id: LeaseId,
         mut lease: Lease,
         version: i32,
         node: NodeId,
-        given: &Given,
+        release: &NodeRelease,
     ) -> store::Result<Option<Lease>> {
         let now = self.now();
-        let seen = self.look_at(id, node).await?;
-        let ops = seen.give(given, now)?;
-        let state = if decide::is_used(&seen.sight()) {
-            given.state()
+        let seen = self.read_node(id, node).await?;
+        let ops = seen.release_ops(release, now)?;
+        let state = if decide::is_used(&seen.observed()) {
+            release.state()
         } else {
-            PartState::Lost
+            LeasedNodeState::Lost
         };
-        lease.set_part(node, state);
+        lease.set_node_state(node, state);
         if lease.leased().next().is_none() {
-            end(&mut lease, Cause::Released, None, now);
-            lease.phase = Phase::Ended;
+            record_end(&mut lease, EndCause::Released, None, now);
+            lease.phase = LeasePhase::Ended;
         }
         let done = self.commit(id, lease.clone(), version, ops).await?;
         Ok(done.then_some(lease))
     }
 
-    /// Writes a lease and all of `ops`; false if something is not as it was.
+    /// Writes a lease and `ops` in one transaction; returns false on a conflict.
     async fn commit(
         &self,
         id: LeaseId,
@@ -363,12 +362,12 @@ impl<'a> Hand<'a> {
             return Ok(false);
         };
         if let Some(OpOutcome::Set(stat)) = outcomes.into_iter().next() {
-            self.book.leases.wrote(id, Arc::new(lease), stat);
+            self.context.leases.wrote(id, Arc::new(lease), stat);
         }
         Ok(true)
     }
 
-    /// None if something is not as it was.
+    /// Returns none on a conflict.
     async fn apply(&self, ops: Vec<Op>) -> store::Result<Option<Vec<OpOutcome>>> {
         match self.tree.multi(ops).await {
             Ok(outcomes) => Ok(Some(outcomes)),
