@@ -108,7 +108,7 @@ impl Buildsets {
 }
 
 fn empty(origin: &BuildsetOrigin) -> ZuulBuildset {
-    Buildset {
+    ZuulBuildset {
         name: origin.name.clone(),
         tenant: origin.tenant.clone(),
         pipeline: origin.pipeline.clone(),

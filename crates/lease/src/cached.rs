@@ -3,7 +3,7 @@
 use nodeyard_store as store;
 
 use crate::ids::{LeaseId, ScopeId};
-use crate::leases::{Leases, LeaseStatus};
+use crate::leases::{LeaseStatus, Leases};
 use crate::scopes::ScopeStatus;
 
 impl Leases {

@@ -76,7 +76,7 @@ pub(crate) struct LeaseContext {
 }
 
 impl LeaseContext {
-    pub(crate) fn open(nodes: LeaseDependencies) -> Result<Self> {
+    pub(crate) fn open(dependencies: LeaseDependencies) -> Result<Self> {
         let open = |path| TreePath::new(path).map(|path| (Arc::clone(&dependencies.tree), path));
         let (tree, path) = open(LEASES)?;
         let leases = View::open(tree, path, LeaseShape);
@@ -233,10 +233,7 @@ pub(crate) fn encode_request_mark(lease: LeaseId, scope: Option<&ScopeName>) -> 
 
 fn encode(mark: &LeaseMark) -> Result<Opaque> {
     Opaque::encode(mark).map_err(|cause| Error::Backend {
-        context: format!(
-            "failed to encode the mark of lease {}",
-            mark.nodeyard_lease
-        ),
+        context: format!("failed to encode the mark of lease {}", mark.nodeyard_lease),
         source: cause.into(),
     })
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, RequestId, RequestState, Timestamp};
 
-use crate::spec::ScopeAffinity;
-use crate::lease::{EndCause, Lease, LeasedNodeState, LeasePhase, LeasePlacement};
+use crate::lease::{EndCause, Lease, LeasePhase, LeasePlacement, LeasedNodeState};
 use crate::scope::LeaseScope;
+use crate::spec::ScopeAffinity;
 
 /// The records that a lease refers to.
 #[derive(Debug, Clone)]
@@ -128,10 +128,10 @@ pub fn next_step(
         ObservedScope::Exists(scope) => scope.closing,
         ObservedScope::Missing => true,
     };
-    let end = renewal.end_of(lease.expires, lease.spec.duration, now);
     if scope_ends {
         return LeaseStep::End(EndCause::ScopeEnded);
     }
+    let end = renewal.end_of(lease.expires, lease.spec.duration, now);
     if now >= end {
         return LeaseStep::End(EndCause::Expired);
     }
@@ -144,10 +144,12 @@ fn waiting(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
     };
     Some(match request.state {
         RequestState::Failed => LeaseStep::End(EndCause::Failed),
-        RequestState::Fulfilled if request.nodes.len() == lease.spec.labels.len() => LeaseStep::RecordNodes {
-            request: id,
-            nodes: request.nodes.clone(),
-        },
+        RequestState::Fulfilled if request.nodes.len() == lease.spec.labels.len() => {
+            LeaseStep::RecordNodes {
+                request: id,
+                nodes: request.nodes.clone(),
+            }
+        }
         // With another number of nodes than labels the request was not served.
         RequestState::Fulfilled => LeaseStep::Abandon,
         RequestState::Requested | RequestState::Pending if lease.request != Some(id) => {
@@ -161,11 +163,14 @@ fn taking(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
     let Some((request, _)) = observed.request else {
         return Some(LeaseStep::End(EndCause::Withdrawn));
     };
-    let release = |seen: &ObservedNode<'_>| seen.node.is_some_and(|node| is_unclaimed(node, request));
-    if observed.nodes.len() != lease.nodes.len() || !observed.nodes.iter().all(release) {
+    let unclaimed =
+        |seen: &ObservedNode<'_>| seen.node.is_some_and(|node| is_unclaimed(node, request));
+    if observed.nodes.len() != lease.nodes.len() || !observed.nodes.iter().all(unclaimed) {
         return Some(LeaseStep::Abandon);
     }
-    if match_placement(lease, observed.nodes.iter().filter_map(|seen| seen.node)) == PlacementMatch::Mismatch {
+    if match_placement(lease, observed.nodes.iter().filter_map(|seen| seen.node))
+        == PlacementMatch::Mismatch
+    {
         return Some(LeaseStep::End(EndCause::Failed));
     }
     let locks = || observed.nodes.iter().map(|seen| seen.lock);
@@ -187,7 +192,10 @@ pub enum PlacementMatch {
 
 /// Compares the providers of nodes with the placement of a lease. A launcher may fulfil a request on another provider
 /// when the requested one has declined it.
-pub fn match_placement<'a>(lease: &Lease, nodes: impl IntoIterator<Item = &'a Node>) -> PlacementMatch {
+pub fn match_placement<'a>(
+    lease: &Lease,
+    nodes: impl IntoIterator<Item = &'a Node>,
+) -> PlacementMatch {
     let Some(wanted) = lease.placement.provider() else {
         return PlacementMatch::Matches;
     };
@@ -196,9 +204,11 @@ pub fn match_placement<'a>(lease: &Lease, nodes: impl IntoIterator<Item = &'a No
         return PlacementMatch::Matches;
     }
     match (&lease.placement, lease.spec.affinity) {
-        (LeasePlacement::Scope { provider }, ScopeAffinity::Prefer) => PlacementMatch::Fallback(LeasePlacement::Fallback {
-            instead_of: provider.clone(),
-        }),
+        (LeasePlacement::Scope { provider }, ScopeAffinity::Prefer) => {
+            PlacementMatch::Fallback(LeasePlacement::Fallback {
+                instead_of: provider.clone(),
+            })
+        }
         _ => PlacementMatch::Mismatch,
     }
 }
@@ -215,13 +225,26 @@ pub(crate) fn is_used(seen: &ObservedNode<'_>) -> bool {
 }
 
 fn active(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
-    let lost = changed_nodes(lease, observed, LeasedNodeState::Leased, LeasedNodeState::Lost, is_used);
+    let lost = changed_nodes(
+        lease,
+        observed,
+        LeasedNodeState::Leased,
+        LeasedNodeState::Lost,
+        is_used,
+    );
     if !lost.is_empty() {
         return Some(LeaseStep::RecordStates(lost));
     }
     if lease.leased().next().is_none() {
-        let lost = lease.nodes.iter().any(|leased| leased.state == LeasedNodeState::Lost);
-        let cause = if lost { EndCause::Lost } else { EndCause::Released };
+        let lost = lease
+            .nodes
+            .iter()
+            .any(|leased| leased.state == LeasedNodeState::Lost);
+        let cause = if lost {
+            EndCause::Lost
+        } else {
+            EndCause::Released
+        };
         return Some(LeaseStep::End(cause));
     }
     let returned = released_holds(lease, observed);
@@ -246,8 +269,15 @@ fn ended(lease: &Lease, observed: &Observed<'_>, retention: Duration, now: Times
 }
 
 fn released_holds(lease: &Lease, observed: &Observed<'_>) -> Vec<(NodeId, LeasedNodeState)> {
-    let held = |seen: &ObservedNode<'_>| seen.node.is_some_and(|node| node.state == NodeState::Hold);
-    changed_nodes(lease, observed, LeasedNodeState::Held, LeasedNodeState::Returned, held)
+    let held =
+        |seen: &ObservedNode<'_>| seen.node.is_some_and(|node| node.state == NodeState::Hold);
+    changed_nodes(
+        lease,
+        observed,
+        LeasedNodeState::Held,
+        LeasedNodeState::Returned,
+        held,
+    )
 }
 
 /// Returns the nodes recorded in one state whose records do not match it, with their new state.
@@ -260,8 +290,8 @@ fn changed_nodes(
 ) -> Vec<(NodeId, LeasedNodeState)> {
     let nodes = lease.nodes.iter().zip(&observed.nodes);
     nodes
-        .filter(|(part, seen)| leased.state == recorded && !matches(seen))
-        .map(|(part, _)| (leased.node, new))
+        .filter(|(leased, seen)| leased.state == recorded && !matches(seen))
+        .map(|(leased, _)| (leased.node, new))
         .collect()
 }
 

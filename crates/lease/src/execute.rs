@@ -22,9 +22,9 @@ use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Tree, TreePath, V
 use tracing::{debug, info};
 
 use crate::context::{self, LeaseContext, json, lease_path, request_path, scope_path};
-use crate::decide::{self, LeaseLock, PlacementMatch, Renewal, LeaseStep, later};
+use crate::decide::{self, LeaseLock, LeaseStep, PlacementMatch, Renewal, later};
 use crate::ids::LeaseId;
-use crate::lease::{EndCause, LeaseEnding, Lease, LeasedNode, LeasedNodeState, LeasePhase};
+use crate::lease::{EndCause, Lease, LeaseEnding, LeasePhase, LeasedNode, LeasedNodeState};
 use crate::leases::HoldOptions;
 use crate::scope::LeaseScope;
 use ops::{create, delete, is_conflict, set, set_node};
@@ -66,7 +66,11 @@ pub(crate) fn record_end(lease: &mut Lease, cause: EndCause, text: Option<String
 }
 
 impl<'a> LeaseWriter<'a> {
-    pub(crate) fn new(context: &'a LeaseContext, tree: &'a Arc<dyn Tree>, renewal: Renewal) -> Self {
+    pub(crate) fn new(
+        context: &'a LeaseContext,
+        tree: &'a Arc<dyn Tree>,
+        renewal: Renewal,
+    ) -> Self {
         Self {
             context,
             tree,
@@ -119,7 +123,12 @@ impl<'a> LeaseWriter<'a> {
     }
 
     /// Executes one step; does nothing on a conflict.
-    async fn execute(&self, id: LeaseId, seen: LeaseSnapshot, step: LeaseStep) -> store::Result<()> {
+    async fn execute(
+        &self,
+        id: LeaseId,
+        seen: LeaseSnapshot,
+        step: LeaseStep,
+    ) -> store::Result<()> {
         let now = self.now();
         let version = seen.version;
         let mut lease = seen.lease.clone();
@@ -194,7 +203,9 @@ impl<'a> LeaseWriter<'a> {
         if let (RequestState::Fulfilled, Some(provider)) =
             (request.state, lease.placement.provider())
         {
-            return format!("provider {provider} declined it; another provider could serve it, but is not allowed");
+            return format!(
+                "provider {provider} declined it; another provider could serve it, but is not allowed"
+            );
         }
         if let Some(text) = self.context.explain.failure(id).await {
             return text;
@@ -206,7 +217,12 @@ impl<'a> LeaseWriter<'a> {
     }
 
     /// Joins the lock queue of a node; does nothing if the lease has changed or the node is gone.
-    async fn join_lock_queue(&self, lease: LeaseId, version: i32, node: NodeId) -> store::Result<()> {
+    async fn join_lock_queue(
+        &self,
+        lease: LeaseId,
+        version: i32,
+        node: NodeId,
+    ) -> store::Result<()> {
         let directory = TreePath::new(layout::node_lock(node))?;
         let path = directory.join(&format!("{lease}__lock__"))?;
         let ops = vec![
@@ -232,7 +248,12 @@ impl<'a> LeaseWriter<'a> {
         self.apply(ops).await.map(drop)
     }
 
-    async fn activate(&self, id: LeaseId, seen: LeaseSnapshot, now: Timestamp) -> store::Result<()> {
+    async fn activate(
+        &self,
+        id: LeaseId,
+        seen: LeaseSnapshot,
+        now: Timestamp,
+    ) -> store::Result<()> {
         let LeaseSnapshot {
             mut lease,
             version,
@@ -282,9 +303,18 @@ impl<'a> LeaseWriter<'a> {
     }
 
     /// Leaves the lock queues and makes a new request, in one transaction.
-    async fn request_again(&self, id: LeaseId, seen: LeaseSnapshot, now: Timestamp) -> store::Result<()> {
+    async fn request_again(
+        &self,
+        id: LeaseId,
+        seen: LeaseSnapshot,
+        now: Timestamp,
+    ) -> store::Result<()> {
         let mut lease = seen.lease;
-        let mut ops: Vec<Op> = seen.nodes.iter().flat_map(NodeSnapshot::unlock_ops).collect();
+        let mut ops: Vec<Op> = seen
+            .nodes
+            .iter()
+            .flat_map(NodeSnapshot::unlock_ops)
+            .collect();
         if let Some((request, _)) = seen.request {
             ops.push(delete(request_path(request)?));
         }
@@ -301,11 +331,17 @@ impl<'a> LeaseWriter<'a> {
         Ok(())
     }
 
-    async fn release_all(&self, id: LeaseId, seen: LeaseSnapshot, now: Timestamp) -> store::Result<()> {
+    async fn release_all(
+        &self,
+        id: LeaseId,
+        seen: LeaseSnapshot,
+        now: Timestamp,
+    ) -> store::Result<()> {
         let mut lease = seen.lease.clone();
         let mut ops = Vec::new();
         for node in &seen.nodes {
-            let leased = lease.node(node.id).map(|leased| leased.state) == Some(LeasedNodeState::Leased);
+            let leased =
+                lease.node(node.id).map(|leased| leased.state) == Some(LeasedNodeState::Leased);
             if !leased {
                 continue;
             }

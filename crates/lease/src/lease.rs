@@ -14,8 +14,8 @@ use std::fmt;
 use nodeyard_model::{Label, NodeId, ProviderName, RequestId, TenantName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::spec::LeaseSpec;
 use crate::ids::ScopeId;
+use crate::spec::LeaseSpec;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -203,7 +203,9 @@ impl Lease {
     }
 
     fn in_state(&self, state: LeasedNodeState) -> impl Iterator<Item = &LeasedNode> {
-        self.nodes.iter().filter(move |leased| leased.state == state)
+        self.nodes
+            .iter()
+            .filter(move |leased| leased.state == state)
     }
 
     pub fn node(&self, node: NodeId) -> Option<&LeasedNode> {
@@ -211,7 +213,7 @@ impl Lease {
     }
 
     pub(crate) fn set_node_state(&mut self, node: NodeId, state: LeasedNodeState) {
-        for part in self.nodes.iter_mut().filter(|leased| leased.node == node) {
+        for leased in self.nodes.iter_mut().filter(|leased| leased.node == node) {
             leased.state = state;
         }
     }

@@ -8,14 +8,14 @@ use nodeyard_store::registry::{Attempt, Patience, Stored};
 use nodeyard_store::view::Changes;
 use nodeyard_store::{self as store, ext};
 
-use crate::execute::{self, NodeRelease, LeaseWriter};
-use crate::spec::{self, LeaseSpec, Lessee};
-use crate::context::{self, LeaseContext, LeaseDependencies};
 use crate::buildsets;
+use crate::context::{self, LeaseContext, LeaseDependencies};
 use crate::decide::{Renewal, later};
 use crate::error::{Error, Result};
+use crate::execute::{self, LeaseWriter, NodeRelease};
 use crate::ids::{LeaseId, ScopeId};
-use crate::lease::{EndCause, Lease, LeasedNode, LeasedNodeState, LeasePhase};
+use crate::lease::{EndCause, Lease, LeasePhase, LeasedNode, LeasedNodeState};
+use crate::spec::{self, LeaseSpec, Lessee};
 
 /// How long to wait for the lock of a node on hold.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,10 +72,17 @@ impl Leases {
     }
 
     /// Creates a lease. With a `key`, another call returns the same lease, for as long as its record is kept.
-    pub async fn create(&self, caller: &Lessee, spec: &LeaseSpec, key: Option<&str>) -> Result<CreatedLease> {
+    pub async fn create(
+        &self,
+        caller: &Lessee,
+        spec: &LeaseSpec,
+        key: Option<&str>,
+    ) -> Result<CreatedLease> {
         spec.check()?;
         spec::check_text("name of the caller", &caller.name)?;
-        spec.scope.as_ref().map_or(Ok(()), buildsets::reject_zuul_scope)?;
+        spec.scope
+            .as_ref()
+            .map_or(Ok(()), buildsets::reject_zuul_scope)?;
         let tenant = caller.resolve_tenant(spec.tenant.as_ref())?;
         let id = match key {
             Some(key) => {
@@ -84,8 +91,12 @@ impl Leases {
             }
             None => LeaseId::random(),
         };
-        self.retry(|| async { self.writer().create_lease(id, caller, spec, tenant.as_ref()).await })
-            .await
+        self.retry(|| async {
+            self.writer()
+                .create_lease(id, caller, spec, tenant.as_ref())
+                .await
+        })
+        .await
     }
 
     /// Reads a lease.
@@ -232,7 +243,7 @@ impl Leases {
     ) -> Result<Arc<Lease>> {
         self.retry(|| async {
             let mut stored = self.read(caller, id).await?;
-            let state = part(id, &stored.value, node)?.state;
+            let state = leased_node(id, &stored.value, node)?.state;
             if state != LeasedNodeState::Held {
                 return Ok(Arc::new(stored.value));
             }
@@ -271,8 +282,10 @@ impl Leases {
             loop {
                 let stored = self.read(caller, id).await?;
                 let version = stored.stat.version;
-                let state = part(id, &stored.value, node)?.state;
-                if state == release.state() || (state != LeasedNodeState::Leased && *release == NodeRelease::Used) {
+                let state = leased_node(id, &stored.value, node)?.state;
+                if state == release.state()
+                    || (state != LeasedNodeState::Leased && *release == NodeRelease::Used)
+                {
                     return Ok(Arc::new(stored.value));
                 }
                 let lease = ensure_alive(id, stored.value)?;
@@ -312,7 +325,7 @@ impl Leases {
             None => self.writer().request_in_view(id),
         };
         let nodes = lease.nodes.iter().map(|leased| LeasedNodeStatus {
-            part: leased.clone(),
+            leased: leased.clone(),
             node: self.context.nodes.get(&leased.node).map(|item| item.value),
         });
         LeaseStatus {
@@ -352,7 +365,7 @@ impl Leases {
     }
 
     /// Repeats an idempotent operation until the connection lasts for its answer.
-    pub(crate) async fn persist<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T>
+    pub(crate) async fn retry<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
@@ -366,8 +379,8 @@ impl Leases {
     }
 }
 
-fn node(lease: LeaseId, record: &Lease, node: NodeId) -> Result<&LeasedNode> {
-    let part = record.node(node);
+fn leased_node(lease: LeaseId, record: &Lease, node: NodeId) -> Result<&LeasedNode> {
+    let leased = record.node(node);
     leased.ok_or(Error::NoSuchNode { lease, node })
 }
 

@@ -19,27 +19,31 @@ pub mod connection;
 pub mod decide;
 pub mod inventory;
 
-mod execute;
-mod spec;
-mod context;
 mod buildsets;
+mod cached;
+mod context;
 mod error;
+mod execute;
 mod ids;
 mod keeper;
 mod lease;
 mod leases;
 mod scope;
 mod scopes;
-mod cached;
+mod spec;
 
-pub use spec::{ScopeAffinity, LeaseSpec, Lessee, MAX_DURATION, MAX_LABELS, MAX_TEXT, LeasePriority};
-pub use context::{ExplainFailure, NoExplanations, LeaseDependencies, lease_of_request};
 pub use connection::NodeConnection;
+pub use context::{ExplainFailure, LeaseDependencies, NoExplanations, lease_of_request};
 pub use error::{Error, KeeperError, Result};
 pub use ids::{LeaseId, ScopeId};
 pub use keeper::{LeaseKeeper, Options};
-pub use lease::{EndCause, LeaseEnding, Lease, LeasedNode, LeasedNodeState, LeasePhase, LeasePlacement};
-pub use leases::{CreatedLease, HoldOptions, Leases, LeasedNodeStatus, LeaseStatus};
+pub use lease::{
+    EndCause, Lease, LeaseEnding, LeasePhase, LeasePlacement, LeasedNode, LeasedNodeState,
+};
+pub use leases::{CreatedLease, HoldOptions, LeaseStatus, LeasedNodeStatus, Leases};
 pub use nodeyard_driver::Clock;
 pub use scope::{LeaseScope, ScopeName};
-pub use scopes::{ZuulBuildset, ScopeStatus};
+pub use scopes::{ScopeStatus, ZuulBuildset};
+pub use spec::{
+    LeasePriority, LeaseSpec, Lessee, MAX_DURATION, MAX_LABELS, MAX_TEXT, ScopeAffinity,
+};

@@ -11,16 +11,16 @@ use nodeyard_store::view::Changes;
 use nodeyard_store::{self as store, CreateMode, TreePath, Version, ext};
 use serde_json::Value;
 
-use crate::spec::{self, Lessee};
-use crate::context::{self, json, scope_path};
 use crate::buildsets;
+use crate::context::{self, json, scope_path};
 use crate::decide::later;
 use crate::error::{Error, Result};
 use crate::ids::ScopeId;
 use crate::inventory::inventory;
 use crate::lease::LeasedNodeState;
-use crate::leases::{Leases, LeaseStatus};
+use crate::leases::{LeaseStatus, Leases};
 use crate::scope::{LeaseScope, ScopeName};
+use crate::spec::{self, Lessee};
 
 /// A scope, its leases and nodes.
 #[derive(Debug, Clone)]
@@ -120,7 +120,7 @@ impl Leases {
         let data = json(&path, &scope)?;
         let tree = &**self.context.tree();
         let root = TreePath::new(layout::SCOPES).map_err(store::Error::from)?;
-        ext::retry(tree, || ext::ensure_path(tree, &root)).await?;
+        ext::persist(tree, || ext::ensure_path(tree, &root)).await?;
         match tree.create(&path, data, CreateMode::Persistent).await {
             Ok(_) => Ok(Arc::new(scope)),
             Err(store::Error::NodeExists { .. }) => Err(Error::ScopeExists {
@@ -230,7 +230,10 @@ impl Leases {
                 change(&mut scope)?;
                 let path = scope_path(id)?;
                 let version = Version::Exactly(stored.stat.version);
-                let written = self.context.tree().set(&path, json(&path, &scope)?, version);
+                let written = self
+                    .context
+                    .tree()
+                    .set(&path, json(&path, &scope)?, version);
                 match written.await {
                     Ok(stat) => {
                         self.context.scopes.wrote(id, Arc::new(scope.clone()), stat);

@@ -93,8 +93,15 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> WorkQueue<K> {
             }
         }
         let drained = async { while tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.options.grace, drained).await.is_err() {
-            warn!(queue = self.options.name, tasks = tasks.len(), "aborted running tasks");
+        if tokio::time::timeout(self.options.grace, drained)
+            .await
+            .is_err()
+        {
+            warn!(
+                queue = self.options.name,
+                tasks = tasks.len(),
+                "aborted running tasks"
+            );
             tasks.shutdown().await;
         }
     }
@@ -113,13 +120,27 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> WorkQueue<K> {
                 let text = chain(&cause);
                 let (failures, retry_in) = self.lock().failed(key.clone(), text, backoff);
                 let error = &cause as &dyn Error;
-                warn!(queue, ?key, error, failures, ?retry_in, "failed to reconcile; retrying");
+                warn!(
+                    queue,
+                    ?key,
+                    error,
+                    failures,
+                    ?retry_in,
+                    "failed to reconcile; retrying"
+                );
             }
             Err(panic) => {
                 let panic = panic_text(&*panic);
                 let text = format!("panicked: {panic}");
                 let (failures, retry_in) = self.lock().failed(key.clone(), text, backoff);
-                error!(queue, ?key, panic, failures, ?retry_in, "task panicked; retrying");
+                error!(
+                    queue,
+                    ?key,
+                    panic,
+                    failures,
+                    ?retry_in,
+                    "task panicked; retrying"
+                );
             }
         }
     }

@@ -196,7 +196,10 @@ async fn an_endless_failure_does_not_hold_up_other_keys() {
 #[tokio::test(start_paused = true)]
 async fn so_many_run_at_once_in_the_order_of_their_due_times() {
     let queue = queue(2);
-    let (allowed, order) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (allowed, order) = (
+        Arc::new(Semaphore::new(0)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
     let reconcile = |key: u8| {
         let (allowed, order) = (Arc::clone(&allowed), Arc::clone(&order));
         async move {

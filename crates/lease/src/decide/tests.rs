@@ -1,14 +1,14 @@
-//! A small world in which keepers with old pictures, owners who change their minds and things that break take
-//! turns in any order. Nothing may be left when all is over.
+//! A model of a store in which keepers with stale snapshots, lessees and faults take turns in any order. In the end
+//! nothing may be left.
 
 use nodeyard_model::{Label, ProviderName};
 use proptest::prelude::*;
 
 use super::*;
-use crate::spec::LeaseSpec;
 use crate::lease::{LeaseEnding, LeasedNode};
+use crate::spec::LeaseSpec;
 
-const KEEP: Duration = Duration::from_secs(1000);
+const RETENTION: Duration = Duration::from_secs(1000);
 const DURATION: u64 = 100;
 
 /// Renewals have been possible all the time.
@@ -34,14 +34,14 @@ struct WorldNode {
     id: NodeId,
     /// None when the record is gone, and its lock with it.
     node: Option<Node>,
-    /// Who stands in line for its lock; true is the lease.
-    line: Vec<bool>,
+    /// The contenders for its lock; true for the lease.
+    queue: Vec<bool>,
 }
 
 #[derive(Debug, Clone)]
 struct World {
     now: f64,
-    /// None when it was forgotten.
+    /// None when the record was deleted.
     lease: Option<Lease>,
     version: usize,
     request: Option<(RequestId, NodeRequest)>,
@@ -50,17 +50,16 @@ struct World {
 }
 
 /// What a keeper has read.
-type Picture = World;
+type Snapshot = World;
 
-/// What happens next.
 #[derive(Debug, Clone)]
 enum Event {
     /// A keeper reads everything.
-    Look {
+    Read {
         keeper: usize,
     },
-    /// A keeper does what its picture asks for; of several writes only the first so many.
-    Act {
+    /// A keeper executes the step for its snapshot; of several writes only the first so many.
+    Execute {
         keeper: usize,
         writes: usize,
     },
@@ -78,10 +77,10 @@ enum Event {
     ForceUnlock {
         index: usize,
     },
-    StrangerLocks {
+    OtherLocks {
         index: usize,
     },
-    StrangerUnlocks {
+    OtherUnlocks {
         index: usize,
     },
 }
@@ -90,8 +89,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let keeper = 0..2_usize;
     let index = 0..6_usize;
     let event = prop_oneof![
-        6 => keeper.clone().prop_map(|keeper| Event::Look { keeper }),
-        9 => (keeper, 0..4_usize).prop_map(|(keeper, writes)| Event::Act { keeper, writes }),
+        6 => keeper.clone().prop_map(|keeper| Event::Read { keeper }),
+        9 => (keeper, 0..4_usize).prop_map(|(keeper, writes)| Event::Execute { keeper, writes }),
         4 => Just(Event::Launch),
         1 => Just(Event::RequestFails),
         1 => Just(Event::RequestDeleted),
@@ -100,8 +99,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::Release),
         1 => index.clone().prop_map(|index| Event::NodeGone { index }),
         1 => index.clone().prop_map(|index| Event::ForceUnlock { index }),
-        2 => index.clone().prop_map(|index| Event::StrangerLocks { index }),
-        2 => index.prop_map(|index| Event::StrangerUnlocks { index }),
+        2 => index.clone().prop_map(|index| Event::OtherLocks { index }),
+        2 => index.prop_map(|index| Event::OtherUnlocks { index }),
     ];
     prop::collection::vec(event, 0..80)
 }
@@ -130,11 +129,11 @@ impl World {
             requests: 0,
             nodes: Vec::new(),
         };
-        world.spec();
+        world.new_request();
         world
     }
 
-    fn spec(&mut self) {
+    fn new_request(&mut self) {
         self.requests += 1;
         let request = NodeRequest::new(RequestState::Requested, at(self.now));
         self.request = Some((request_id(self.requests), request));
@@ -143,10 +142,14 @@ impl World {
     fn observed(&self) -> Observed<'_> {
         let nodes = self.lease.iter().flat_map(|lease| &lease.nodes);
         let nodes = nodes.map(|leased| {
-            let found = self.nodes.iter().find(|node| node.id == leased.node).unwrap();
+            let found = self
+                .nodes
+                .iter()
+                .find(|node| node.id == leased.node)
+                .unwrap();
             ObservedNode {
                 node: found.node.as_ref(),
-                lock: match found.line.iter().position(|ours| *ours) {
+                lock: match found.queue.iter().position(|ours| *ours) {
                     None => LeaseLock::Absent,
                     Some(0) => LeaseLock::Held,
                     Some(_) => LeaseLock::Queued,
@@ -162,7 +165,13 @@ impl World {
 
     fn step(&self) -> Option<LeaseStep> {
         let lease = self.lease.as_ref()?;
-        Some(next(lease, &self.observed(), KEEP, CONTINUOUS, at(self.now)))
+        Some(next(
+            lease,
+            &self.observed(),
+            RETENTION,
+            CONTINUOUS,
+            at(self.now),
+        ))
     }
 
     fn node(&mut self, id: NodeId) -> &mut WorldNode {
@@ -174,20 +183,19 @@ impl World {
         self.version += 1;
     }
 
-    /// True if the nodes, locks and request that a picture shows are still as it shows them: the versions that a
-    /// step names.
-    fn is_as_in(&self, picture: &Picture) -> bool {
+    /// Returns true if nodes and request have the versions of a snapshot.
+    fn has_versions_of(&self, snapshot: &Snapshot) -> bool {
         let nodes = |world: &World| -> Vec<_> {
             world.nodes.iter().map(|node| node.node.clone()).collect()
         };
         let requests = |world: &World| world.request.clone();
-        nodes(self) == nodes(picture) && requests(self) == requests(picture)
+        nodes(self) == nodes(snapshot) && requests(self) == requests(snapshot)
     }
 
-    /// Does what `picture` asks for, as the store would let it.
-    fn execute(&mut self, picture: &Picture, writes: usize) {
-        let Some(step) = picture.step() else { return };
-        if self.version != picture.version || self.lease.is_none() {
+    /// Executes the step for a snapshot, as far as the store would allow it.
+    fn execute(&mut self, snapshot: &Snapshot, writes: usize) {
+        let Some(step) = snapshot.step() else { return };
+        if self.version != snapshot.version || self.lease.is_none() {
             return;
         }
         let now = at(self.now);
@@ -197,30 +205,30 @@ impl World {
             LeaseStep::RecordNodes { request, nodes } => self.write(|lease| {
                 lease.phase = LeasePhase::Taking;
                 lease.request = Some(request);
-                let part = |node| LeasedNode {
+                let leased = |node| LeasedNode {
                     node,
                     label: "small".into(),
                     state: LeasedNodeState::Leased,
                 };
-                lease.nodes = nodes.into_iter().map(part).collect();
+                lease.nodes = nodes.into_iter().map(leased).collect();
             }),
             LeaseStep::JoinLockQueues => {
-                let absent = picture
+                let absent = snapshot
                     .nodes
                     .iter()
-                    .filter(|node| !node.line.contains(&true));
+                    .filter(|node| !node.queue.contains(&true));
                 let absent: Vec<NodeId> = absent.map(|node| node.id).collect();
                 let nodes = self.lease.clone().unwrap().nodes;
                 let wanted = nodes.iter().filter(|leased| absent.contains(&leased.node));
-                for part in wanted.take(writes) {
+                for leased in wanted.take(writes) {
                     let node = self.node(leased.node);
                     if node.node.is_some() {
-                        node.line.push(true);
+                        node.queue.push(true);
                     }
                 }
             }
-            LeaseStep::Activate if self.is_as_in(picture) => {
-                for part in self.lease.clone().unwrap().nodes {
+            LeaseStep::Activate if self.has_versions_of(snapshot) => {
+                for leased in self.lease.clone().unwrap().nodes {
                     let node = self.node(leased.node).node.as_mut().unwrap();
                     node.set_state(NodeState::InUse, now);
                 }
@@ -234,7 +242,7 @@ impl World {
             LeaseStep::Abandon => self.write(|lease| lease.phase = LeasePhase::Dropping),
             LeaseStep::RequestAgain => {
                 self.unlock_all();
-                self.spec();
+                self.new_request();
                 self.write(|lease| {
                     lease.phase = LeasePhase::Waiting;
                     lease.request = None;
@@ -243,9 +251,9 @@ impl World {
             }
             LeaseStep::End(cause) => self.write(|lease| end(lease, cause, now)),
             LeaseStep::Release => {
-                for part in self.lease.clone().unwrap().nodes {
+                for leased in self.lease.clone().unwrap().nodes {
                     let node = self.node(leased.node);
-                    let held = node.line.first() == Some(&true);
+                    let held = node.queue.first() == Some(&true);
                     if let (Some(node), true) = (&mut node.node, held)
                         && node.state == NodeState::InUse
                     {
@@ -256,14 +264,14 @@ impl World {
                 self.request = None;
                 self.write(|lease| {
                     lease.phase = LeasePhase::Ended;
-                    for part in &mut lease.nodes {
+                    for leased in &mut lease.nodes {
                         leased.state = LeasedNodeState::Returned;
                     }
                 });
             }
             LeaseStep::RecordStates(marks) => {
                 for (id, _) in &marks {
-                    self.node(*id).line.retain(|ours| !ours);
+                    self.node(*id).queue.retain(|ours| !ours);
                 }
                 self.write(|lease| {
                     for (id, state) in marks {
@@ -276,17 +284,17 @@ impl World {
     }
 
     fn unlock_all(&mut self) {
-        for part in self.lease.clone().unwrap().nodes {
-            self.node(leased.node).line.retain(|ours| !ours);
+        for leased in self.lease.clone().unwrap().nodes {
+            self.node(leased.node).queue.retain(|ours| !ours);
         }
     }
 
-    fn happen(&mut self, event: &Event, pictures: &mut [Option<Picture>; 2]) {
+    fn happen(&mut self, event: &Event, snapshots: &mut [Option<Snapshot>; 2]) {
         match *event {
-            Event::Look { keeper } => pictures[keeper] = Some(self.clone()),
-            Event::Act { keeper, writes } => {
-                if let Some(picture) = pictures[keeper].clone() {
-                    self.execute(&picture, writes);
+            Event::Read { keeper } => snapshots[keeper] = Some(self.clone()),
+            Event::Execute { keeper, writes } => {
+                if let Some(snapshot) = snapshots[keeper].clone() {
+                    self.execute(&snapshot, writes);
                 }
             }
             Event::Launch => self.launch(),
@@ -323,26 +331,26 @@ impl World {
             Event::NodeGone { index } => {
                 if let Some(node) = self.nodes.get_mut(index) {
                     node.node = None;
-                    node.line.clear();
+                    node.queue.clear();
                 }
             }
             Event::ForceUnlock { index } => {
                 if let Some(node) = self.nodes.get_mut(index)
-                    && !node.line.is_empty()
+                    && !node.queue.is_empty()
                 {
-                    node.line.remove(0);
+                    node.queue.remove(0);
                 }
             }
-            Event::StrangerLocks { index } => {
+            Event::OtherLocks { index } => {
                 if let Some(node) = self.nodes.get_mut(index)
                     && node.node.is_some()
                 {
-                    node.line.push(false);
+                    node.queue.push(false);
                 }
             }
-            Event::StrangerUnlocks { index } => {
+            Event::OtherUnlocks { index } => {
                 if let Some(node) = self.nodes.get_mut(index) {
-                    node.line.retain(|ours| *ours);
+                    node.queue.retain(|ours| *ours);
                 }
             }
         }
@@ -362,7 +370,7 @@ impl World {
                 self.nodes.push(WorldNode {
                     id,
                     node: Some(node),
-                    line: Vec::new(),
+                    queue: Vec::new(),
                 });
             }
             request.set_state(RequestState::Fulfilled, now);
@@ -375,7 +383,7 @@ impl World {
         let overdue = at(self.now) >= lease.expires;
         match (&step, lease.phase) {
             (LeaseStep::Wait { until: Some(until) }, _) => {
-                assert!(*until > at(self.now), "waits for what has passed");
+                assert!(*until > at(self.now), "waits for a time in the past");
             }
             (LeaseStep::Activate, phase) => {
                 assert_eq!(phase, LeasePhase::Taking);
@@ -384,19 +392,26 @@ impl World {
                     .nodes
                     .iter()
                     .all(|node| node.lock == LeaseLock::Held);
-                assert!(held, "takes what is not locked");
+                assert!(held, "uses unlocked nodes");
             }
             (LeaseStep::Delete, phase) => assert_eq!(phase, LeasePhase::Ended),
             _ => {}
         }
-        let alive = matches!(lease.phase, LeasePhase::Waiting | LeasePhase::Taking | LeasePhase::Active);
+        let alive = matches!(
+            lease.phase,
+            LeasePhase::Waiting | LeasePhase::Taking | LeasePhase::Active
+        );
         if alive && overdue {
             assert_eq!(step, LeaseStep::End(EndCause::Expired));
         }
         let known = |id: NodeId| lease.nodes.iter().any(|leased| leased.node == id);
-        for node in self.nodes.iter().filter(|node| node.line.contains(&true)) {
-            assert!(known(node.id), "a contender that nobody knows of");
-            assert_ne!(lease.phase, LeasePhase::Ended, "a contender of what is over");
+        for node in self.nodes.iter().filter(|node| node.queue.contains(&true)) {
+            assert!(known(node.id), "no record leads to this contender");
+            assert_ne!(
+                lease.phase,
+                LeasePhase::Ended,
+                "a contender of an ended lease"
+            );
         }
     }
 }
@@ -413,37 +428,37 @@ fn end(lease: &mut Lease, cause: EndCause, now: Timestamp) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever happens in between, a lease that is left alone comes to its end, and nothing is left of it.
+    /// A lease that is not renewed ends after any events, and leaves nothing.
     #[test]
     fn every_lease_ends_and_leaves_nothing(events in events()) {
         let mut world = World::new();
-        let mut pictures = [None, None];
+        let mut snapshots = [None, None];
         for event in &events {
-            world.happen(event, &mut pictures);
+            world.happen(event, &mut snapshots);
             world.check();
         }
         for node in &mut world.nodes {
-            node.line.retain(|ours| *ours);
+            node.queue.retain(|ours| *ours);
         }
         let mut steps = 0;
         while let Some(step) = world.step() {
             world.check();
             match step {
                 LeaseStep::Wait { until } => {
-                    // With nothing more to wait for it would never end.
+                    // Without a time it would never end.
                     world.now = until.unwrap().as_secs();
                 }
                 _ => {
-                    let picture = world.clone();
-                    world.act(&picture, usize::MAX);
+                    let snapshot = world.clone();
+                    world.act(&snapshot, usize::MAX);
                 }
             }
             steps += 1;
-            prop_assert!(steps < 100, "goes round in circles: {world:?}");
+            prop_assert!(steps < 100, "does not end: {world:?}");
         }
         prop_assert!(world.request.is_none());
         for node in &world.nodes {
-            prop_assert!(node.line.is_empty());
+            prop_assert!(node.queue.is_empty());
         }
     }
 }
@@ -470,10 +485,22 @@ fn another_provider_will_do_where_that_was_said() {
         instead_of: west.clone(),
     };
     for (lease, expected) in [
-        (lease(LeasePlacement::Anywhere, ScopeAffinity::Strict), PlacementMatch::Matches),
-        (lease(scope(), ScopeAffinity::Strict), PlacementMatch::Mismatch),
-        (lease(scope(), ScopeAffinity::Prefer), PlacementMatch::Fallback(fallback)),
-        (lease(asked, ScopeAffinity::Prefer), PlacementMatch::Mismatch),
+        (
+            lease(LeasePlacement::Anywhere, ScopeAffinity::Strict),
+            PlacementMatch::Matches,
+        ),
+        (
+            lease(scope(), ScopeAffinity::Strict),
+            PlacementMatch::Mismatch,
+        ),
+        (
+            lease(scope(), ScopeAffinity::Prefer),
+            PlacementMatch::Fallback(fallback),
+        ),
+        (
+            lease(asked, ScopeAffinity::Prefer),
+            PlacementMatch::Mismatch,
+        ),
     ] {
         assert_eq!(match_placement(&lease, [&node]), expected, "{lease:?}");
     }
@@ -499,7 +526,8 @@ fn a_scope_goes_after_its_leases() {
     let wait = |until: Option<f64>| ScopeStep::Wait {
         until: until.map(at),
     };
-    let next = |scope: &LeaseScope, leases, now| next_scope_step(scope, leases, CONTINUOUS, at(now));
+    let next =
+        |scope: &LeaseScope, leases, now| next_scope_step(scope, leases, CONTINUOUS, at(now));
     assert_eq!(next(&scope, 0, 9.0), wait(Some(10.0)));
     assert_eq!(next(&scope, 1, 10.0), ScopeStep::Close);
     assert_eq!(next(&scope, 0, 10.0), ScopeStep::Delete);
@@ -512,7 +540,7 @@ fn a_scope_goes_after_its_leases() {
     scope.closing = true;
     assert_eq!(next(&scope, 1, 1.0), wait(None));
     assert_eq!(next(&scope, 0, 1.0), ScopeStep::Delete);
-    // One that nobody opened lives as long as its leases.
+    // Without an expiry it exists as long as its leases.
     scope.closing = false;
     scope.expires = None;
     assert_eq!(next(&scope, 1, 99.0), wait(None));
@@ -535,7 +563,7 @@ fn an_overdue_lease_can_be_renewed_after_an_interruption() {
         (30, 0, 5000.0, 5030.0),
         (30, 20, 5000.0, 5010.0),
         (30, 40, 5000.0, 5000.0),
-        // No longer than it lasts anyway.
+        // At most for its duration.
         (600, 0, 5000.0, 5100.0),
     ] {
         assert_eq!(end(window, possible_for, now), at(expected), "{now}");

@@ -12,16 +12,16 @@ use nodeyard_store::registry::Stored;
 use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Stat, TreePath, ext};
 use tracing::info;
 
-use super::ops::{create, is_conflict, set};
 use super::LeaseWriter;
-use crate::spec::{LeaseSpec, Lessee};
-use crate::decide::later;
+use super::ops::{create, is_conflict, set};
 use crate::context::{self, json, lease_path, request_path, scope_path};
+use crate::decide::later;
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
 use crate::lease::{Lease, LeasePhase, LeasePlacement};
 use crate::leases::CreatedLease;
 use crate::scope::{LeaseScope, ScopeName};
+use crate::spec::{LeaseSpec, Lessee};
 
 impl LeaseWriter<'_> {
     /// Creates a lease with its request, unless it exists already.
@@ -110,7 +110,9 @@ impl LeaseWriter<'_> {
                 scope: name.clone(),
             });
         }
-        if let (Some(provider), LeasePlacement::Anywhere) = (&stored.value.provider, &lease.placement) {
+        if let (Some(provider), LeasePlacement::Anywhere) =
+            (&stored.value.provider, &lease.placement)
+        {
             lease.placement = LeasePlacement::Scope {
                 provider: provider.clone(),
             };

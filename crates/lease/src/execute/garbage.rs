@@ -6,7 +6,7 @@ use nodeyard_model::Timestamp;
 use nodeyard_store::{self as store, Version, ext};
 use tracing::{info, warn};
 
-use super::{NodeRelease, LeaseWriter};
+use super::{LeaseWriter, NodeRelease};
 use crate::context::{self, json, request_path, scope_path};
 use crate::decide::{self, ScopeStep};
 use crate::ids::{LeaseId, ScopeId};

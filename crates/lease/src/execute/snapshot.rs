@@ -8,9 +8,9 @@ use nodeyard_store::view::Item;
 use nodeyard_store::{self as store, Op, Tree, TreePath, ext};
 
 use super::ops::{delete, set_node};
-use super::{NodeRelease, LeaseWriter};
+use super::{LeaseWriter, NodeRelease};
 use crate::context::{self, lease_path, node_path, request_path, scope_path};
-use crate::decide::{self, LeaseLock, ObservedNode, ObservedScope, Observed};
+use crate::decide::{self, LeaseLock, Observed, ObservedNode, ObservedScope};
 use crate::ids::LeaseId;
 use crate::lease::{Lease, LeasePhase};
 use crate::scope::LeaseScope;
@@ -39,8 +39,13 @@ impl LeaseWriter<'_> {
             return Ok(None);
         };
         let (lease, version) = (stored.value, stored.stat.version);
-        let nodes =
-            try_join_all(lease.nodes.iter().map(|leased| self.read_node(id, leased.node))).await?;
+        let nodes = try_join_all(
+            lease
+                .nodes
+                .iter()
+                .map(|leased| self.read_node(id, leased.node)),
+        )
+        .await?;
         let over = lease.phase == LeasePhase::Ended;
         let request = if over || lease.phase == LeasePhase::Active {
             None
@@ -60,7 +65,11 @@ impl LeaseWriter<'_> {
         }))
     }
 
-    pub(super) async fn read_node(&self, lease: LeaseId, id: NodeId) -> store::Result<NodeSnapshot> {
+    pub(super) async fn read_node(
+        &self,
+        lease: LeaseId,
+        id: NodeId,
+    ) -> store::Result<NodeSnapshot> {
         let nodes = self.context.registry.nodes();
         let lock = nodes.lock_of(id)?;
         let path = node_path(id)?;
@@ -160,7 +169,11 @@ impl NodeSnapshot {
 
     /// Returns the operations that release the node and its lock. The record of a node that is not in use by the lease is
     /// not changed.
-    pub(super) fn release_ops(&self, release: &NodeRelease, now: Timestamp) -> store::Result<Vec<Op>> {
+    pub(super) fn release_ops(
+        &self,
+        release: &NodeRelease,
+        now: Timestamp,
+    ) -> store::Result<Vec<Op>> {
         let mut ops = Vec::new();
         if let (Some(stored), true) = (&self.stored, decide::is_used(&self.observed())) {
             let mut record = stored.value.clone();

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::index::{Index, LeaseKey};
 use super::renewal::RenewalWatch;
 use super::{LeaseKeeper, Options};
-use crate::execute::LeaseWriter;
 use crate::context::{self, LeaseContext};
 use crate::decide::Renewal;
+use crate::execute::LeaseWriter;
 use crate::ids::{LeaseId, ScopeId};
 
 pub(super) struct Leader<'a> {
@@ -40,9 +40,13 @@ impl<'a> Leader<'a> {
         let (context, renewal) = (Arc::clone(self.context), Arc::clone(&self.renewal));
         let window = self.options.renewal_window;
         let reconcile = move |key| {
-            let (context, tree, renewal) = (Arc::clone(&context), Arc::clone(&tree), Arc::clone(&renewal));
+            let (context, tree, renewal) = (
+                Arc::clone(&context),
+                Arc::clone(&tree),
+                Arc::clone(&renewal),
+            );
             async move {
-                ext::retry(&*tree, || async {
+                ext::persist(&*tree, || async {
                     let renewal = Renewal {
                         window,
                         possible_for: possible_for(&renewal),

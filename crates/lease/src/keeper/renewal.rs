@@ -38,11 +38,15 @@ impl RenewalWatch {
         let (time, now) = (self.clock.now(), Instant::now());
         let (last_time, last) = std::mem::replace(&mut self.last, (time, now));
         let passed = (now - last).as_secs_f64();
-        let stepped = (time.as_secs() - last_time.as_secs() - passed).abs() > MAX_DRIFT.as_secs_f64();
+        let stepped =
+            (time.as_secs() - last_time.as_secs() - passed).abs() > MAX_DRIFT.as_secs_f64();
         // An error means that the store is closed, which stops the keeper.
         let lost = self.session.has_changed().unwrap_or(false);
         if stepped || lost {
-            info!(stepped, lost, "renewals were interrupted; keeping overdue leases for a while");
+            info!(
+                stepped,
+                lost, "renewals were interrupted; keeping overdue leases for a while"
+            );
             self.session.mark_unchanged();
             self.since = now;
         }

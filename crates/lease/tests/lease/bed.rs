@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use nodeyard_config::{self as config, Environment, Mode};
-use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, LeaseDependencies, Timing};
+use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
 use nodeyard_lease::{
-    LeaseSpec, Lessee, Clock, ExplainFailure, LeaseKeeper, Leases, NoExplanations, Options, LeaseDependencies as LeaseParts, LeasePhase,
-    LeaseStatus,
+    Clock, ExplainFailure, LeaseDependencies, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus,
+    Leases, Lessee, NoExplanations, Options,
 };
 use nodeyard_model::{Label, NodeId, Timestamp, layout};
 use nodeyard_nodescan::NetworkScanner;
@@ -99,7 +99,7 @@ pub(crate) async fn launcher(
         },
         policy: nodeyard_plan::Policy::default(),
     };
-    let parts = LeaseDependencies {
+    let parts = Parts {
         views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
         tree: Arc::clone(&tree),
         config: watch::channel(config).1,
@@ -121,13 +121,13 @@ pub(crate) fn leases_with(
     time: &Time,
     explain: Arc<dyn ExplainFailure>,
 ) -> Leases {
-    let parts = LeaseParts {
+    let dependencies = LeaseDependencies {
         views: Views::open(&Registry::new(Arc::clone(tree))).unwrap(),
         tree: Arc::clone(tree),
         clock: time.clock(),
         explain,
     };
-    Leases::open(parts).unwrap()
+    Leases::open(dependencies).unwrap()
 }
 
 /// Options of a keeper that ends leases as soon as they are overdue, however the clock got there.
@@ -221,7 +221,11 @@ impl Yard {
         self.wait_settled(caller, asked.id).await
     }
 
-    pub(crate) async fn wait_settled(&self, caller: &Lessee, id: nodeyard_lease::LeaseId) -> LeaseStatus {
+    pub(crate) async fn wait_settled(
+        &self,
+        caller: &Lessee,
+        id: nodeyard_lease::LeaseId,
+    ) -> LeaseStatus {
         let settled = self.leases().wait_settled(caller, id);
         tokio::time::timeout(PATIENCE, settled)
             .await

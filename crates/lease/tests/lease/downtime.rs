@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_lease::{ScopeAffinity, LeaseSpec, EndCause, Options, LeasePhase};
+use nodeyard_lease::{EndCause, LeasePhase, LeaseSpec, Options, ScopeAffinity};
 
 use crate::bed::{HOUR, Keeping, Store, Yard, ask, caller, leases, options};
 use crate::cloud::small_and_large;
@@ -36,7 +36,7 @@ async fn leases_can_be_renewed_after_a_downtime_that_outlasts_them() {
     let within = LeaseSpec {
         scope: Some(name.clone()),
         affinity: ScopeAffinity::Prefer,
-        ..create(&["small"])
+        ..ask(&["small"])
     };
     let alone = yard.lease(&me, &ask(&["small"])).await.id;
     let within = yard.lease(&me, &within).await.id;

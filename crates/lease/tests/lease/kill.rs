@@ -5,7 +5,7 @@
 //! Whatever n is, each node is used once, and nothing is left.
 
 use futures_util::future::join_all;
-use nodeyard_lease::{ScopeAffinity, LeaseSpec, EndCause, HoldOptions, Leases, LeasePhase};
+use nodeyard_lease::{EndCause, HoldOptions, LeasePhase, LeaseSpec, Leases, ScopeAffinity};
 use nodeyard_model::NodeId;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
@@ -34,18 +34,25 @@ async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
         Life::Scope => LeaseSpec {
             scope: Some("s".parse().unwrap()),
             affinity: ScopeAffinity::Strict,
-            ..create(&["large", "small"])
+            ..ask(&["large", "small"])
         },
     };
     let asked = leases.create(&me, &wanted, Some("key")).await.unwrap();
     let status = leases.wait_settled(&me, asked.id).await.unwrap();
-    let nodes: Vec<NodeId> = status.lease.nodes.iter().map(|leased| leased.node).collect();
+    let nodes: Vec<NodeId> = status
+        .lease
+        .nodes
+        .iter()
+        .map(|leased| leased.node)
+        .collect();
     assert_eq!(nodes.len(), 2, "{status:?}");
     match life {
         Life::OneByOne => {
             leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
             // Only the first time: afterwards it is over.
-            let _ = leases.hold(&me, asked.id, nodes[1], HoldOptions::default()).await;
+            let _ = leases
+                .hold(&me, asked.id, nodes[1], HoldOptions::default())
+                .await;
             leases.release_hold(&me, asked.id, nodes[1]).await.unwrap();
         }
         Life::Scope => {

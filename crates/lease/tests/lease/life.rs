@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use nodeyard_lease::{LeaseSpec, EndCause, NodeConnection, Error, HoldOptions, LeasedNodeState, LeasePhase};
+use nodeyard_lease::{
+    EndCause, Error, HoldOptions, LeasePhase, LeaseSpec, LeasedNodeState, NodeConnection,
+};
 use nodeyard_model::{NodeState, RequestState};
 
 use crate::bed::{HOUR, Store, Yard, admin, ask, caller, eventually};
@@ -27,9 +29,18 @@ async fn a_whole_life(store: Store) {
 
     let mut ids = Vec::new();
     for (leased, label) in status.lease.nodes.iter().zip(&asked.labels) {
-        assert_eq!((&leased.label, leased.state), (label, LeasedNodeState::Leased));
+        assert_eq!(
+            (&leased.label, leased.state),
+            (label, LeasedNodeState::Leased)
+        );
         ids.push(leased.node);
-        let node = yard.records.nodes().get(leased.node).await.unwrap().unwrap();
+        let node = yard
+            .records
+            .nodes()
+            .get(leased.node)
+            .await
+            .unwrap()
+            .unwrap();
         let node = node.value;
         assert_eq!(node.labels[0], *label);
         assert_eq!(node.state, NodeState::InUse);
@@ -92,7 +103,11 @@ async fn a_key_stands_for_one_request() {
     assert!(many.iter().all(|asked| asked.id == many[0].id));
     assert_eq!(many.iter().filter(|asked| asked.new).count(), 1);
     yard.wait_settled(&me, many[0].id).await;
-    let again = yard.leases().create(&me, &small, Some("once")).await.unwrap();
+    let again = yard
+        .leases()
+        .create(&me, &small, Some("once"))
+        .await
+        .unwrap();
     assert_eq!((again.id, again.new), (many[0].id, false));
 
     let other = ask(&["large"]);
@@ -224,7 +239,12 @@ async fn nodes_leave_one_by_one_and_held_ones_stay() {
     let me = caller("acme");
     let status = yard.lease(&me, &ask(&["small", "large", "small"])).await;
     let id = status.id;
-    let nodes: Vec<_> = status.lease.nodes.iter().map(|leased| leased.node).collect();
+    let nodes: Vec<_> = status
+        .lease
+        .nodes
+        .iter()
+        .map(|leased| leased.node)
+        .collect();
     yard.leases().release_node(&me, id, nodes[0]).await.unwrap();
     eventually("the first node goes", || async {
         let node = yard.records.nodes().get(nodes[0]).await.unwrap();
@@ -243,7 +263,11 @@ async fn nodes_leave_one_by_one_and_held_ones_stay() {
     let states: Vec<_> = lease.nodes.iter().map(|leased| leased.state).collect();
     assert_eq!(
         states,
-        [LeasedNodeState::Returned, LeasedNodeState::Held, LeasedNodeState::Leased]
+        [
+            LeasedNodeState::Returned,
+            LeasedNodeState::Held,
+            LeasedNodeState::Leased
+        ]
     );
     let refused = yard.leases().hold(&me, id, nodes[0], hold).await;
     assert!(matches!(refused, Err(Error::NodeIs { .. })), "{refused:?}");
@@ -284,7 +308,10 @@ async fn tenants_do_not_see_each_other() {
         leases.renew(&other, id, None).await.err(),
         leases.release(&other, id).await.err(),
         leases.release_node(&other, id, node).await.err(),
-        leases.hold(&other, id, node, HoldOptions::default()).await.err(),
+        leases
+            .hold(&other, id, node, HoldOptions::default())
+            .await
+            .err(),
         leases.release_hold(&other, id, node).await.err(),
     ];
     for refusal in refusals {
@@ -296,7 +323,7 @@ async fn tenants_do_not_see_each_other() {
     assert!(leases.list(&other).is_empty());
     let for_me = LeaseSpec {
         tenant: me.tenant.clone(),
-        ..create(&["small"])
+        ..ask(&["small"])
     };
     let refused = leases.create(&other, &for_me, None).await;
     assert!(
@@ -325,11 +352,11 @@ async fn nonsense_is_refused_before_anything_is_written() {
         ask(&[&long]),
         LeaseSpec {
             duration: 0,
-            ..create(&["small"])
+            ..ask(&["small"])
         },
         LeaseSpec {
             duration: u64::MAX,
-            ..create(&["small"])
+            ..ask(&["small"])
         },
     ];
     for ask in wrong {

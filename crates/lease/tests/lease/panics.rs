@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use nodeyard_lease::{EndCause, ExplainFailure, LeasePhase};
 use nodeyard_model::RequestId;
 
-use crate::bed::{Keeping, PATIENCE, Store, Time, ask, caller, launcher, leases_with, logs, options};
+use crate::bed::{
+    Keeping, PATIENCE, Store, Time, ask, caller, launcher, leases_with, logs, options,
+};
 use crate::cloud::{Clouds, small_and_large};
 
 /// Panics when it is asked for the first time.
@@ -35,7 +37,10 @@ async fn a_lease_whose_task_panicked_is_looked_at_again() {
     let id = asked.await.unwrap().id;
     let settled = tokio::time::timeout(PATIENCE, keeping.leases.wait_settled(&me, id));
     let lease = settled.await.unwrap().unwrap().lease;
-    assert!(matches!(lease.phase, LeasePhase::Ending | LeasePhase::Ended), "{lease:?}");
+    assert!(
+        matches!(lease.phase, LeasePhase::Ending | LeasePhase::Ended),
+        "{lease:?}"
+    );
     let end = lease.end.as_ref().unwrap();
     assert_eq!(end.cause, EndCause::Failed);
     assert_eq!(end.text.as_deref(), Some("explained in the end"));

@@ -41,7 +41,12 @@ async fn python_serves_leases_and_respects_them() {
     let status = leases.wait_settled(&me, asked.id).await.unwrap();
     python.check().unwrap();
     assert_eq!(status.lease.phase, LeasePhase::Active, "{status:?}");
-    let nodes: Vec<_> = status.lease.nodes.iter().map(|leased| leased.node).collect();
+    let nodes: Vec<_> = status
+        .lease
+        .nodes
+        .iter()
+        .map(|leased| leased.node)
+        .collect();
 
     // One node goes around once more: it was used, deleted and registered anew, while the other one stays.
     leases.release_node(&me, asked.id, nodes[0]).await.unwrap();

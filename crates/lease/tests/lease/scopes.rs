@@ -1,7 +1,8 @@
 //! Scopes: what they own, where they pin it, and how they end.
 
 use nodeyard_lease::{
-    ScopeAffinity, LeaseSpec, EndCause, Error, LeasePhase, LeasePlacement, ScopeName, ScopeStatus, LeaseStatus,
+    EndCause, Error, LeasePhase, LeasePlacement, LeaseSpec, LeaseStatus, ScopeAffinity, ScopeName,
+    ScopeStatus,
 };
 use nodeyard_model::{NodeRequest, NodeState, Opaque, RequestState, Timestamp};
 use nodeyard_store::registry::{Lifetime, Patience};
@@ -83,7 +84,10 @@ async fn the_first_nodes_pin_the_others() {
         .await;
     let strict = yard.ended(&me, strict.id).await;
     assert_eq!(strict.lease.end.as_ref().unwrap().cause, EndCause::Failed);
-    assert!(matches!(strict.lease.placement, LeasePlacement::Scope { .. }));
+    assert!(matches!(
+        strict.lease.placement,
+        LeasePlacement::Scope { .. }
+    ));
 
     // The same name is another scope for another tenant, or at another time.
     let theirs = caller("umbrella");
@@ -157,7 +161,10 @@ async fn a_scope_ends_with_its_time_and_takes_its_leases_along() {
     yard.time.jump(HOUR / 10);
     for id in [has.id, waits.id] {
         let ended = yard.ended(&me, id).await;
-        assert_eq!(ended.lease.end.as_ref().unwrap().cause, EndCause::ScopeEnded);
+        assert_eq!(
+            ended.lease.end.as_ref().unwrap().cause,
+            EndCause::ScopeEnded
+        );
     }
     yard.nothing_is_left().await;
     eventually("the scope is gone", || async {
@@ -191,7 +198,9 @@ async fn its_nodes_are_an_inventory() {
     let names = |label: &str| -> Vec<String> {
         let parts = status.lease.nodes.iter();
         let parts = parts.filter(|leased| leased.label.as_str() == label);
-        parts.map(|leased| format!("{label}-{}", leased.node)).collect()
+        parts
+            .map(|leased| format!("{label}-{}", leased.node))
+            .collect()
     };
     for label in ["small", "large"] {
         assert_eq!(inventory[label]["hosts"], serde_json::json!(names(label)));

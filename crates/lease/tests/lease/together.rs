@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use nodeyard_lease::{EndCause, LeasedNodeState, LeasePhase};
+use nodeyard_lease::{EndCause, LeasePhase, LeasedNodeState};
 use nodeyard_model::{Node, NodeState, layout};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{TreePath, Version, ext};
