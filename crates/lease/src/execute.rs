@@ -112,8 +112,8 @@ impl<'a> LeaseWriter<'a> {
                 return Ok(None);
             };
             existed = true;
-            let (observed, now) = (seen.observed(), self.now());
-            let step = decide::next_step(&seen.lease, &observed, RETENTION, self.renewal, now);
+            let (lease, renewal) = (&seen.lease, self.renewal);
+            let step = decide::next_step(lease, &seen.observed(), RETENTION, renewal, self.now());
             if let LeaseStep::Wait { until } = step {
                 return Ok(until);
             }

@@ -38,13 +38,13 @@ pub(crate) struct State<K> {
 
 #[derive(Debug)]
 struct Entry {
-    phase: Phase,
+    phase: KeyPhase,
     failures: u32,
     last_error: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Phase {
+enum KeyPhase {
     Ready {
         since: Instant,
     },
@@ -78,14 +78,14 @@ impl<K: Clone + Eq + Hash> State<K> {
         match self.entries.get_mut(&key) {
             None => self.schedule(key, at, 0, None),
             Some(entry) => match &mut entry.phase {
-                Phase::Ready { .. } => {}
-                Phase::Delayed { until, place } => {
+                KeyPhase::Ready { .. } => {}
+                KeyPhase::Delayed { until, place } => {
                     if entry.failures == 0 && at < *until {
                         *until = at;
                         self.delayed.reset_at(place, at);
                     }
                 }
-                Phase::Running { again, .. } => {
+                KeyPhase::Running { again, .. } => {
                     *again = Some(again.map_or(at, |earlier| earlier.min(at)));
                 }
             },
@@ -99,10 +99,10 @@ impl<K: Clone + Eq + Hash> State<K> {
             if let Some(waker) = self.waker.take() {
                 waker.wake();
             }
-            Phase::Ready { since: now }
+            KeyPhase::Ready { since: now }
         } else {
             let place = self.delayed.insert_at(key.clone(), at);
-            Phase::Delayed { until: at, place }
+            KeyPhase::Delayed { until: at, place }
         };
         let entry = Entry {
             phase,
@@ -118,24 +118,21 @@ impl<K: Clone + Eq + Hash> State<K> {
         while let Poll::Ready(Some(expired)) = self.delayed.poll_expired(cx) {
             let key = expired.into_inner();
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.phase = Phase::Ready { since: now };
+                entry.phase = KeyPhase::Ready { since: now };
                 self.ready.push_back(key);
             }
         }
-        let next = self.ready.pop_front();
-        match next.and_then(|key| Some((self.entries.get_mut(&key)?, key))) {
-            Some((entry, key)) => {
-                entry.phase = Phase::Running {
-                    since: now,
-                    again: None,
-                };
-                Poll::Ready(key)
-            }
-            None => {
-                self.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        let Some(key) = self.ready.pop_front() else {
+            self.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.phase = KeyPhase::Running {
+                since: now,
+                again: None,
+            };
         }
+        Poll::Ready(key)
     }
 
     /// Schedules a key whose task has succeeded, or forgets it if nothing is due.
@@ -171,16 +168,16 @@ impl<K: Clone + Eq + Hash> State<K> {
 impl Entry {
     fn again(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Running { again, .. } => again,
-            Phase::Ready { .. } | Phase::Delayed { .. } => None,
+            KeyPhase::Running { again, .. } => again,
+            KeyPhase::Ready { .. } | KeyPhase::Delayed { .. } => None,
         }
     }
 
     fn status(&self) -> KeyStatus {
         let (running_since, due) = match self.phase {
-            Phase::Ready { since } => (None, Some(since)),
-            Phase::Delayed { until, .. } => (None, Some(until)),
-            Phase::Running { since, again } => (Some(since), again),
+            KeyPhase::Ready { since } => (None, Some(since)),
+            KeyPhase::Delayed { until, .. } => (None, Some(until)),
+            KeyPhase::Running { since, again } => (Some(since), again),
         };
         KeyStatus {
             running_since,

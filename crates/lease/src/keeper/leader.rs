@@ -51,7 +51,7 @@ impl<'a> Leader<'a> {
                         window,
                         possible_for: possible_for(&renewal),
                     };
-                    reconcile(&LeaseWriter::new(&context, &tree, renewal), key).await
+                    reconcile_key(&LeaseWriter::new(&context, &tree, renewal), key).await
                 })
                 .await
             }
@@ -168,7 +168,7 @@ impl<'a> Leader<'a> {
     }
 }
 
-async fn reconcile(writer: &LeaseWriter<'_>, key: LeaseKey) -> Result<Option<Duration>> {
+async fn reconcile_key(writer: &LeaseWriter<'_>, key: LeaseKey) -> Result<Option<Duration>> {
     let next = match key {
         LeaseKey::Lease(id) => writer.advance(id).await?,
         LeaseKey::Scope(id) => writer.advance_scope(id).await?,
