@@ -1,5 +1,8 @@
 //! Leases and scopes from the cached views, for those who follow their changes. No check of permissions.
 
+use std::sync::Arc;
+
+use nodeyard_reconcile::CountKeys;
 use nodeyard_store as store;
 
 use crate::ids::{LeaseId, ScopeId};
@@ -29,6 +32,11 @@ impl Leases {
         self.context.leases.for_each(|item| leases.push(item.id));
         self.context.scopes.for_each(|item| scopes.push(item.id));
         (leases, scopes)
+    }
+
+    /// Returns the work queue of the keeper in this process; it is empty unless that is the leader.
+    pub fn queue(&self) -> Arc<dyn CountKeys> {
+        Arc::new(self.context.queue.clone())
     }
 
     /// Waits until the views contain everything that was written before the call.

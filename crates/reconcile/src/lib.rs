@@ -20,8 +20,8 @@ mod tests;
 
 use std::time::Duration;
 
-pub use queue::WorkQueue;
-pub use state::KeyStatus;
+pub use queue::{CountKeys, WorkQueue};
+pub use state::{KeyStatus, QueueCounts};
 
 /// How a [`WorkQueue`] runs its tasks.
 #[derive(Debug, Clone)]

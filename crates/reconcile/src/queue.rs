@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::state::State;
-use crate::{KeyStatus, Options};
+use crate::{KeyStatus, Options, QueueCounts};
 
 /// The keys to be reconciled. Cloning is cheap.
 #[derive(Debug)]
@@ -65,6 +65,17 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     /// Returns a snapshot of all scheduled keys, in no order.
     pub fn statuses(&self) -> Vec<(K, KeyStatus)> {
         self.lock().statuses()
+    }
+}
+
+/// A [`WorkQueue`] whose keys can be counted, whatever they are.
+pub trait CountKeys: Debug + Send + Sync {
+    fn counts(&self) -> QueueCounts;
+}
+
+impl<K: Clone + Debug + Eq + Hash + Send> CountKeys for WorkQueue<K> {
+    fn counts(&self) -> QueueCounts {
+        self.lock().counts()
     }
 }
 

@@ -26,6 +26,18 @@ pub struct KeyStatus {
     pub last_error: Option<String>,
 }
 
+/// The number of keys in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    pub running: usize,
+    /// Due, but not running yet.
+    pub ready: usize,
+    /// Due later.
+    pub delayed: usize,
+    /// Failed at their last run, whatever they do now.
+    pub failing: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct State<K> {
     entries: HashMap<K, Entry>,
@@ -155,6 +167,20 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     pub(crate) fn status(&self, key: &K) -> Option<KeyStatus> {
         self.entries.get(key).map(Entry::status)
+    }
+
+    pub(crate) fn counts(&self) -> QueueCounts {
+        let mut counts = QueueCounts::default();
+        for entry in self.entries.values() {
+            let count = match entry.phase {
+                KeyPhase::Ready { .. } => &mut counts.ready,
+                KeyPhase::Delayed { .. } => &mut counts.delayed,
+                KeyPhase::Running { .. } => &mut counts.running,
+            };
+            *count += 1;
+            counts.failing += usize::from(entry.failures > 0);
+        }
+        counts
     }
 
     pub(crate) fn statuses(&self) -> Vec<(K, KeyStatus)> {

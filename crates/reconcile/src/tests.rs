@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Backoff, KeyStatus, Options, WorkQueue};
+use crate::{Backoff, CountKeys as _, KeyStatus, Options, QueueCounts, WorkQueue};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BACKOFF: Backoff = Backoff {
@@ -151,6 +151,12 @@ async fn a_key_that_panics_is_run_again_after_a_backoff() {
         let status = queue.status(&1).unwrap();
         assert_eq!(status.failures, 1);
         assert_eq!(status.last_error.as_deref(), Some("panicked: out of order"));
+        let counts = QueueCounts {
+            delayed: 1,
+            failing: 1,
+            ..QueueCounts::default()
+        };
+        assert_eq!(queue.counts(), counts);
         // Events do not cut the backoff short.
         queue.add(1);
         sleep(SECOND).await;
@@ -217,6 +223,12 @@ async fn so_many_run_at_once_in_the_order_of_their_due_times() {
         let mut running = queue.statuses();
         running.retain(|(_, status)| status.running_since.is_some());
         assert_eq!(running.len(), 2);
+        let counts = QueueCounts {
+            running: 2,
+            ready: 3,
+            ..QueueCounts::default()
+        };
+        assert_eq!(queue.counts(), counts);
         allowed.add_permits(5);
         sleep(SECOND).await;
         assert_eq!(*order.lock().unwrap(), [3, 1, 4, 5, 2]);

@@ -165,7 +165,7 @@ impl World {
 
     fn step(&self) -> Option<LeaseStep> {
         let lease = self.lease.as_ref()?;
-        Some(next(
+        Some(next_step(
             lease,
             &self.observed(),
             RETENTION,
@@ -450,7 +450,7 @@ proptest! {
                 }
                 _ => {
                     let snapshot = world.clone();
-                    world.act(&snapshot, usize::MAX);
+                    world.execute(&snapshot, usize::MAX);
                 }
             }
             steps += 1;

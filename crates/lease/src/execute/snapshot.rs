@@ -73,7 +73,8 @@ impl LeaseWriter<'_> {
         let nodes = self.context.registry.nodes();
         let lock = nodes.lock_of(id)?;
         let path = node_path(id)?;
-        let (contenders, stored) = join(lock.contenders(), read_record(&**self.tree, &path)).await;
+        let (contenders, stored) =
+            join(lock.contenders(), read_node_record(&**self.tree, &path)).await;
         let contenders = contenders?;
         let prefix = lease.to_string();
         let ours = |contender: &LockContender| {
@@ -193,7 +194,7 @@ impl NodeSnapshot {
     }
 }
 
-async fn parse_node(tree: &dyn Tree, path: &TreePath) -> store::Result<Option<Stored<Node>>> {
+async fn read_node_record(tree: &dyn Tree, path: &TreePath) -> store::Result<Option<Stored<Node>>> {
     let Some(record) = ext::get_opt(tree, path).await? else {
         return Ok(None);
     };

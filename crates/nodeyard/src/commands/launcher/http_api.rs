@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nodeyard_api::Views;
+use nodeyard_api::{Metrics, Views};
 use nodeyard_config::{Api, Config};
 use nodeyard_http_api::{HttpApi, LocalToken, Sources};
 use nodeyard_launcher::Clock;
@@ -20,6 +20,7 @@ pub(super) struct Leasing<'a> {
     pub(super) registry: Registry,
     pub(super) records: registry::Views,
     pub(super) views: Views,
+    pub(super) metrics: Metrics,
     pub(super) config: watch::Receiver<Arc<Config>>,
     pub(super) explainer: Arc<Explainer>,
     pub(super) ready: watch::Receiver<bool>,
@@ -45,6 +46,7 @@ impl Leasing<'_> {
             clock: Clock::system(),
             explain: Arc::clone(&self.explainer) as _,
         })?;
+        self.metrics.add_queue("leases", leases.queue());
         let keeper = LeaseKeeper::new(Options::new(self.hostname), &leases);
         let sources = Sources {
             registry: self.registry,

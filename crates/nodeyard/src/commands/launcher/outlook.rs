@@ -183,6 +183,7 @@ pub(super) async fn run(
         registry,
         records,
         views: views.clone(),
+        metrics: metrics.clone(),
         config,
         explainer: Arc::clone(&explainer),
         ready: launcher.ready(),
