@@ -53,7 +53,7 @@ async fn a_whole_life(store: Store) {
         assert_eq!(contenders[0].session, None, "outlives every session");
         assert!(contenders[0].identifier.contains(&status.id.to_string()));
 
-        let connection = NodeConnection::of(&node);
+        let connection = NodeConnection::from_node(&node);
         assert_eq!(connection.kind, "ssh");
         assert_eq!(connection.user.as_deref(), Some("debian"));
         assert_eq!(connection.port, Some(22));

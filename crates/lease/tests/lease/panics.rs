@@ -33,8 +33,8 @@ async fn a_lease_whose_task_panicked_is_looked_at_again() {
     let leases = leases_with(&tree, &time, Arc::new(PanicsOnce::default()));
     let keeping = Keeping::start_with(tree, leases, options());
     let me = caller("acme");
-    let asked = keeping.leases.create(&me, &ask(&["unheard-of"]), None);
-    let id = asked.await.unwrap().id;
+    let spec = ask(&["unheard-of"]);
+    let id = keeping.leases.create(&me, &spec, None).await.unwrap().id;
     let settled = tokio::time::timeout(PATIENCE, keeping.leases.wait_settled(&me, id));
     let lease = settled.await.unwrap().unwrap().lease;
     assert!(

@@ -18,7 +18,7 @@ fn within(name: &str, affinity: ScopeAffinity, labels: &[&str]) -> LeaseSpec {
     LeaseSpec {
         scope: Some(scope(name)),
         affinity,
-        ..create(labels)
+        ..ask(labels)
     }
 }
 
