@@ -1,4 +1,4 @@
-//! A clock that jumps, and all that works on leases.
+//! The fixture: a store, a launcher with simulated clouds, a keeper, and a clock that can be stepped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::cloud::Clouds;
 pub(crate) use nodeyard_testbeds::eventually;
 pub(crate) use nodeyard_testbeds::store::Store;
 
-/// So long that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// The time of the system, and what a test adds to it. Cloning is cheap.
+/// The system's time with an offset. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Time(Arc<AtomicU64>);
 
@@ -47,7 +47,7 @@ impl Time {
     }
 }
 
-/// A service at work.
+/// A running service.
 pub(crate) struct Running<E> {
     tree: Arc<dyn Tree>,
     stop: CancellationToken,
@@ -71,7 +71,7 @@ impl<E: std::fmt::Debug + Send + 'static> Running<E> {
         self.tree.close().await;
     }
 
-    /// Ends it as `kill -9` would, with its session.
+    /// Aborts the service and closes its session, as `kill -9` would.
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -130,17 +130,17 @@ pub(crate) fn leases_with(
     Leases::open(dependencies).unwrap()
 }
 
-/// Options of a keeper that ends leases as soon as they are overdue, however the clock got there.
+/// Returns options of a keeper that ends leases as soon as they are overdue, also after a step of the clock.
 pub(crate) fn options() -> Options {
     Options {
-        // The clock of a test jumps, which wakes nobody.
+        // A step of the clock wakes no timer.
         pass: Duration::from_millis(100),
         renewal_window: Duration::ZERO,
         ..Options::new("test")
     }
 }
 
-/// A process with a keeper, and what its API would use.
+/// A process with a keeper and an interface for lessees.
 pub(crate) struct Keeping {
     pub(crate) leases: Leases,
     locks: Locks,
@@ -162,7 +162,7 @@ impl Keeping {
         }
     }
 
-    /// Of all keepers this is the one that works.
+    /// Returns true if this keeper is the leader.
     pub(crate) async fn is_working(&self) -> bool {
         let election = TreePath::new(layout::LEASES_ELECTION).unwrap();
         let candidates = self.locks.lock(election).contenders().await.unwrap();
@@ -180,7 +180,7 @@ impl Keeping {
     }
 }
 
-/// Everything that somebody who wants nodes needs.
+/// A store with a launcher and a keeper.
 pub(crate) struct Yard {
     pub(crate) store: Store,
     pub(crate) time: Time,
@@ -188,7 +188,7 @@ pub(crate) struct Yard {
     pub(crate) text: String,
     pub(crate) launcher: Running<nodeyard_launcher::Error>,
     pub(crate) keeping: Keeping,
-    /// Looks at the records, and does nothing else.
+    /// For reading the records.
     pub(crate) records: Registry,
 }
 
@@ -215,7 +215,7 @@ impl Yard {
         &self.keeping.leases
     }
 
-    /// Asks for nodes and waits for them.
+    /// Creates a lease and waits until it is settled.
     pub(crate) async fn lease(&self, caller: &Lessee, ask: &LeaseSpec) -> LeaseStatus {
         let asked = self.leases().create(caller, ask, None).await.unwrap();
         self.wait_settled(caller, asked.id).await
@@ -241,7 +241,7 @@ impl Yard {
         .await
     }
 
-    /// Deletes the lock of a node.
+    /// Breaks the lock of a node.
     pub(crate) async fn take_away(&self, node: NodeId) {
         let lock = self.records.nodes().lock_of(node).unwrap();
         let holder = &lock.contenders().await.unwrap()[0];
@@ -249,7 +249,7 @@ impl Yard {
         tree.delete(&holder.path, Version::Any).await.unwrap();
     }
 
-    /// No node, no request, no server, and no lease that has not ended.
+    /// Waits until there are no nodes, requests and servers, and all leases have ended.
     pub(crate) async fn nothing_is_left(&self) {
         nothing_is_left(&self.records, &self.clouds).await;
         let admin = admin();
@@ -289,7 +289,7 @@ pub(crate) fn caller(tenant: &str) -> Lessee {
     }
 }
 
-/// May touch everything.
+/// Returns a lessee with access to all tenants.
 pub(crate) fn admin() -> Lessee {
     Lessee {
         name: "admin".into(),
@@ -297,7 +297,7 @@ pub(crate) fn admin() -> Lessee {
     }
 }
 
-/// Shows the log of a test that is run alone with `RUST_LOG` set.
+/// Prints the log if `RUST_LOG` is set.
 pub(crate) fn logs() {
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt()

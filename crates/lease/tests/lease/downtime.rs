@@ -42,7 +42,7 @@ async fn leases_can_be_renewed_after_a_downtime_that_outlasts_them() {
     let within = yard.lease(&me, &within).await.id;
 
     let yard = restart(yard, HOUR, 2 * HOUR).await;
-    // Served after a look at everything there is.
+    // Once it is served, the keeper has reconciled everything else.
     let later = yard.lease(&me, &ask(&["large"])).await.id;
     for id in [alone, within] {
         yard.leases().renew(&me, id, None).await.unwrap();

@@ -1,8 +1,7 @@
 //! `kill -9` at every step of a lease's life.
 //!
-//! A process that asks for nodes, keeps the lease and gives it back dies before or after its n-th operation on the
-//! store, for every n there is. Another one goes on: it asks again with the same key, as whoever got no answer would.
-//! Whatever n is, each node is used once, and nothing is left.
+//! A process that creates, keeps and releases a lease dies before or after its n-th operation on the store, for every n.
+//! Another one repeats the call with the same key. Each node is used once, and nothing is left.
 
 use futures_util::future::join_all;
 use nodeyard_lease::{EndCause, HoldOptions, LeasePhase, LeaseSpec, Leases, ScopeAffinity};
@@ -14,19 +13,19 @@ use nodeyard_testbeds::sample;
 use crate::bed::{Keeping, Store, Time, ask, caller, eventually, launcher, logs, nothing_is_left};
 use crate::cloud::{Clouds, small_and_large};
 
-/// Runs at the same time; each waits most of the time.
+/// Runs at the same time; they mostly wait.
 const AT_ONCE: usize = 6;
 
 /// How the life of the lease ends.
 #[derive(Debug, Clone, Copy)]
 enum Life {
-    /// Nodes leave one by one: given back, put on hold and released from that.
+    /// Nodes are removed one by one: released, or put on hold and released from that.
     OneByOne,
-    /// It is released as a whole, within a scope that is closed then.
+    /// Its scope is closed.
     Scope,
 }
 
-/// All that the owner of a lease does. May be begun anew at any time.
+/// Makes all calls of a lessee. Can be repeated at any time.
 async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
     let me = caller("acme");
     let wanted = match life {
@@ -49,7 +48,7 @@ async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
     match life {
         Life::OneByOne => {
             leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
-            // Only the first time: afterwards it is over.
+            // Fails when it is repeated.
             let _ = leases
                 .hold(&me, asked.id, nodes[1], HoldOptions::default())
                 .await;
@@ -57,14 +56,14 @@ async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
         }
         Life::Scope => {
             let scope = "s".parse().unwrap();
-            // It may be gone already.
+            // Fails if it was deleted already.
             let _ = leases.close_scope(&me, None, &scope).await;
         }
     }
     nodes
 }
 
-/// False if the process had nothing left to do before it came to its end.
+/// Returns false if the process completed before the n-th operation.
 async fn die(at: usize, moment: Moment, life: Life) -> bool {
     let store = Store::embedded();
     let time = Time::default();

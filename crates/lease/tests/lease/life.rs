@@ -48,7 +48,7 @@ async fn a_whole_life(store: Store) {
         assert_eq!(node.tenant_name, me.tenant);
         assert_eq!(node.requestor.as_deref(), Some("nodeyard:somebody of acme"));
         let lock = yard.records.nodes().lock_of(leased.node).unwrap();
-        // A launcher may look at it meanwhile, and has to stand behind.
+        // A launcher may be in the queue, behind the lease.
         let contenders = lock.contenders().await.unwrap();
         assert_eq!(contenders[0].session, None, "outlives every session");
         assert!(contenders[0].identifier.contains(&status.id.to_string()));
@@ -74,7 +74,7 @@ async fn a_whole_life(store: Store) {
     let ended = yard.leases().release(&me, status.id).await.unwrap();
     assert_eq!(ended.end.as_ref().unwrap().cause, EndCause::Released);
     yard.nothing_is_left().await;
-    // Once more is no error.
+    // Releasing is idempotent.
     yard.leases().release(&me, status.id).await.unwrap();
     yard.stop().await;
 }
@@ -136,7 +136,7 @@ async fn a_lease_that_is_not_renewed_ends() {
     let [kept, left] = [&["small"], &["large"]].map(|labels| ask(labels));
     let kept = yard.lease(&me, &kept).await.id;
     let left = yard.lease(&me, &left).await.id;
-    // Not so long that what has ended is forgotten.
+    // Shorter than the retention of ended leases.
     for _ in 0..3 {
         yard.time.jump(HOUR / 2);
         yard.leases().renew(&me, kept, None).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_lease_that_is_not_renewed_ends() {
     yard.leases().release(&me, kept).await.unwrap();
     yard.nothing_is_left().await;
 
-    // Nobody asks what became of it for ever.
+    // The retention time is over.
     yard.time.jump(2 * HOUR);
     eventually("the records are gone", || async {
         yard.leases().list(&admin()).is_empty().then_some(())
@@ -281,7 +281,7 @@ async fn nodes_leave_one_by_one_and_held_ones_stay() {
     })
     .await;
 
-    // The lease ends, and its record stays as long as the node on hold does.
+    // The record of an ended lease is kept as long as it has nodes on hold.
     yard.time.jump(HOUR + Duration::from_secs(1));
     yard.ended(&me, id).await;
     yard.time.jump(10 * HOUR);

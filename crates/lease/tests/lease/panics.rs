@@ -1,4 +1,4 @@
-//! A keeper outlasts its own defects.
+//! Panics in the tasks of a keeper.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::bed::{
 };
 use crate::cloud::{Clouds, small_and_large};
 
-/// Panics when it is asked for the first time.
+/// Panics at the first call.
 #[derive(Debug, Default)]
 struct PanicsOnce(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! A launcher of Python Nodepool serves leases, and leaves their nodes alone.
+//! A launcher of Python Nodepool serves leases, and does not clean up their nodes.
 
 use nodeyard_lease::LeasePhase;
 use nodeyard_model::NodeState;

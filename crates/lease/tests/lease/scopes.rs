@@ -1,4 +1,4 @@
-//! Scopes: what they own, where they pin it, and how they end.
+//! Scopes: ownership, placement and expiry.
 
 use nodeyard_lease::{
     EndCause, Error, LeasePhase, LeasePlacement, LeaseSpec, LeaseStatus, ScopeAffinity, ScopeName,
@@ -59,7 +59,7 @@ async fn the_first_nodes_pin_the_others() {
                 .starts_with("provider west")
         );
     }
-    // A request that names a provider has its reasons.
+    // The provider in a spec takes precedence.
     let named = LeaseSpec {
         provider: Some("east".parse().unwrap()),
         ..within("s", ScopeAffinity::Strict, &["common"])
@@ -89,7 +89,7 @@ async fn the_first_nodes_pin_the_others() {
         LeasePlacement::Scope { .. }
     ));
 
-    // The same name is another scope for another tenant, or at another time.
+    // Another tenant has another scope of this name.
     let theirs = caller("umbrella");
     let other = yard
         .lease(&theirs, &within("s", ScopeAffinity::Strict, &["eastern"]))
@@ -120,7 +120,7 @@ async fn the_first_nodes_pin_the_others() {
     yard.leases().release(&me, anew.id).await.unwrap();
     yard.leases().release(&theirs, other.id).await.unwrap();
     yard.nothing_is_left().await;
-    // Nobody had opened them, so they go with their leases.
+    // They were not opened explicitly, so they are deleted with their leases.
     eventually("no scope is left", || async {
         yard.leases().scopes(&admin()).is_empty().then_some(())
     })

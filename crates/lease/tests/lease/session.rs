@@ -1,4 +1,4 @@
-//! The store goes away for a while, with or without the session.
+//! Lost connections and sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ async fn lost_connections_lose_nothing() {
         })
     });
     let lives: Vec<_> = lives.collect();
-    // Not for ever: a busy machine must get its work done in between.
+    // A limited number, so that a slow machine gets work done.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(70)).await;
         proxy.drop_connections();
@@ -70,7 +70,7 @@ async fn a_keeper_goes_on_in_a_new_session() {
         (matches!(session, Session::Connected(_)) && session.id() != before).then_some(())
     })
     .await;
-    // What was leased still is, and what comes now is served.
+    // The lease is still active, and new ones are served.
     let next = yard.lease(&me, &ask(&["large"])).await;
     assert_eq!(next.lease.phase, LeasePhase::Active);
     let status = yard.leases().get(&me, active.id).await.unwrap();

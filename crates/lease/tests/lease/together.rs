@@ -1,4 +1,4 @@
-//! Several keepers, restarts, and what others do to the same records.
+//! Several keepers, restarts, and other processes that change the same records.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ async fn leases_outlive_launchers_and_keepers() {
     yard.launcher.kill().await;
     yard.launcher = launcher(&yard.store, &yard.clouds, &yard.text).await;
     yard.keeping = Keeping::start(yard.store.session().await, &yard.time);
-    // The new launcher has had every opportunity to clean up: it has served somebody else since.
+    // When another lease was served, the new launcher has had the opportunity to clean up.
     let other = yard.lease(&me, &ask(&["small"])).await;
     yard.leases().release(&me, other.id).await.unwrap();
     eventually("the other node goes", || async {
@@ -138,7 +138,7 @@ async fn a_node_that_is_lost_before_it_was_taken_is_replaced() {
     keeping.leases.release(&me, asked.id).await.unwrap();
     eventually("no node is left", || async {
         let nodes = records.nodes().list().await.unwrap();
-        // The one that was given up with the lost one is anybody's.
+        // The abandoned node is idle.
         let idle = |node: &Node| node.state == NodeState::Ready && node.allocated_to.is_none();
         nodes
             .iter()
