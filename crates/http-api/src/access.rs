@@ -132,8 +132,8 @@ impl Caller {
 
     /// As those who hand out nodes know it. They know of no [`Sight::Nothing`]: who gets here is an [`Insider`], or has a
     /// token.
-    pub(crate) fn as_lessee(&self) -> nodeyard_lease::Caller {
-        nodeyard_lease::Caller {
+    pub(crate) fn as_lessee(&self) -> nodeyard_lease::Lessee {
+        nodeyard_lease::Lessee {
             name: self.name.as_deref().unwrap_or("anonymous").into(),
             tenant: self.tenant().cloned(),
         }

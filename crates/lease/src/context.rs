@@ -1,13 +1,15 @@
-//! What everybody who works on leases has at hand: the store, copies of its records, the time.
+//! What operations on leases share: the store, its cached views, the clock, and the encoding of records and marks.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_driver::Clock;
 use nodeyard_model::layout::{LEASES, SCOPES};
-use nodeyard_model::{NodeId, NodeRequest, Opaque, RequestId, layout};
+use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, Opaque, RequestId, layout};
+use nodeyard_reconcile::{Backoff, WorkQueue};
 use nodeyard_store::registry::{NodeShape, Registry, RequestShape, Stored, Views};
 use nodeyard_store::view::{Kind, Shape, View};
 use nodeyard_store::{Error, Result, Tree, TreePath, ext};
@@ -16,39 +18,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::buildsets::Buildsets;
 use crate::ids::{LeaseId, ScopeId};
+use crate::keeper::LeaseKey;
 use crate::lease::Lease;
-use crate::scope::{Scope, ScopeName};
+use crate::scope::{LeaseScope, ScopeName};
 
-/// What leases are kept with.
+const QUEUE: nodeyard_reconcile::Options = nodeyard_reconcile::Options {
+    name: "leases",
+    concurrency: 64,
+    backoff: Backoff {
+        first: Duration::from_secs(2),
+        max: Duration::from_secs(60),
+    },
+    // The next keeper continues aborted work.
+    grace: Duration::ZERO,
+};
+
+/// What [`Leases`](crate::Leases) are opened with.
 #[derive(Debug, Clone)]
-pub struct Parts {
+pub struct LeaseDependencies {
     pub tree: Arc<dyn Tree>,
-    /// Of the same store; others may look at them as well.
+    /// Views of the same store, which may be shared.
     pub views: Views,
     pub clock: Clock,
-    pub explain: Arc<dyn Explain>,
+    pub explain: Arc<dyn ExplainFailure>,
 }
 
-/// Knows why requests failed.
+/// Explains failed requests.
 #[async_trait]
-pub trait Explain: fmt::Debug + Send + Sync {
-    /// Why nobody could serve a request, in a few lines; none if that is not known.
+pub trait ExplainFailure: fmt::Debug + Send + Sync {
+    /// Returns why no pool could serve a request, in a few lines, if that is known.
     async fn failure(&self, request: RequestId) -> Option<String>;
 }
 
-/// Knows nothing.
+/// An [`ExplainFailure`] without explanations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoExplanations;
 
 #[async_trait]
-impl Explain for NoExplanations {
+impl ExplainFailure for NoExplanations {
     async fn failure(&self, _: RequestId) -> Option<String> {
         None
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct LeaseContext {
     pub(crate) registry: Registry,
     pub(crate) requests: View<RequestShape>,
     pub(crate) nodes: View<NodeShape>,
@@ -56,28 +70,31 @@ pub(crate) struct Book {
     pub(crate) scopes: View<ScopeShape>,
     pub(crate) buildsets: Buildsets,
     pub(crate) clock: Clock,
-    pub(crate) explain: Arc<dyn Explain>,
+    pub(crate) explain: Arc<dyn ExplainFailure>,
+    /// The work queue of the keeper in this process; empty unless that is the leader.
+    pub(crate) queue: WorkQueue<LeaseKey>,
 }
 
-impl Book {
-    pub(crate) fn open(parts: Parts) -> Result<Self> {
-        let open = |path| TreePath::new(path).map(|path| (Arc::clone(&parts.tree), path));
+impl LeaseContext {
+    pub(crate) fn open(dependencies: LeaseDependencies) -> Result<Self> {
+        let open = |path| TreePath::new(path).map(|path| (Arc::clone(&dependencies.tree), path));
         let (tree, path) = open(LEASES)?;
         let leases = View::open(tree, path, LeaseShape);
         let (tree, path) = open(SCOPES)?;
         let scopes = View::open(tree, path, ScopeShape);
         let Views {
             requests, nodes, ..
-        } = parts.views;
+        } = dependencies.views;
         Ok(Self {
             buildsets: Buildsets::follow(requests.clone(), nodes.clone()),
-            registry: Registry::new(parts.tree),
+            registry: Registry::new(dependencies.tree),
             requests,
             nodes,
             leases,
             scopes,
-            clock: parts.clock,
-            explain: parts.explain,
+            clock: dependencies.clock,
+            explain: dependencies.explain,
+            queue: WorkQueue::new(QUEUE),
         })
     }
 
@@ -122,13 +139,13 @@ impl Shape for LeaseShape {
 
 impl Shape for ScopeShape {
     type Id = ScopeId;
-    type Value = Scope;
+    type Value = LeaseScope;
 
     fn kind(&self, path: &TreePath) -> Kind<ScopeId> {
         record(SCOPES, path)
     }
 
-    fn parse(&self, _: &ScopeId, data: &[u8]) -> Result<Scope, ParseError> {
+    fn parse(&self, _: &ScopeId, data: &[u8]) -> Result<LeaseScope, ParseError> {
         Ok(serde_json::from_slice(data)?)
     }
 }
@@ -149,7 +166,7 @@ pub(crate) fn node_path(id: NodeId) -> Result<TreePath> {
     Ok(TreePath::new(layout::node(id))?)
 }
 
-/// A record of ours as it is now; none if there is none.
+/// Reads a lease or a scope.
 pub(crate) async fn read<T: DeserializeOwned>(
     tree: &dyn Tree,
     path: &TreePath,
@@ -163,7 +180,7 @@ pub(crate) async fn read<T: DeserializeOwned>(
             stat: record.stat,
         })),
         Err(cause) => Err(Error::Backend {
-            context: format!("{path}: the record is malformed"),
+            context: format!("{path}: malformed record"),
             source: cause.into(),
         }),
     }
@@ -173,67 +190,70 @@ pub(crate) fn json(path: &TreePath, value: &impl Serialize) -> Result<Bytes> {
     match serde_json::to_vec(value) {
         Ok(data) => Ok(data.into()),
         Err(cause) => Err(Error::Backend {
-            context: format!("{path}: the record cannot be written"),
+            context: format!("{path}: failed to encode the record"),
             source: cause.into(),
         }),
     }
 }
 
-/// What the name of a requestor begins with in requests and nodes.
+/// The prefix of the names of our requestors in requests and nodes.
 const REQUESTOR: &str = "nodeyard:";
 
 pub(crate) fn requestor(name: &str) -> Arc<str> {
     format!("{REQUESTOR}{name}").into()
 }
 
-/// What our requests say in `requestor_data`, and our nodes in `user_data`.
+/// Marks the requests of a lease, in `requestor_data`, and its nodes, in `user_data`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Mark {
+struct LeaseMark {
     nodeyard_lease: LeaseId,
-    /// Only in requests: drivers may keep what belongs together in one place.
+    /// Set in requests: drivers may create the nodes of a scope in one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nodeyard_scope: Option<ScopeName>,
-    /// Only in requests: launchers let them wait for an image that is being made ([`NodeRequest::waits_for_image`]).
+    /// Set in requests: launchers let them wait for an image that is being built ([`NodeRequest::waits_for_image`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     nodeyard_wait_for_image: bool,
 }
 
-pub(crate) fn mark(lease: LeaseId) -> Result<Opaque> {
-    encode(&Mark {
+pub(crate) fn encode_node_mark(lease: LeaseId) -> Result<Opaque> {
+    encode(&LeaseMark {
         nodeyard_lease: lease,
         nodeyard_scope: None,
         nodeyard_wait_for_image: false,
     })
 }
 
-pub(crate) fn request_mark(lease: LeaseId, scope: Option<&ScopeName>) -> Result<Opaque> {
-    encode(&Mark {
+pub(crate) fn encode_request_mark(lease: LeaseId, scope: Option<&ScopeName>) -> Result<Opaque> {
+    encode(&LeaseMark {
         nodeyard_lease: lease,
         nodeyard_scope: scope.cloned(),
         nodeyard_wait_for_image: true,
     })
 }
 
-fn encode(mark: &Mark) -> Result<Opaque> {
+fn encode(mark: &LeaseMark) -> Result<Opaque> {
     Opaque::encode(mark).map_err(|cause| Error::Backend {
-        context: format!(
-            "the mark of lease {} cannot be written",
-            mark.nodeyard_lease
-        ),
+        context: format!("failed to encode the mark of lease {}", mark.nodeyard_lease),
         source: cause.into(),
     })
 }
 
-/// The lease that a record was made for or is used by, if any.
-pub(crate) fn marked(requestor: Option<&str>, data: &Opaque) -> Option<LeaseId> {
+/// Returns the lease in the mark of a request or a node.
+fn decode_mark(requestor: Option<&str>, data: &Opaque) -> Option<LeaseId> {
     if !requestor?.starts_with(REQUESTOR) {
         return None;
     }
-    let mark: Mark = data.decode().ok()?;
+    let mark: LeaseMark = data.decode().ok()?;
     Some(mark.nodeyard_lease)
 }
 
-/// The lease that a request was made for, as its record says.
-pub fn lease_of(request: &NodeRequest) -> Option<LeaseId> {
-    marked(request.requestor.as_deref(), &request.requestor_data)
+/// Returns the lease that uses a node, according to the node's mark.
+pub(crate) fn lease_of_node(node: &Node) -> Option<LeaseId> {
+    let in_use = node.state == NodeState::InUse;
+    in_use.then(|| decode_mark(node.requestor.as_deref(), &node.user_data))?
+}
+
+/// Returns the lease that a request was made for, according to the request's mark.
+pub fn lease_of_request(request: &NodeRequest) -> Option<LeaseId> {
+    decode_mark(request.requestor.as_deref(), &request.requestor_data)
 }

@@ -1,4 +1,4 @@
-//! What a lease speaks of, read after it.
+//! Reads a lease and then the records it refers to.
 
 use futures_util::future::{join, try_join_all};
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, Record as _, RequestId, Timestamp};
@@ -8,50 +8,55 @@ use nodeyard_store::view::Item;
 use nodeyard_store::{self as store, Op, Tree, TreePath, ext};
 
 use super::ops::{delete, set_node};
-use super::{Given, Hand};
-use crate::book::{self, lease_path, node_path, request_path, scope_path};
-use crate::decide::{self, LockSight, NodeSight, ScopeSight, Sight};
+use super::{LeaseWriter, NodeRelease};
+use crate::context::{self, lease_path, node_path, request_path, scope_path};
+use crate::decide::{self, LeaseLock, Observed, ObservedNode, ObservedScope};
 use crate::ids::LeaseId;
-use crate::lease::{Lease, Phase};
-use crate::scope::Scope;
+use crate::lease::{Lease, LeasePhase};
+use crate::scope::LeaseScope;
 
-/// A lease and everything it speaks of, read after it.
-pub(super) struct Seen {
+/// A lease, and the records it refers to, read after it.
+pub(super) struct LeaseSnapshot {
     pub(super) lease: Lease,
     pub(super) version: i32,
     pub(super) request: Option<(RequestId, NodeRequest)>,
-    pub(super) nodes: Vec<SeenNode>,
-    /// None if it has no scope, and none within if that is gone.
-    pub(super) scope: Option<Option<Stored<Scope>>>,
+    pub(super) nodes: Vec<NodeSnapshot>,
+    /// None without a scope; none within if the scope was deleted.
+    pub(super) scope: Option<Option<Stored<LeaseScope>>>,
 }
 
-pub(super) struct SeenNode {
+pub(super) struct NodeSnapshot {
     pub(super) id: NodeId,
     pub(super) stored: Option<Stored<Node>>,
     pub(super) contenders: Vec<LockContender>,
-    pub(super) lock: LockSight,
+    pub(super) lock: LeaseLock,
 }
 
-impl Hand<'_> {
-    pub(super) async fn look(&self, id: LeaseId) -> store::Result<Option<Seen>> {
+impl LeaseWriter<'_> {
+    pub(super) async fn read_snapshot(&self, id: LeaseId) -> store::Result<Option<LeaseSnapshot>> {
         let tree = &**self.tree;
-        let Some(stored) = book::read::<Lease>(tree, &lease_path(id)?).await? else {
+        let Some(stored) = context::read::<Lease>(tree, &lease_path(id)?).await? else {
             return Ok(None);
         };
         let (lease, version) = (stored.value, stored.stat.version);
-        let nodes =
-            try_join_all(lease.parts.iter().map(|part| self.look_at(id, part.node))).await?;
-        let over = lease.phase == Phase::Ended;
-        let request = if over || lease.phase == Phase::Active {
+        let nodes = try_join_all(
+            lease
+                .nodes
+                .iter()
+                .map(|leased| self.read_node(id, leased.node)),
+        )
+        .await?;
+        let over = lease.phase == LeasePhase::Ended;
+        let request = if over || lease.phase == LeasePhase::Active {
             None
         } else {
             self.request(id, lease.request).await?
         };
         let scope = match lease.scope {
-            Some(scope) if !over => Some(book::read(tree, &scope_path(scope)?).await?),
+            Some(scope) if !over => Some(context::read(tree, &scope_path(scope)?).await?),
             _ => None,
         };
-        Ok(Some(Seen {
+        Ok(Some(LeaseSnapshot {
             lease,
             version,
             request,
@@ -60,22 +65,27 @@ impl Hand<'_> {
         }))
     }
 
-    pub(super) async fn look_at(&self, lease: LeaseId, id: NodeId) -> store::Result<SeenNode> {
-        let nodes = self.book.registry.nodes();
+    pub(super) async fn read_node(
+        &self,
+        lease: LeaseId,
+        id: NodeId,
+    ) -> store::Result<NodeSnapshot> {
+        let nodes = self.context.registry.nodes();
         let lock = nodes.lock_of(id)?;
         let path = node_path(id)?;
-        let (contenders, stored) = join(lock.contenders(), read_node(&**self.tree, &path)).await;
+        let (contenders, stored) =
+            join(lock.contenders(), read_node_record(&**self.tree, &path)).await;
         let contenders = contenders?;
         let prefix = lease.to_string();
         let ours = |contender: &LockContender| {
             contender.session.is_none() && contender.path.name().starts_with(&prefix)
         };
         let lock = match contenders.iter().position(ours) {
-            None => LockSight::Absent,
-            Some(0) => LockSight::Held,
-            Some(_) => LockSight::Queued,
+            None => LeaseLock::Absent,
+            Some(0) => LeaseLock::Held,
+            Some(_) => LeaseLock::Queued,
         };
-        Ok(SeenNode {
+        Ok(NodeSnapshot {
             id,
             stored: stored?,
             contenders: contenders.into_iter().filter(ours).collect(),
@@ -83,7 +93,7 @@ impl Hand<'_> {
         })
     }
 
-    /// The request of a lease. Its number is in the request's own record before it is in that of the lease.
+    /// Reads the request of a lease. Until its id is recorded in the lease, it is found by its mark.
     async fn request(
         &self,
         lease: LeaseId,
@@ -97,8 +107,8 @@ impl Hand<'_> {
         {
             return Ok(Some(found));
         }
-        // The view may lag: it has none yet, or still the one that was replaced.
-        self.book.requests.synced().await?;
+        // The view may be behind: without the request, or with the one before.
+        self.context.requests.synced().await?;
         match self.request_in_view(lease) {
             Some(item) => self.read_request(item.id).await,
             None => Ok(None),
@@ -119,10 +129,10 @@ impl Hand<'_> {
     pub(crate) fn request_in_view(&self, lease: LeaseId) -> Option<Item<RequestShape>> {
         let event = lease.to_string();
         let mut found = None;
-        self.book.requests.for_each(|item| {
-            // Cheap, and true for hardly any other.
+        self.context.requests.for_each(|item| {
+            // A cheap filter before the mark is decoded.
             let likely = item.value.event_id.as_deref() == Some(&*event);
-            if likely && book::lease_of(&item.value) == Some(lease) {
+            if likely && context::lease_of_request(&item.value) == Some(lease) {
                 found = Some(item);
             }
         });
@@ -130,42 +140,47 @@ impl Hand<'_> {
     }
 }
 
-impl Seen {
-    pub(super) fn sight(&self) -> Sight<'_> {
-        Sight {
+impl LeaseSnapshot {
+    pub(super) fn observed(&self) -> Observed<'_> {
+        Observed {
             request: self.request.as_ref().map(|(id, record)| (*id, record)),
-            nodes: self.nodes.iter().map(SeenNode::sight).collect(),
+            nodes: self.nodes.iter().map(NodeSnapshot::observed).collect(),
             scope: match &self.scope {
-                None => ScopeSight::None,
-                Some(None) => ScopeSight::Gone,
-                Some(Some(scope)) => ScopeSight::There(&scope.value),
+                None => ObservedScope::None,
+                Some(None) => ObservedScope::Missing,
+                Some(Some(scope)) => ObservedScope::Exists(&scope.value),
             },
         }
     }
 }
 
-impl SeenNode {
-    pub(super) fn sight(&self) -> NodeSight<'_> {
-        NodeSight {
+impl NodeSnapshot {
+    pub(super) fn observed(&self) -> ObservedNode<'_> {
+        ObservedNode {
             node: self.stored.as_ref().map(|stored| &stored.value),
             lock: self.lock,
         }
     }
 
-    /// Leaves the queue for its lock.
-    pub(super) fn unlock(&self) -> impl Iterator<Item = Op> {
+    /// Returns the operations that leave the lock queue.
+    pub(super) fn unlock_ops(&self) -> impl Iterator<Item = Op> {
         let contenders = self.contenders.iter();
         contenders.map(|contender| delete(contender.path.clone()))
     }
 
-    /// Writes what becomes of it and unlocks it. What is not used by us is only unlocked.
-    pub(super) fn give(&self, given: &Given, now: Timestamp) -> store::Result<Vec<Op>> {
+    /// Returns the operations that release the node and its lock. The record of a node that is not in use by the lease is
+    /// not changed.
+    pub(super) fn release_ops(
+        &self,
+        release: &NodeRelease,
+        now: Timestamp,
+    ) -> store::Result<Vec<Op>> {
         let mut ops = Vec::new();
-        if let (Some(stored), true) = (&self.stored, decide::is_used(&self.sight())) {
+        if let (Some(stored), true) = (&self.stored, decide::is_used(&self.observed())) {
             let mut record = stored.value.clone();
-            match given {
-                Given::Back => record.set_state(NodeState::Used, now),
-                Given::OnHold { by, hold } => {
+            match release {
+                NodeRelease::Used => record.set_state(NodeState::Used, now),
+                NodeRelease::Hold { by, hold } => {
                     record.set_state(NodeState::Hold, now);
                     record.hold_job = Some(by.clone());
                     record.comment = hold.comment.as_deref().map(Into::into);
@@ -174,12 +189,12 @@ impl SeenNode {
             }
             ops.push(set_node(self.id, &record, stored.stat.version)?);
         }
-        ops.extend(self.unlock());
+        ops.extend(self.unlock_ops());
         Ok(ops)
     }
 }
 
-async fn read_node(tree: &dyn Tree, path: &TreePath) -> store::Result<Option<Stored<Node>>> {
+async fn read_node_record(tree: &dyn Tree, path: &TreePath) -> store::Result<Option<Stored<Node>>> {
     let Some(record) = ext::get_opt(tree, path).await? else {
         return Ok(None);
     };

@@ -1,12 +1,12 @@
-//! Single writes, of which a step is made.
+//! The operations of transactions.
 
 use bytes::Bytes;
 use nodeyard_model::{Node, NodeId, Record as _};
 use nodeyard_store::{CreateMode, Error, Op, Result, TreePath, Version};
 
-use crate::book::{json, node_path};
+use crate::context::{json, node_path};
 
-/// True if somebody else was faster.
+/// Returns true if a record was changed since it was read.
 pub(super) fn is_conflict(error: &Error) -> bool {
     match error {
         Error::Multi { source, .. } => is_conflict(source),

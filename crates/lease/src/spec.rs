@@ -1,4 +1,4 @@
-//! What somebody asks for, and who asks.
+//! What a lessee asks for.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::scope::ScopeName;
 
-/// All nodes of a request change hands in one write, which must fit into one packet of the store.
+/// The largest number of nodes: their records are written in one transaction, which must fit into a packet of ZooKeeper.
 pub const MAX_LABELS: usize = 100;
-/// In characters: the longest text of a label, a tenant, an idempotency key or the name of a requestor.
+/// The longest label, tenant, idempotency key or name, in characters.
 pub const MAX_TEXT: usize = 255;
-/// The longest lease. Whoever needs more renews it.
+/// The longest duration of a lease before it must be renewed.
 pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Who asks: each call is confined to what this caller may touch.
+/// The caller, which can only see and change leases of its tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    /// For logs, and for whoever looks at a request or a node.
+pub struct Lessee {
+    /// Shown in logs, requests and nodes.
     pub name: Box<str>,
-    /// Leases of other tenants do not exist for the caller; without a tenant it may touch all.
+    /// None for access to all tenants.
     pub tenant: Option<TenantName>,
 }
 
-impl Caller {
-    pub(crate) fn sees(&self, tenant: Option<&TenantName>) -> bool {
+impl Lessee {
+    pub(crate) fn may_see(&self, tenant: Option<&TenantName>) -> bool {
         self.tenant.is_none() || self.tenant.as_ref() == tenant
     }
 
-    /// The tenant that something new belongs to.
-    pub(crate) fn tenant_of(
+    /// Returns the tenant of a new lease or scope.
+    pub(crate) fn resolve_tenant(
         &self,
         asked: Option<&TenantName>,
     ) -> Result<Option<TenantName>, Error> {
@@ -43,44 +43,44 @@ impl Caller {
     }
 }
 
-/// A request for nodes.
+/// What a lease is created from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Ask {
-    /// What the nodes must be, one for each, in this order.
+pub struct LeaseSpec {
+    /// The labels of the nodes.
     pub labels: Vec<Label>,
-    /// How long the nodes are kept without a renewal, in seconds. A request that waits is kept as long.
+    /// How long the lease lasts without a renewal, in seconds, while it waits and again when it has its nodes.
     pub duration: u64,
-    /// For callers without a tenant of their own.
+    /// For callers without a tenant.
     #[serde(default)]
     pub tenant: Option<TenantName>,
-    /// Only this provider will do; a request that is served by another one fails.
+    /// The only provider that is allowed.
     #[serde(default)]
     pub provider: Option<ProviderName>,
     #[serde(default)]
-    pub priority: Priority,
-    /// Lower is sooner, among requests of one priority.
+    pub priority: LeasePriority,
+    /// Lower is served first, among requests of one priority.
     #[serde(default)]
     pub relative_priority: i64,
-    /// The scope that owns it; made if there is none.
+    /// The scope that owns the lease; created if it does not exist.
     #[serde(default)]
     pub scope: Option<ScopeName>,
-    /// Whether the provider of the scope's first nodes is a must.
+    /// Whether other providers than that of the scope are allowed.
     #[serde(default)]
-    pub affinity: Affinity,
+    pub affinity: ScopeAffinity,
 }
 
-/// Which requests are served first. The same three that Zuul's pipelines have.
+/// The priority of the node request, as of Zuul's pipelines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Priority {
+pub enum LeasePriority {
     High,
     #[default]
     Normal,
     Low,
 }
 
-impl Priority {
+impl LeasePriority {
     pub(crate) fn precedence(self) -> u16 {
         match self {
             Self::High => 100,
@@ -90,28 +90,28 @@ impl Priority {
     }
 }
 
-/// What to do where the provider of a scope's first nodes cannot serve a later request.
+/// What happens if the provider of the scope declines the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Affinity {
-    /// Any other provider will do.
+pub enum ScopeAffinity {
+    /// Another provider may serve it.
     #[default]
     Prefer,
-    /// The request fails.
+    /// The lease fails.
     Strict,
 }
 
-impl Ask {
+impl LeaseSpec {
     pub fn new(labels: Vec<Label>, duration: Duration) -> Self {
         Self {
             labels,
             duration: duration.as_secs(),
             tenant: None,
             provider: None,
-            priority: Priority::default(),
+            priority: LeasePriority::default(),
             relative_priority: 0,
             scope: None,
-            affinity: Affinity::default(),
+            affinity: ScopeAffinity::default(),
         }
     }
 

@@ -1,6 +1,7 @@
-//! A new lease: its record, its request and its scope, in one write.
+//! Creates a lease with its request and its scope, in one transaction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join;
@@ -11,51 +12,52 @@ use nodeyard_store::registry::Stored;
 use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Stat, TreePath, ext};
 use tracing::info;
 
+use super::LeaseWriter;
 use super::ops::{create, is_conflict, set};
-use super::{Hand, later};
-use crate::ask::{Ask, Caller};
-use crate::book::{self, json, lease_path, request_path, scope_path};
+use crate::context::{self, json, lease_path, request_path, scope_path};
+use crate::decide::later;
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, ScopeId};
-use crate::lease::{Lease, Phase, Placement};
-use crate::leases::Asked;
-use crate::scope::{Scope, ScopeName};
+use crate::lease::{Lease, LeasePhase, LeasePlacement};
+use crate::leases::CreatedLease;
+use crate::scope::{LeaseScope, ScopeName};
+use crate::spec::{LeaseSpec, Lessee};
 
-impl Hand<'_> {
-    /// Makes a lease with its request, unless it is there already.
-    pub(crate) async fn make(
+impl LeaseWriter<'_> {
+    /// Creates a lease with its request, unless it exists already.
+    pub(crate) async fn create_lease(
         &self,
         id: LeaseId,
-        caller: &Caller,
-        ask: &Ask,
+        caller: &Lessee,
+        spec: &LeaseSpec,
         tenant: Option<&TenantName>,
-    ) -> Result<Asked> {
+    ) -> Result<CreatedLease> {
         loop {
-            if let Some(found) = self.found(id, ask).await? {
+            if let Some(found) = self.find_existing(id, spec).await? {
                 return Ok(found);
             }
-            let now = self.book.clock.now();
+            let now = self.now();
             let mut lease = Lease {
-                phase: Phase::Waiting,
-                ask: ask.clone(),
+                phase: LeasePhase::Waiting,
+                spec: spec.clone(),
                 tenant: tenant.cloned(),
                 requestor: caller.name.clone(),
                 scope: None,
                 created: now,
-                expires: later(now, ask.duration),
+                expires: later(now, Duration::from_secs(spec.duration)),
                 request: None,
-                placement: match &ask.provider {
-                    Some(provider) => Placement::Asked {
+                placement: match &spec.provider {
+                    Some(provider) => LeasePlacement::Asked {
                         provider: provider.clone(),
                     },
-                    None => Placement::Anywhere,
+                    None => LeasePlacement::Anywhere,
                 },
-                parts: Vec::new(),
+                nodes: Vec::new(),
                 end: None,
             };
             let mut ops = Vec::new();
-            if let Some(name) = &ask.scope {
-                ops.push(self.enter(name, &mut lease, now).await?);
+            if let Some(name) = &spec.scope {
+                ops.push(self.join_scope(name, &mut lease, now).await?);
             }
             let path = lease_path(id)?;
             ops.push(create(&path, json(&path, &lease)?, CreateMode::Persistent));
@@ -63,11 +65,11 @@ impl Hand<'_> {
             ops.push(create_request(&lease, &request)?);
             match self.tree.multi(ops).await {
                 Ok(outcomes) => {
-                    let number = made_request(&outcomes);
-                    info!(lease = %id, request = ?number, requestor = %caller.name, "lease asked for");
-                    self.show(id, &lease, number, request).await?;
+                    let number = created_request(&outcomes);
+                    info!(lease = %id, request = ?number, requestor = %caller.name, "lease created");
+                    self.update_views(id, &lease, number, request).await?;
                     lease.request = number;
-                    return Ok(Asked {
+                    return Ok(CreatedLease {
                         id,
                         lease,
                         new: true,
@@ -84,14 +86,14 @@ impl Hand<'_> {
         }
     }
 
-    /// Puts a lease into a scope, which is made if there is none.
-    async fn enter(&self, name: &ScopeName, lease: &mut Lease, now: Timestamp) -> Result<Op> {
+    /// Puts a new lease into a scope, which is created if it does not exist.
+    async fn join_scope(&self, name: &ScopeName, lease: &mut Lease, now: Timestamp) -> Result<Op> {
         let id = ScopeId::of_name(lease.tenant.as_ref(), name.as_str());
         lease.scope = Some(id);
         let path = scope_path(id)?;
-        let stored: Option<Stored<Scope>> = book::read(&**self.tree, &path).await?;
+        let stored: Option<Stored<LeaseScope>> = context::read(&**self.tree, &path).await?;
         let Some(stored) = stored else {
-            let scope = Scope {
+            let scope = LeaseScope {
                 name: name.clone(),
                 tenant: lease.tenant.clone(),
                 owner: lease.requestor.clone(),
@@ -103,22 +105,24 @@ impl Hand<'_> {
             };
             return Ok(create(&path, json(&path, &scope)?, CreateMode::Persistent));
         };
-        if !stored.value.is_alive(now) {
-            return Err(Error::ScopeCloses {
+        if stored.value.closing {
+            return Err(Error::ScopeClosing {
                 scope: name.clone(),
             });
         }
-        if let (Some(provider), Placement::Anywhere) = (&stored.value.provider, &lease.placement) {
-            lease.placement = Placement::Scope {
+        if let (Some(provider), LeasePlacement::Anywhere) =
+            (&stored.value.provider, &lease.placement)
+        {
+            lease.placement = LeasePlacement::Scope {
                 provider: provider.clone(),
             };
         }
-        // Written as it is, so that nobody removes it for having no leases.
+        // Writes it unchanged, which makes a concurrent deletion of the scope fail.
         Ok(set(&path, &stored.value, stored.stat.version)?)
     }
 
-    /// Puts a new lease and its request into the views, so that whoever made it sees it at once.
-    async fn show(
+    /// Puts a new lease and its request into the views, where its creator reads them next.
+    async fn update_views(
         &self,
         id: LeaseId,
         lease: &Lease,
@@ -130,20 +134,20 @@ impl Hand<'_> {
         let (stat, request_stat) = join(self.tree.stat(&at), self.tree.stat(&request_at)).await;
         let new = |stat: store::Result<Option<Stat>>| stat.ok()?.filter(|stat| stat.version == 0);
         if let Some(stat) = new(stat) {
-            self.book.leases.wrote(id, Arc::new(lease.clone()), stat);
+            self.context.leases.wrote(id, Arc::new(lease.clone()), stat);
         }
         if let Some(stat) = new(request_stat) {
-            self.book.requests.wrote(number, Arc::new(request), stat);
+            self.context.requests.wrote(number, Arc::new(request), stat);
         }
         Ok(())
     }
 
-    /// The lease with this id, if it was asked for already.
-    async fn found(&self, id: LeaseId, ask: &Ask) -> Result<Option<Asked>> {
-        let stored: Option<Stored<Lease>> = book::read(&**self.tree, &lease_path(id)?).await?;
+    /// Returns the lease that was created with the same key.
+    async fn find_existing(&self, id: LeaseId, spec: &LeaseSpec) -> Result<Option<CreatedLease>> {
+        let stored: Option<Stored<Lease>> = context::read(&**self.tree, &lease_path(id)?).await?;
         match stored {
-            Some(stored) if stored.value.ask != *ask => Err(Error::KeyReused { lease: id }),
-            Some(stored) => Ok(Some(Asked {
+            Some(stored) if stored.value.spec != *spec => Err(Error::KeyReused { lease: id }),
+            Some(stored) => Ok(Some(CreatedLease {
                 id,
                 lease: stored.value,
                 new: false,
@@ -153,18 +157,18 @@ impl Hand<'_> {
     }
 }
 
-/// The request of a lease: one like any other, which says whose it is.
+/// Returns the node request of a lease, with its mark.
 pub(super) fn new_request(
     id: LeaseId,
     lease: &Lease,
     now: Timestamp,
 ) -> store::Result<NodeRequest> {
     let mut request = NodeRequest::new(RequestState::Requested, now);
-    request.labels.clone_from(&lease.ask.labels);
-    request.requestor = Some(book::requestor(&lease.requestor));
-    request.requestor_data = book::request_mark(id, lease.ask.scope.as_ref())?;
+    request.labels.clone_from(&lease.spec.labels);
+    request.requestor = Some(context::requestor(&lease.requestor));
+    request.requestor_data = context::encode_request_mark(id, lease.spec.scope.as_ref())?;
     request.provider = lease.placement.provider().cloned();
-    request.relative_priority = lease.ask.relative_priority;
+    request.relative_priority = lease.spec.relative_priority;
     request.event_id = Some(id.to_string().into());
     request.created_time = Some(now);
     request.tenant_name.clone_from(&lease.tenant);
@@ -172,13 +176,13 @@ pub(super) fn new_request(
 }
 
 pub(super) fn create_request(lease: &Lease, request: &NodeRequest) -> store::Result<Op> {
-    let prefix = layout::request_prefix(lease.ask.priority.precedence());
+    let prefix = layout::request_prefix(lease.spec.priority.precedence());
     let data = Bytes::from(request.to_json());
     let mode = CreateMode::PersistentSequential;
     Ok(create(&TreePath::new(prefix)?, data, mode))
 }
 
-fn made_request(outcomes: &[OpOutcome]) -> Option<RequestId> {
+fn created_request(outcomes: &[OpOutcome]) -> Option<RequestId> {
     match outcomes.last() {
         Some(OpOutcome::Created(path)) => path.name().parse().ok(),
         _ => None,
