@@ -1,6 +1,8 @@
 //! The `nodeyard` binary: command lines, and the only place where all parts are wired together.
 
 mod api_client;
+#[cfg(test)]
+mod architecture;
 mod background;
 mod cli;
 mod commands;
