@@ -38,13 +38,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{Config, ImageSource};
 use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
 use nodeyard_gearman::{Backoff, Endpoint};
 use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
-use nodeyard_model::{ImageName, ProviderName, Timestamp};
+use nodeyard_model::{ImageName, ProviderName, now};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -432,10 +432,6 @@ impl Handle {
     pub async fn until_ready(&mut self) -> bool {
         self.context.wait_for(Option::is_some).await.is_ok()
     }
-}
-
-fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// Blocks. Whoever was killed a moment ago is waited for.

@@ -15,7 +15,6 @@
 //! 4. *Every error has a class.* The caller acts on the [class](ErrorClass), a person reads the text.
 
 pub mod backing;
-mod clock;
 mod driver;
 mod error;
 mod glob;
@@ -34,7 +33,6 @@ mod step;
 mod tags;
 pub mod template;
 
-pub use clock::Clock;
 pub use driver::{Capabilities, Driver, Readiness, Tidied};
 pub use error::{Error, ErrorClass};
 pub use ids::{ExternalId, SystemId};

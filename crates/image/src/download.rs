@@ -34,6 +34,7 @@ use nodeyard_fetch::{
     Backoff, Client, Request, Response, StatusCode, Url, is_absent_status, is_transient_status,
     retry_after,
 };
+use nodeyard_model::now;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -201,7 +202,7 @@ impl Trouble {
             StatusCode::RANGE_NOT_SATISFIABLE => Self::Changed,
             status if is_transient_status(status) => Self::Passing {
                 error: Box::new(DownloadError::Status { url, status }),
-                after: retry_after(&response.headers, std::time::SystemTime::now()),
+                after: retry_after(&response.headers, now().into()),
             },
             _ => Self::Final(DownloadError::Status { url, status }),
         }

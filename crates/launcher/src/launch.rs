@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, Clock, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes,
-    State, Step, Target, Wait,
+    BootImage, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes, State,
+    Step, Target, Wait,
 };
 use nodeyard_model::{
-    ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
-    UploadKey,
+    Clock, ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName,
+    RequestId, UploadKey,
     layout::{self, Place},
     with_causes,
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::Held;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
-use crate::commit::steadily;
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::options::Timing;
@@ -391,7 +391,7 @@ impl Launch<'_> {
     async fn store(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
         let nodes = self.ctx.registry.nodes();
         let store = || nodes.store(&held.guard, self.node, &held.value);
-        held.stat = steadily(&**held.guard.tree(), store).await?;
+        held.stat = persist_in_session(&**held.guard.tree(), store).await?;
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nodeyard_config as config;
 use nodeyard_driver::backing::Backing;
-use nodeyard_driver::{self as driver, Clock, Driver, ErrorClass, Owner};
-use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
+use nodeyard_driver::{self as driver, Driver, ErrorClass, Owner};
+use nodeyard_model::{Clock, ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};

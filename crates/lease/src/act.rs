@@ -14,6 +14,7 @@ mod ops;
 mod tidy;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -53,10 +54,6 @@ impl Given {
             Self::OnHold { .. } => PartState::Held,
         }
     }
-}
-
-pub(crate) fn later(now: Timestamp, seconds: u64) -> Timestamp {
-    Timestamp::from_secs(now.as_secs() + seconds as f64).unwrap_or(now)
 }
 
 pub(crate) fn end(lease: &mut Lease, cause: Cause, text: Option<String>, now: Timestamp) {
@@ -263,7 +260,7 @@ impl<'a> Hand<'a> {
             ops.push(set(&path, &pinned, stored.stat.version)?);
         }
         lease.phase = Phase::Active;
-        lease.expires = later(now, lease.ask.duration);
+        lease.expires = now + Duration::from_secs(lease.ask.duration);
         if self.commit(id, lease, version, ops).await? {
             info!(lease = %id, nodes = nodes.len(), "nodes are leased");
         }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use nodeyard_driver::Clock;
 use nodeyard_model::layout::{LEASES, SCOPES};
-use nodeyard_model::{NodeId, NodeRequest, Opaque, RequestId, layout};
+use nodeyard_model::{Clock, NodeId, NodeRequest, Opaque, RequestId, layout};
 use nodeyard_store::registry::{NodeShape, Registry, RequestShape, Stored, Views};
 use nodeyard_store::view::{Kind, Shape, View};
 use nodeyard_store::{Error, Result, Tree, TreePath, ext};

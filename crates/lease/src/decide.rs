@@ -222,7 +222,7 @@ fn ended(lease: &Lease, sight: &Sight<'_>, keep: Duration, now: Timestamp) -> St
         return Step::Wait { until: None };
     }
     let ended = lease.end.as_ref().map_or(lease.expires, |end| end.at);
-    let until = Timestamp::from_secs(ended.as_secs() + keep.as_secs_f64()).unwrap_or(ended);
+    let until = ended + keep;
     if now >= until {
         Step::Forget
     } else {

@@ -1,6 +1,7 @@
 //! The way in for everybody who wants nodes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, RequestId, Timestamp};
 use nodeyard_store::registry::{Attempt, Patience, Stored};
@@ -157,7 +158,7 @@ impl Leases {
                 let stored = self.read(caller, id).await?;
                 let mut lease = alive(id, stored.value)?;
                 let seconds = duration.unwrap_or(lease.ask.duration);
-                lease.expires = act::later(self.book.clock.now(), seconds);
+                lease.expires = self.book.clock.now() + Duration::from_secs(seconds);
                 let hand = self.hand();
                 if hand.write(id, &lease, stored.stat.version).await? {
                     return Ok(lease.expires);
@@ -348,18 +349,12 @@ impl Leases {
         }
     }
 
-    /// Repeats what may be done twice until the connection lasts for its answer.
-    pub(crate) async fn persist<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T>
+    /// Repeats what may be done twice until its answer arrives.
+    pub(crate) async fn persist<T, F>(&self, work: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        loop {
-            match work().await {
-                Err(Error::Store(error)) if error.is_connection() => {}
-                result => return result,
-            }
-            ext::reconnected(&**self.book.tree()).await?;
-        }
+        ext::persist(&**self.book.tree(), work).await
     }
 }
 

@@ -42,6 +42,5 @@ pub use ids::{LeaseId, ScopeId};
 pub use keeper::{Keeper, Options};
 pub use lease::{Cause, End, Lease, Part, PartState, Phase, Placement};
 pub use leases::{Asked, Hold, Leases, NodeStatus, Status};
-pub use nodeyard_driver::Clock;
 pub use scope::{Scope, ScopeName};
 pub use scopes::{Buildset, ScopeStatus};

@@ -1,6 +1,7 @@
 //! Scopes, for those who use them: our own, and the buildsets of Zuul as far as they can be seen.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{
     Label, Node, NodeId, NodeRequest, NodeState, RequestId, TenantName, Timestamp, layout,
@@ -111,7 +112,7 @@ impl Leases {
             tenant,
             owner: caller.name.clone(),
             created: now,
-            expires: Some(act::later(now, duration)),
+            expires: Some(now + Duration::from_secs(duration)),
             duration: Some(duration),
             provider: None,
             closing: false,
@@ -146,7 +147,9 @@ impl Leases {
                 });
             }
             scope.duration = duration.or(scope.duration);
-            scope.expires = scope.duration.map(|seconds| act::later(now, seconds));
+            scope.expires = scope
+                .duration
+                .map(|seconds| now + Duration::from_secs(seconds));
             Ok(())
         };
         let scope = self.change_scope(caller, tenant, name, change).await?;

@@ -1,9 +1,10 @@
 //! Ids, names, states, quota arithmetic and the records: the words that every part of Nodeyard shares.
 //!
-//! Nothing here reads a clock, draws a random number or touches a file. The records are the contract with
+//! Nothing here draws a random number or touches a file, and only [`clock`] reads the time. The records are the contract with
 //! Zuul and Python Nodepool: [`Record::from_json`] accepts everything those write,
 //! [`Record::to_json`] writes what those expect, and what we do not know passes through unchanged.
 
+pub mod clock;
 pub mod component;
 pub mod ids;
 pub mod image;
@@ -21,6 +22,7 @@ mod json;
 mod text;
 
 pub use causes::with_causes;
+pub use clock::{Clock, now};
 pub use component::{Component, PoolComponent};
 pub use ids::{BuildId, NodeId, RequestId, UploadId};
 pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};

@@ -173,14 +173,53 @@ pub async fn reconnected(tree: &dyn Tree) -> Result<SessionId> {
     connected(tree).await
 }
 
-/// Repeats an operation that may safely happen twice until the connection lasts for its answer.
-pub async fn persist<T, F>(tree: &dyn Tree, mut operation: impl FnMut() -> F) -> Result<T>
+/// An error whose cause may be the store.
+pub trait StoreFailure: From<Error> {
+    fn store_error(&self) -> Option<&Error>;
+}
+
+impl StoreFailure for Error {
+    fn store_error(&self) -> Option<&Error> {
+        Some(self)
+    }
+}
+
+/// Repeats an operation that may safely happen twice until its answer arrives, across connections and sessions.
+pub async fn persist<T, E, F>(tree: &dyn Tree, operation: impl FnMut() -> F) -> Result<T, E>
 where
-    F: Future<Output = Result<T>>,
+    E: StoreFailure,
+    F: Future<Output = Result<T, E>>,
+{
+    repeat(tree, operation, Error::is_connection).await
+}
+
+/// As [`persist`], but fails when the session ends: for work under a lock.
+pub async fn persist_in_session<T, E, F>(
+    tree: &dyn Tree,
+    operation: impl FnMut() -> F,
+) -> Result<T, E>
+where
+    E: StoreFailure,
+    F: Future<Output = Result<T, E>>,
+{
+    repeat(tree, operation, |error| {
+        matches!(error, Error::ConnectionLoss)
+    })
+    .await
+}
+
+async fn repeat<T, E, F>(
+    tree: &dyn Tree,
+    mut operation: impl FnMut() -> F,
+    passes: impl Fn(&Error) -> bool,
+) -> Result<T, E>
+where
+    E: StoreFailure,
+    F: Future<Output = Result<T, E>>,
 {
     loop {
         match operation().await {
-            Err(error) if error.is_connection() => {}
+            Err(error) if error.store_error().is_some_and(&passes) => {}
             result => return result,
         }
         reconnected(tree).await?;

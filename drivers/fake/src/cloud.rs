@@ -201,7 +201,7 @@ impl Cloud {
 
     /// `event` happens after a time drawn from `span`; at once if that is none.
     fn schedule(&mut self, event: Event, span: Span, now: Timestamp) -> Timestamp {
-        let due = time::after(now, self.chance.duration(span));
+        let due = now + self.chance.duration(span);
         self.events.push(Reverse((due, event)));
         due
     }

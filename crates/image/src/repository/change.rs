@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodeyard_model::{ProviderName, UploadId};
+use nodeyard_model::{ProviderName, UploadId, now};
 
-use super::{Error, Repository, Shared, now, recover};
+use super::{Error, Repository, Shared, recover};
 use crate::digest::digest;
 use crate::files::{self, Try as _};
 use crate::layout::Base;

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodeyard_model::{ImageName, with_causes};
+use nodeyard_model::{ImageName, now, with_causes};
 
-use super::{Error, Repository, Shared, now, recover};
+use super::{Error, Repository, Shared, recover};
 use crate::budget::Reservation;
 use crate::digest::{self, Digests, Mismatch};
 use crate::files::{self, FileError, Try as _};

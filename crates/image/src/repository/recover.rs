@@ -13,9 +13,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodeyard_model::{Timestamp, with_causes};
+use nodeyard_model::{Timestamp, now, with_causes};
 
-use super::now;
 use crate::files::{self, FileError, Try as _};
 use crate::layout::{Base, Layout, MANIFEST, MANIFEST_DIR, parse_foreign};
 use crate::manifest::{Failure, Flaw, ImageFile, Manifest, State};

@@ -1,6 +1,7 @@
 //! A new lease: its record, its request and its scope, in one write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join;
@@ -11,8 +12,8 @@ use nodeyard_store::registry::Stored;
 use nodeyard_store::{self as store, CreateMode, Op, OpOutcome, Stat, TreePath, ext};
 use tracing::info;
 
+use super::Hand;
 use super::ops::{create, is_conflict, set};
-use super::{Hand, later};
 use crate::ask::{Ask, Caller};
 use crate::book::{self, json, lease_path, request_path, scope_path};
 use crate::error::{Error, Result};
@@ -42,7 +43,7 @@ impl Hand<'_> {
                 requestor: caller.name.clone(),
                 scope: None,
                 created: now,
-                expires: later(now, ask.duration),
+                expires: now + Duration::from_secs(ask.duration),
                 request: None,
                 placement: match &ask.provider {
                     Some(provider) => Placement::Asked {

@@ -1,6 +1,7 @@
 //! The work of the keeper that works, until it is dropped or the store is closed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{NodeId, NodeState, Timestamp};
 use nodeyard_store::view::Change;
@@ -89,8 +90,7 @@ impl<'a> Round<'a> {
                 let error = &error as &dyn std::error::Error;
                 warn!(?subject, error, "a lease cannot go on; trying again later");
             }
-            let now = self.book.clock.now();
-            Some(act::later(now, self.options.retry.as_secs().max(1)))
+            Some(self.book.clock.now() + self.options.retry.max(Duration::from_secs(1)))
         });
         self.agenda.done(subject, again);
     }

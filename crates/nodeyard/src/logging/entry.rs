@@ -3,9 +3,11 @@
 //! The ids are those of the event itself or of the spans around it, innermost first.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use jiff::Zoned;
-use nodeyard_model::with_causes;
+use jiff::tz::TimeZone;
+use nodeyard_model::{now, with_causes};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -148,10 +150,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Entries {
         }
         let metadata = event.metadata();
         self.plan.write(&Entry {
-            time: Zoned::now(),
+            time: local_time(),
             level: *metadata.level(),
             logger: names::logger(metadata.target(), &facts),
             facts,
         });
     }
+}
+
+/// Returns the time of the system in its time zone.
+fn local_time() -> Zoned {
+    let time = jiff::Timestamp::try_from(SystemTime::from(now())).unwrap_or_default();
+    time.to_zoned(TimeZone::system())
 }

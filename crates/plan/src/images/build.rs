@@ -151,7 +151,7 @@ fn need(
     }
     Err(BuildVerdict::UpToDate {
         build: id,
-        due: later(build.since, rebuild_age),
+        due: build.since + rebuild_age,
     })
 }
 

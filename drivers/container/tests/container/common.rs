@@ -9,7 +9,8 @@ use nodeyard_driver::{
 use nodeyard_driver_container::{
     ContainerDriver, LabelImage, LabelOptions, Options, PoolOptions, Socket, Transport,
 };
-use nodeyard_model::{NodeId, ProviderName, Timestamp};
+pub(crate) use nodeyard_model::now;
+use nodeyard_model::{NodeId, ProviderName};
 use nodeyard_nodescan::NetworkScanner;
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
@@ -91,13 +92,6 @@ pub(crate) fn node(number: u32) -> NodeId {
 
 pub(crate) fn order(system: &str, number: u32) -> CreateOrder {
     kit::order(&owner(system), node(number))
-}
-
-pub(crate) fn now() -> Timestamp {
-    let age = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    Timestamp::from_secs(age.as_secs_f64()).unwrap()
 }
 
 /// Takes the steps of a creation to their end.

@@ -1,12 +1,6 @@
 //! Times as OpenStack writes them.
 
-use std::time::Duration;
-
 use nodeyard_model::Timestamp;
-
-pub(super) fn after(time: Timestamp, wait: Duration) -> Timestamp {
-    Timestamp::from_secs(time.as_secs() + wait.as_secs_f64()).unwrap_or(time)
-}
 
 /// To the microsecond, so that images made in one second have an order.
 pub(super) fn iso(time: Timestamp) -> String {

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use nodeyard_driver::kit::{self, Bed, Faults, Injected, Setup};
 use nodeyard_driver::{BootImage, CreateOrder, Driver, ErrorClass, Owner, SystemId};
 use nodeyard_driver_fake::{
-    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
-    LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport,
-    World, connect, serve,
+    CallError, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, LabelImage,
+    LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport, World, connect,
+    serve,
 };
-use nodeyard_model::{ImageName, NodeId, ProviderName, Resources, Timestamp};
+use nodeyard_model::{Clock, ImageName, NodeId, ProviderName, Resources, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Driver, Instance, State, Step};
 use nodeyard_driver_fake::{
-    CallError, Clock, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport,
-    World, serve,
+    CallError, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport, World,
+    serve,
 };
-use nodeyard_model::Timestamp;
+use nodeyard_model::{Clock, now};
 use nodeyard_nodescan::{Scanner, Target};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,10 +80,6 @@ impl Server {
         ))
         .await
     }
-}
-
-fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
 }
 
 async fn launch(driver: &FakeDriver, number: u32) -> Instance {

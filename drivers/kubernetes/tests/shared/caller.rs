@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nodeyard_config::{Driver as Section, Environment, Mode, load_bytes};
 use nodeyard_driver::{
@@ -10,7 +10,8 @@ use nodeyard_driver::{
     Step, SystemId, Target,
 };
 use nodeyard_driver_kubernetes::{Connect, KubernetesDriver, Options};
-use nodeyard_model::{ConnectionPort, NodeId, Opaque, ProviderName, Timestamp};
+pub(crate) use nodeyard_model::now;
+use nodeyard_model::{ConnectionPort, NodeId, Opaque, ProviderName};
 use nodeyard_nodescan::NetworkScanner;
 use serde_json::Value;
 
@@ -91,10 +92,6 @@ pub(crate) fn of_buildset(uuid: &str, tenant: Option<&str>) -> RequestAttributes
         tenant_name: tenant.map(Into::into),
         ..RequestAttributes::default()
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// Takes the steps of a creation to their end, as a launcher does.

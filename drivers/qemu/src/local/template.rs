@@ -126,7 +126,7 @@ impl Templates {
         }
         // For whoever tidies up: it is in use.
         File::open(self.directory.join(format!("{key}.json")))?
-            .set_modified(std::time::SystemTime::now())
+            .set_modified(nodeyard_model::now().into())
     }
 
     /// Returns when there is a template.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::Accelerator;
 use nodeyard_driver::{
@@ -13,7 +13,8 @@ use nodeyard_driver_qemu::{
     CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options, PoolOptions,
     QemuDriver, Reach,
 };
-use nodeyard_model::{NodeId, ProviderName, Timestamp};
+pub(crate) use nodeyard_model::now;
+use nodeyard_model::{NodeId, ProviderName};
 use tempfile::TempDir;
 
 pub(crate) const PROVIDER: &str = "this-host";
@@ -32,10 +33,6 @@ pub(crate) fn node(number: u32) -> NodeId {
 
 pub(crate) fn order(number: u32) -> CreateOrder {
     kit::order(&owner(), node(number))
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// A provider with one label, whose machines have an empty disk and boot nothing.

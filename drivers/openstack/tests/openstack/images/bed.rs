@@ -1,7 +1,7 @@
 //! A project of the test cloud, a gateway in front of it, and a driver behind that.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{Config, Driver as Section, Mode, Source};
 use nodeyard_driver::{
@@ -9,7 +9,8 @@ use nodeyard_driver::{
     UploadOrder, UploadedImage,
 };
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
-use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, Timestamp, UploadKey};
+pub(crate) use nodeyard_model::now;
+use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
 use nodeyard_openstack::Surroundings;
 use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Project};
 use nodeyard_testbeds::{Certificates, OpenStack};
@@ -140,10 +141,6 @@ pub(crate) fn key(number: u32) -> UploadKey {
         provider: provider(),
         upload: format!("{number:010}").parse().unwrap(),
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// Takes an upload to its end as a builder does: errors that may pass are passed over.

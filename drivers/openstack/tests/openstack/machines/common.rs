@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nodeyard_driver::{
     CreateOrder, Driver, Error, ErrorClass, Instance, Owner, Poll, State, Step, SystemId, Target,
@@ -13,7 +13,8 @@ use nodeyard_driver_openstack::{
     Options, PoolOptions, TidyOptions,
 };
 use nodeyard_fetch::Backoff;
-use nodeyard_model::{NodeId, ProviderName, Timestamp};
+pub(crate) use nodeyard_model::now;
+use nodeyard_model::{NodeId, ProviderName};
 use nodeyard_openstack::{CloudSettings, Clouds, Http, Session, Surroundings, Transport};
 use nodeyard_testbeds::OpenStack;
 use nodeyard_testbeds::openstack::Project;
@@ -52,10 +53,6 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
         assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 pub(crate) fn owner(system: &str) -> Owner {
