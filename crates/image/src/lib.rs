@@ -1,14 +1,4 @@
-//! Images as files on this host: the repository of a builder, digests, sparse files, conversion, disk budget.
-//!
-//! * [`Repository`]: the images in images-dir and what is known of each. A killed process leaves no half of anything.
-//! * [`Draft`]: an image that is being made, until it is one or has failed.
-//! * [`digest()`], [`SparseWriter`], [`copy()`]: both digests while the bytes go by once, holes kept.
-//! * [`download()`]: a file from elsewhere, in pieces, unpacked and checked on the way.
-//! * [`Repository::convert`]: another format of an image, by `qemu-img`.
-//! * [`PublicKey`]: whether a file was signed as coming from a certain job.
-//! * [`Limits`]: how much of the disk images may use.
-//!
-//! Most of it blocks, and says so. Nothing here knows the store, gearman or a cloud.
+#![doc = include_str!("../README.md")]
 
 mod budget;
 mod checksum;
