@@ -1,5 +1,7 @@
 //! Why a launcher cannot go on.
 
+use nodeyard_model::{Coded, ErrorCode};
+
 /// Everything else is handled where it happens: a launcher outlasts its clouds, its store's absences and the
 /// mistakes in its configuration.
 #[derive(Debug, thiserror::Error)]
@@ -22,4 +24,15 @@ pub(crate) enum StartError {
     Driver(#[from] nodeyard_driver::Error),
     #[error("its driver has panicked, as the log says; this is a fault of the program")]
     Panicked,
+}
+
+impl Coded for StartError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Driver(error) => error.code(),
+            Self::Name(_) | Self::NoSettings { .. } | Self::Panicked => {
+                Some(ErrorCode::DriverStart)
+            }
+        }
+    }
 }

@@ -12,10 +12,9 @@ use nodeyard_driver::{
     Step, Target, Wait,
 };
 use nodeyard_model::{
-    Clock, ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName,
-    RequestId, UploadKey,
+    Clock, Coded, ConnectionPort, ErrorCode, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque,
+    PoolName, RequestId, UploadKey, coded,
     layout::{self, Place},
-    with_causes,
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
@@ -75,6 +74,18 @@ enum Failure {
     NoImage(String),
     #[error("the record could not be written")]
     Store(#[from] nodeyard_store::Error),
+}
+
+impl Coded for Failure {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Driver(error) => error.code(),
+            Self::Timeout(_) => Some(ErrorCode::LaunchTimeout),
+            Self::Scan(_) => Some(ErrorCode::MachineSilent),
+            Self::NoImage(_) => Some(ErrorCode::NoImage),
+            Self::Store(error) => error.code(),
+        }
+    }
 }
 
 impl Failure {
@@ -160,7 +171,7 @@ impl Launch<'_> {
                 return Err(if quota {
                     LaunchError::Quota
                 } else {
-                    LaunchError::Failed(with_causes(&failure))
+                    LaunchError::Failed(coded(&failure))
                 });
             }
             self.clear(held).await?;
@@ -213,7 +224,7 @@ impl Launch<'_> {
     async fn judge_image(&self, held: &Held<Node>, failure: Option<&Failure>) {
         let upload = held.value.image_id.as_deref();
         if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
-            let reason = failure.map(|failure| with_causes(failure));
+            let reason = failure.map(|failure| coded(failure));
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
     }

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod component;
+pub mod error_code;
 pub mod ids;
 pub mod image;
 pub mod layout;
@@ -24,6 +25,7 @@ mod text;
 pub use causes::with_causes;
 pub use clock::{Clock, now};
 pub use component::{Component, PoolComponent};
+pub use error_code::{Coded, ErrorCode, coded};
 pub use ids::{BuildId, NodeId, RequestId, UploadId};
 pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};
 pub use json::{Flaw, Opaque};

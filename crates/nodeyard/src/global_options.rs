@@ -38,6 +38,7 @@ const WITHOUT_FORMAT: &[&str] = &[
 const WITHOUT_CONFIG: &[&str] = &[
     "init",
     "config schema",
+    "errors",
     "git-exec",
     "install-links",
     "completions",

@@ -10,6 +10,7 @@ mod context;
 #[cfg(test)]
 mod documented;
 mod dump;
+mod error_codes;
 mod exit;
 mod export_file;
 mod global_options;
@@ -111,6 +112,7 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
     match args.command {
         NodeyardCommand::Completions(args) => commands::completions::run(&args)?,
         NodeyardCommand::Man(args) => commands::man::run(&args)?,
+        NodeyardCommand::Errors(args) => commands::errors::run(&args, &context)?,
         NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
         NodeyardCommand::Init(args) => block_on(commands::init::run(args))?,
         NodeyardCommand::Config(args) => return commands::config::run(&args, &context),

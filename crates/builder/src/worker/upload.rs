@@ -14,7 +14,7 @@ use nodeyard_config::Config;
 use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_gearman::worker::Job;
 use nodeyard_image::{ImageId, Manifest, Outcome, State};
-use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, with_causes};
+use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, coded};
 use tokio::sync::watch;
 
 use self::bring::Upload;
@@ -252,7 +252,7 @@ pub(super) fn find_driver(
         .drivers
         .get(found, &owner)
         .map_err(|error: driver::Error| {
-            Problem::unable(format!("provider {name}: {}", with_causes(&error)))
+            Problem::unable(format!("provider {name}: {}", coded(&error)))
         })?;
     if !driver.capabilities().manages_images {
         return Err(Problem::refused(format!(

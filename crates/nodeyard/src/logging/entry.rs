@@ -18,6 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::names;
 use super::plan::Plan;
+use crate::error_codes::code_of;
 
 /// A line of a log before it has a form.
 #[derive(Debug)]
@@ -108,6 +109,9 @@ impl Visit for Facts {
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.put(field, with_causes(value).into());
+        if let Some(code) = code_of(value) {
+            self.others.push(("code", code.id().into()));
+        }
     }
 }
 

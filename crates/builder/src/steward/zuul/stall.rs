@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nodeyard_config::ZuulImage;
-use nodeyard_model::{ImageName, with_causes};
+use nodeyard_model::{ImageName, coded};
 use nodeyard_plan::images::Offer;
 use nodeyard_zuul_api::{Answer, Api, Build, Listing, OddBuild, Question};
 
@@ -67,7 +67,7 @@ async fn api(how: &ZuulImage) -> Result<Api, String> {
     let owned = how.clone();
     let client = tokio::task::spawn_blocking(move || zuul::api_client(&owned)).await;
     let client = client.map_err(|_| "the client was not made".to_owned())?;
-    let client = client.map_err(|error| with_causes(&error))?;
+    let client = client.map_err(|error| coded(&error))?;
     Api::new(client, &how.api_url, how.tenant.clone()).map_err(|error| error.to_string())
 }
 
@@ -95,7 +95,7 @@ impl Stall {
         let api = self.api.as_ref().map_err(Clone::clone)?;
         let known = self.listing().clone();
         let answer = api.builds(&self.question, known.is_some()).await;
-        let mut listing = match (answer.map_err(|error| with_causes(&error))?, known) {
+        let mut listing = match (answer.map_err(|error| coded(&error))?, known) {
             (Answer::Builds(listing), _) => listing,
             (Answer::Unchanged, Some(known)) => Listing::clone(&known),
             (Answer::Unchanged, None) => return Err("Zuul says that nothing has changed".into()),
@@ -105,7 +105,7 @@ impl Stall {
             && is_worth_more(&self.offers(&listing))
         {
             let further = api.further(&self.question, &mut listing).await;
-            further.map_err(|error| with_causes(&error))?;
+            further.map_err(|error| coded(&error))?;
         }
         Ok(listing)
     }

@@ -10,7 +10,7 @@ use nodeyard_driver::{
     Bytes, Driver, ImageTarget, Owner, Progress, State, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
-use nodeyard_model::{UploadKey, with_causes};
+use nodeyard_model::{UploadKey, coded};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -174,7 +174,7 @@ impl Upload {
             }
             Ok(Err(error)) => {
                 let provider = &self.key.provider;
-                Problem::failed(format!("upload to {provider}: {}", with_causes(&error)))
+                Problem::failed(format!("upload to {provider}: {}", coded(&error)))
             }
             Err(_) => Problem::failed(format!(
                 "the upload took longer than {} allows, {} seconds",
