@@ -6,7 +6,10 @@
 use std::error::Error;
 use std::fmt;
 
+use nodeyard_api as api;
+use nodeyard_config::clouds::CloudsError;
 use nodeyard_gearman::{self as gearman, client, server};
+use nodeyard_http_api as http_api;
 use nodeyard_model::{Coded, ErrorCode};
 use nodeyard_nodescan::ScanError;
 use nodeyard_store::zookeeper;
@@ -87,7 +90,21 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
             }
         });
     }
-    let same: [(bool, ErrorCode); 11] = [
+    if let Some(error) = error.downcast_ref::<client::ClientError>() {
+        return Some(match error {
+            client::ClientError::NoServers | client::ClientError::Connect(_) => {
+                ErrorCode::JobServerUnreachable
+            }
+            _ => ErrorCode::JobServerRefused,
+        });
+    }
+    if let Some(http_api::Error::Bind(error)) = error.downcast_ref() {
+        return own_code(error);
+    }
+    if let Some(http_api::BindError::Tls { .. }) = error.downcast_ref() {
+        return Some(ErrorCode::ApiTls);
+    }
+    let alike = [
         (error.is::<api_client::Refusal>(), ErrorCode::ApiRefused),
         (error.is::<ScanError>(), ErrorCode::MachineSilent),
         (
@@ -95,31 +112,17 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
             ErrorCode::JobServerUnreachable,
         ),
         (error.is::<gearman::TlsError>(), ErrorCode::JobServerTls),
+        (error.is::<api::statsd::Error>(), ErrorCode::Statsd),
+        (error.is::<api::webapp::BindError>(), ErrorCode::Listen),
+        (error.is::<http_api::BindError>(), ErrorCode::Listen),
         (
-            error.is::<client::ClientError>(),
-            ErrorCode::JobServerRefused,
-        ),
-        (error.is::<nodeyard_api::statsd::Error>(), ErrorCode::Statsd),
-        (
-            error.is::<nodeyard_api::webapp::BindError>(),
-            ErrorCode::Listen,
-        ),
-        (
-            error.is::<nodeyard_http_api::BindError>(),
-            ErrorCode::Listen,
-        ),
-        (error.is::<nodeyard_http_api::TlsError>(), ErrorCode::ApiTls),
-        (
-            error.is::<nodeyard_http_api::LocalTokenError>(),
+            error.is::<http_api::LocalTokenError>(),
             ErrorCode::LocalToken,
         ),
-        (
-            error.is::<nodeyard_config::clouds::CloudsError>(),
-            ErrorCode::CloudsYaml,
-        ),
+        (error.is::<CloudsError>(), ErrorCode::CloudsYaml),
     ];
-    let mut found = same.into_iter().filter(|(is_it, _)| *is_it);
-    found.next().map(|(_, code)| code)
+    let found = alike.into_iter().find(|(is_it, _)| *is_it);
+    found.map(|(_, code)| code)
 }
 
 #[cfg(test)]
