@@ -275,7 +275,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     };
     Diagnostic {
         code,
-        id: diagnostic::id(code),
+        id: crate::diagnostic::id(code),
         severity: Severity::Error,
         message,
         file: path.to_owned(),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nodeyard_model::{Node, NodeId, NodeRequest, Record as _, RequestId, layout};
 use nodeyard_store::ext::{self, persist_in_session};
 use nodeyard_store::lock::LockGuard;
-use nodeyard_store::{Error, Op, OpOutcome, Result, Tree, TreePath, Version};
+use nodeyard_store::{Error, Op, OpOutcome, Result, TreePath, Version};
 
 /// Applies all of `ops`, the last of which deletes the contender of `guard`. None if that happened and its answer
 /// was lost.

@@ -224,7 +224,7 @@ impl Launch<'_> {
     async fn judge_image(&self, held: &Held<Node>, failure: Option<&Failure>) {
         let upload = held.value.image_id.as_deref();
         if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
-            let reason = failure.map(|failure| coded(failure));
+            let reason = failure.map(coded);
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
     }

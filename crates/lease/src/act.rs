@@ -32,7 +32,7 @@ use look::{Seen, SeenNode};
 use ops::{create, delete, is_conflict, set, set_node};
 
 /// How long the record of a lease stays after its end, for whoever asks what became of it.
-pub(crate) const KEEP: std::time::Duration = std::time::Duration::from_secs(3600);
+pub(crate) const KEEP: Duration = Duration::from_secs(3600);
 
 /// Works on leases through one handle on the store.
 pub(crate) struct Hand<'a> {

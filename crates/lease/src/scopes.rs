@@ -11,7 +11,6 @@ use nodeyard_store::view::Changes;
 use nodeyard_store::{self as store, CreateMode, TreePath, Version, ext};
 use serde_json::Value;
 
-use crate::act;
 use crate::ask::{self, Caller};
 use crate::book::{self, json, scope_path};
 use crate::buildsets;

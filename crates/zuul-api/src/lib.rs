@@ -6,6 +6,7 @@
 //! An entry that is no build is told as such and hides no other.
 
 mod build;
+mod codes;
 
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};

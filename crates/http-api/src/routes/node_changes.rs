@@ -19,8 +19,8 @@ use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::extract::{Named, OptionalJson, check_plain};
 use crate::problem::Problem;
+use crate::schema;
 use crate::whole::maybe_whole;
-use crate::{schema, time};
 
 /// Show how to reach a node
 ///

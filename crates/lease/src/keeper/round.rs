@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::agenda::{Agenda, Subject, Suspects};
 use super::{Keeper, Options};
-use crate::act::{self, Hand};
+use crate::act::Hand;
 use crate::book::{self, Book};
 use crate::ids::{LeaseId, ScopeId};
 

@@ -1,7 +1,7 @@
 //! The form that suits people: that of `tracing-subscriber`, with the code of an error behind it.
 
 use std::error::Error;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{RecordFields, VisitFmt as _, VisitOutput as _};

@@ -9,7 +9,6 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, ProviderName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::later;
 use super::steward_report::{JobState, StewardReport};
 use crate::span::Span;
 
