@@ -22,8 +22,10 @@ status=0
 "${run[@]}" > "$log.part" 2>&1 || status=$?
 cat "$log.part" >> "$log"
 
-passed=$(awk '/^test result:/ {passed += $4; ignored += $8} END {printf "%d passed, %d ignored", passed, ignored}' "$log.part")
-echo "$area: exit code $status, $passed, $((SECONDS - start)) s (${*})"
+read -r passed failed < <(awk '/^test result:/ {p += $4; f += $6} END {print p + 0, f + 0}' "$log.part")
+skipped=$(grep -c '^SKIPPED' "$log.part" || true)
+echo "$area: exit code $status after $((SECONDS - start)) s (${*})"
+echo "$area: $passed passed, $failed failed, $skipped skipped"
 grep '^SKIPPED' "$log.part" | sort | uniq -c || true
 if [ "$status" != 0 ]; then
     # What did not compile, why tests panicked, and their names.

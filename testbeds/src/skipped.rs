@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::io::Write as _;
+use std::io::{IsTerminal, Write as _};
 
 /// Says loudly that something is not tested here, and what would help.
 ///
@@ -18,10 +18,13 @@ pub fn skipped(what: &str, remedy: &str) {
         panic!("{what} is not tested, and nothing may be skipped here: {remedy}");
     }
     // Not by a macro: what those print is shown of tests that fail only.
-    let _ = writeln!(
-        std::io::stderr(),
-        "\x1b[1;31mSKIPPED: {what}.\x1b[0m {remedy}"
-    );
+    let mut stderr = std::io::stderr();
+    let (bold, plain) = if stderr.is_terminal() {
+        ("\x1b[1;31m", "\x1b[0m")
+    } else {
+        ("", "")
+    };
+    let _ = writeln!(stderr, "{bold}SKIPPED: {what}.{plain} {remedy}");
 }
 
 fn is_set(value: Option<&OsStr>) -> bool {

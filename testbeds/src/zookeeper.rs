@@ -108,6 +108,11 @@ impl ZooKeeperServer {
         &self.certificates
     }
 
+    /// Where a stopped server's data is.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -163,7 +168,7 @@ impl ZooKeeperServer {
 
     /// It is this server that answers, and not one that took the port first.
     pub(crate) fn is_serving(&self) -> bool {
-        let data = self.directory.path().join("data").display().to_string();
+        let data = self.data().display().to_string();
         let says = |word, text: &str| self.ask(word).is_ok_and(|answer| answer.contains(text));
         says("srvr", "Mode: ") && says("conf", &data)
     }

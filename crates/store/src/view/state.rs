@@ -29,6 +29,8 @@ pub(super) struct State<S: Shape> {
 struct Slot<T> {
     content: Content<T>,
     stat: Stat,
+    /// The full listing under way has not confirmed it yet.
+    unconfirmed: bool,
 }
 
 pub(super) enum Content<T> {
@@ -146,13 +148,13 @@ impl<S: Shape> State<S> {
         self.subscribers.close();
     }
 
-    /// True if a record of this transaction would change what we hold.
+    /// True if a record of this transaction would change what we hold. While everything is listed anew, an older one
+    /// does, too: the store may have been restored from a backup.
     pub(super) fn wants(&self, id: &S::Id, stat: &Stat) -> bool {
         !self.forgotten.contains(id)
-            && self
-                .slots
-                .get(id)
-                .is_none_or(|slot| slot.stat.mzxid < stat.mzxid)
+            && self.slots.get(id).is_none_or(|slot| {
+                slot.stat.mzxid < stat.mzxid || slot.unconfirmed && slot.stat != *stat
+            })
     }
 
     pub(super) fn put(&mut self, id: &S::Id, content: Content<S::Value>, stat: Stat) {
@@ -165,7 +167,12 @@ impl<S: Shape> State<S> {
             tracing::warn!(%path, reason, "malformed record ignored");
         }
         self.subscribers.changed(id);
-        self.slots.insert(id.clone(), Slot { content, stat });
+        let slot = Slot {
+            content,
+            stat,
+            unconfirmed: false,
+        };
+        self.slots.insert(id.clone(), slot);
     }
 
     /// Our own write, whose event is still to come; or has come, and that of its deletion, too: what was changed and is
@@ -262,6 +269,9 @@ impl<S: Shape> State<S> {
         self.forgotten.clear();
         self.reading.clear();
         self.written.clear();
+        for slot in self.slots.values_mut() {
+            slot.unconfirmed = true;
+        }
     }
 
     /// A full listing has ended: what it has not seen is gone.
@@ -275,6 +285,9 @@ impl<S: Shape> State<S> {
             .collect();
         for id in gone {
             self.take_out(&id);
+        }
+        for slot in self.slots.values_mut() {
+            slot.unconfirmed = false;
         }
         let slots = &self.slots;
         self.contenders.retain(|id, _| slots.contains_key(id));
@@ -330,6 +343,26 @@ mod tests {
         state.listing_begins();
         state.listing_ended(&HashSet::new());
         state
+    }
+
+    #[test]
+    fn a_listing_replaces_what_a_restored_store_has_in_an_older_version() {
+        let at = |mzxid| Stat {
+            mzxid,
+            ..Stat::default()
+        };
+        let text = |text: &str| Content::Value(Arc::new(text.to_owned()));
+        let held = |state: &State<Texts>| state.item(&1).map(|item| item.value.to_string());
+        let mut state = listed();
+        state.put(&1, text("new"), at(9));
+        state.put(&1, text("a late read"), at(5));
+        assert_eq!(held(&state).as_deref(), Some("new"));
+        state.listing_begins();
+        state.put(&1, text("restored"), at(5));
+        state.listing_ended(&HashSet::from([1]));
+        assert_eq!(held(&state).as_deref(), Some("restored"));
+        state.put(&1, text("a late read"), at(4));
+        assert_eq!(held(&state).as_deref(), Some("restored"));
     }
 
     #[test]

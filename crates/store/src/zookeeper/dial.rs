@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 use super::options::Host;
@@ -17,6 +19,8 @@ use super::wire::{ConnectRequest, ConnectResponse, WireError, take_frame};
 
 /// A reply to the first packet is far smaller than this.
 const MAX_GREETING: usize = 4096;
+/// How long one address of a name is tried before the next is tried beside it, as in RFC 8305.
+const STAGGER: Duration = Duration::from_millis(250);
 
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -116,15 +120,32 @@ async fn open(host: &Host, tls: Option<Tls>) -> Result<Box<dyn Stream>, DialErro
     }
 }
 
-async fn connect_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+/// Connects to whichever address of a name answers first. Attempts start one after the other, the next as soon as the
+/// one before has failed or has been silent for [`STAGGER`].
+async fn connect_any(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut addresses = addresses.into_iter();
+    let mut attempts = FuturesUnordered::new();
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = error,
+    loop {
+        let next = addresses.next();
+        let is_last = next.is_none();
+        attempts.extend(next.map(TcpStream::connect));
+        let next_is_due = async {
+            if is_last {
+                std::future::pending::<()>().await;
+            } else {
+                sleep(STAGGER).await;
+            }
+        };
+        tokio::select! {
+            ended = attempts.next() => match ended {
+                Some(Ok(stream)) => return Ok(stream),
+                Some(Err(error)) => failure = error,
+                None => return Err(failure),
+            },
+            () = next_is_due => {}
         }
     }
-    Err(failure)
 }
 
 async fn wrap(
@@ -191,5 +212,49 @@ async fn greet(
             received,
         }),
         Err(source) => Err(DialError::Protocol { host, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    async fn listening() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_drops_packets_does_not_hide_the_next() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(1).unwrap();
+        let silent = full.local_addr().unwrap();
+        // The kernel drops what comes when nobody accepts and the queue is full.
+        let mut waiting = Vec::new();
+        while let Ok(stream) =
+            tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(silent)).await
+        {
+            waiting.push(stream.unwrap());
+        }
+        let (_listener, answering) = listening().await;
+        let stream = connect_any([silent, answering]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), answering);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_does_not_hide_the_next() {
+        let (listener, refusing) = listening().await;
+        drop(listener);
+        let (_listener, answering) = listening().await;
+        let stream = connect_any([refusing, answering]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), answering);
+        let error = connect_any([refusing]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let error = connect_any([]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct SessionTask {
     tls: Option<Tls>,
     trouble: watch::Sender<Option<Arc<DialError>>>,
     complained: Option<Instant>,
+    /// Since when every server that answers refuses us.
+    refused_since: Option<Instant>,
 }
 
 /// What a server needs to know to let us resume a session.
@@ -82,6 +84,7 @@ impl SessionTask {
             tls,
             trouble,
             complained: None,
+            refused_since: None,
         }
     }
 
@@ -108,6 +111,7 @@ impl SessionTask {
             let mut hosts = self.hosts.borrow_and_update().clone();
             hosts.sort_by_cached_key(|_| random());
             let mut failure = DialError::NoHosts;
+            let mut refused = false;
             for host in hosts {
                 let attempt = dial(host, self.tls.clone(), self.greeting(), self.patience());
                 match self.attend(Box::pin(attempt)).await? {
@@ -124,11 +128,33 @@ impl SessionTask {
                             error = with_causes(&error),
                             "a ZooKeeper server is no help"
                         );
+                        refused |= matches!(error, DialError::Refused { .. });
                         failure = error;
                     }
                 }
             }
+            self.note_refusal(refused);
             self.complain(failure);
+        }
+    }
+
+    /// Forgets the last transaction that was seen once servers have refused us for longer than a session lasts.
+    ///
+    /// A server closes the connection of a client that has seen more than the server knows. One that lags behind
+    /// catches up in that time; an ensemble restored from a backup never does.
+    fn note_refusal(&mut self, refused: bool) {
+        if !refused {
+            self.refused_since = None;
+            return;
+        }
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if self.last_zxid != 0 && since.elapsed() > self.session_timeout {
+            tracing::warn!(
+                zxid = format!("{:#x}", self.last_zxid),
+                "every ZooKeeper server refuses the connection; retrying without the last seen transaction, as after a \
+                 restore from a backup"
+            );
+            self.last_zxid = 0;
         }
     }
 
@@ -216,6 +242,7 @@ impl SessionTask {
             password: response.password.clone(),
         });
         self.complained = None;
+        self.refused_since = None;
         self.trouble.send_replace(None);
         self.state.send_replace(Session::Connected(id));
         tracing::info!(session = %id, server = %connection.host, resumed, "connected to ZooKeeper");

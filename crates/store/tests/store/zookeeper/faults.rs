@@ -1,5 +1,6 @@
 //! Servers and connections that fail.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -77,6 +78,69 @@ async fn a_restarted_server_finds_session_records_and_watches_again() {
     }
     tree.set(&late, data("x"), Version::Any).await.unwrap();
     until_event(&mut late_watcher, &WatchEvent::Changed(late)).await;
+}
+
+/// What the client has seen is newer than what the server has, who refuses it for that.
+#[tokio::test]
+async fn a_server_restored_from_a_backup_is_used_again() {
+    let server = own_server().await;
+    let mut short = options(server.port());
+    short.session_timeout = Duration::from_secs(2);
+    let tree = connect(short).await;
+    let record = path("/record");
+    tree.create(&record, data("old"), CreateMode::Persistent)
+        .await
+        .unwrap();
+    let mut watcher = tree.watch(&record).await.unwrap();
+    let backup = tempfile::tempdir().unwrap();
+    let (saved, from) = (backup.path().join("data"), server.clone());
+    let copy = saved.clone();
+    blocking(move || {
+        from.stop();
+        copy_files(&from.data(), &copy);
+        from.restart().unwrap();
+    })
+    .await;
+    until_event(&mut watcher, &WatchEvent::Gap).await;
+    for _ in 0..20 {
+        tree.set(&record, data("new"), Version::Any).await.unwrap();
+    }
+    let to = server.clone();
+    blocking(move || {
+        to.stop();
+        std::fs::remove_dir_all(to.data()).unwrap();
+        copy_files(&saved, &to.data());
+        to.restart().unwrap();
+    })
+    .await;
+    until_event(&mut watcher, &WatchEvent::Gap).await;
+    let read = within("a read", async {
+        loop {
+            match tree.get(&record).await {
+                Ok(read) => break read,
+                Err(error) if error.is_connection() => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    });
+    assert_eq!(read.await.data, "old");
+    tree.set(&record, data("newer"), Version::Any)
+        .await
+        .unwrap();
+    until_event(&mut watcher, &WatchEvent::Changed(record)).await;
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_files(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
 }
 
 /// Every write is acknowledged and there, or reported as unknown; reads do not notice anything.
