@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{Config, ImageSource};
 use nodeyard_gearman::worker::{JobWorker, JobWorkerOptions};
@@ -434,10 +434,6 @@ impl Handle {
     pub async fn until_ready(&mut self) -> bool {
         self.context.wait_for(Option::is_some).await.is_ok()
     }
-}
-
-fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// Blocks. Whoever was killed a moment ago is waited for.

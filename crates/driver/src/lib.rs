@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 pub mod backing;
-mod clock;
 mod driver;
 mod error;
 mod glob;

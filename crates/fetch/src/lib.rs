@@ -14,6 +14,7 @@
 mod address;
 mod body;
 mod client;
+mod codes;
 mod connect;
 mod credentials;
 mod error;

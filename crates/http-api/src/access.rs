@@ -25,7 +25,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use nodeyard_config::{AnonymousAccess, Api, ApiRight, Config};
-use nodeyard_model::TenantName;
+use nodeyard_model::{TenantName, Timestamp, now};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
@@ -257,10 +257,10 @@ impl Gate {
     }
 
     /// Who has sent this, and until when that is so.
-    fn caller(&self, sent: &Sent) -> Result<(Caller, Option<jiff::Timestamp>), Problem> {
+    fn caller(&self, sent: &Sent) -> Result<(Caller, Option<Timestamp>), Problem> {
         match sent {
             Sent::Nothing => Ok((anonymous(&self.config.borrow().api), None)),
-            Sent::Token(digest) => self.tokens.borrow().find(digest, jiff::Timestamp::now()),
+            Sent::Token(digest) => self.tokens.borrow().find(digest, now()),
         }
     }
 

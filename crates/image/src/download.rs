@@ -31,6 +31,7 @@ use nodeyard_fetch::{
     Backoff, HttpClient, HttpRequest, HttpResponse, StatusCode, Url, is_absent_status,
     is_transient_status, retry_after,
 };
+use nodeyard_model::now;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -198,7 +199,7 @@ impl TransferError {
             StatusCode::RANGE_NOT_SATISFIABLE => Self::Changed,
             status if is_transient_status(status) => Self::Transient {
                 error: Box::new(DownloadError::Status { url, status }),
-                after: retry_after(&response.headers, std::time::SystemTime::now()),
+                after: retry_after(&response.headers, now().into()),
             },
             _ => Self::Permanent(DownloadError::Status { url, status }),
         }

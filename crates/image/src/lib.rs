@@ -12,6 +12,7 @@
 
 mod budget;
 mod checksum;
+mod codes;
 mod convert;
 mod digest;
 mod download;

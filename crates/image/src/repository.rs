@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use nodeyard_model::{ImageName, Timestamp};
+use nodeyard_model::{ImageName, now};
 
 pub(crate) use draft::hash_file;
 pub use draft::{CommitError, Draft, DraftRequest};
@@ -159,9 +159,8 @@ impl Repository {
             for (name, _) in files::list(&dir)? {
                 let path = dir.join(name);
                 let meta = path.symlink_metadata();
-                let age = meta.and_then(|meta| meta.modified()).ok();
-                let age = age.and_then(|modified| modified.elapsed().ok());
-                if age.is_some_and(|age| age >= older_than) {
+                let modified = meta.and_then(|meta| meta.modified());
+                if modified.is_ok_and(|modified| now().since(modified.into()) >= older_than) {
                     files::remove_file(&path)?;
                 }
             }
@@ -255,8 +254,4 @@ impl RepositoryInner {
                 .max()
         })
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }

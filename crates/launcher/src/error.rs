@@ -22,3 +22,14 @@ pub(crate) enum StartError {
     #[error("its driver panicked (see the log); this is a bug in this program")]
     Panicked,
 }
+
+impl Coded for StartError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Driver(error) => error.code(),
+            Self::Name(_) | Self::NoSettings { .. } | Self::Panicked => {
+                Some(ErrorCode::DriverStart)
+            }
+        }
+    }
+}

@@ -19,11 +19,11 @@ use nodeyard_model::{
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::Held;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::commit::steadily;
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::provider::Provider;
@@ -158,7 +158,7 @@ impl Launch<'_> {
                 return Err(if quota {
                     LaunchError::Quota
                 } else {
-                    LaunchError::Failed(with_causes(&failure))
+                    LaunchError::Failed(coded(&failure))
                 });
             }
             self.clear(held).await?;
@@ -388,7 +388,7 @@ impl Launch<'_> {
     async fn store(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
         let nodes = self.ctx.registry.nodes();
         let store = || nodes.store(&held.guard, self.node, &held.value);
-        held.stat = steadily(&**held.guard.tree(), store).await?;
+        held.stat = persist_in_session(&**held.guard.tree(), store).await?;
         Ok(())
     }
 

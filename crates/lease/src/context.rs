@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use nodeyard_driver::Clock;
 use nodeyard_model::layout::{LEASES, SCOPES};
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, Opaque, RequestId, layout};
 use nodeyard_reconcile::{Backoff, WorkQueue};

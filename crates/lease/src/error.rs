@@ -1,6 +1,7 @@
 //! Errors of calls, and of the keeper.
 
 use nodeyard_model::{NodeId, TenantName};
+use nodeyard_store::ext::StoreFailure;
 
 use crate::ids::LeaseId;
 use crate::lease::EndCause;
@@ -38,6 +39,15 @@ pub enum Error {
     NodeBusy { node: NodeId },
     #[error("store operation failed")]
     Store(#[from] nodeyard_store::Error),
+}
+
+impl StoreFailure for Error {
+    fn store_error(&self) -> Option<&nodeyard_store::Error> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -4,7 +4,9 @@
 //! [`Record::to_json`] writes what those expect, and unknown keys are preserved. This crate has no I/O, clock or
 //! randomness.
 
+pub mod clock;
 pub mod component;
+pub mod error_code;
 pub mod ids;
 pub mod image;
 pub mod layout;
@@ -21,7 +23,9 @@ mod intern;
 mod json;
 
 pub use causes::with_causes;
+pub use clock::{Clock, now};
 pub use component::{Component, PoolComponent};
+pub use error_code::{Coded, ErrorCode, coded};
 pub use ids::{BuildId, NodeId, RequestId, UploadId};
 pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};
 pub use json::{DecodeError, Opaque};

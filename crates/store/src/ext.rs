@@ -173,11 +173,39 @@ pub async fn reconnected(tree: &dyn Tree) -> Result<SessionId> {
 /// Retries an idempotent operation on connection loss.
 pub async fn persist<T, F>(tree: &dyn Tree, mut operation: impl FnMut() -> F) -> Result<T>
 where
-    F: Future<Output = Result<T>>,
+    E: StoreFailure,
+    F: Future<Output = Result<T, E>>,
+{
+    repeat(tree, operation, Error::is_connection).await
+}
+
+/// As [`persist`], but fails when the session ends: for work under a lock.
+pub async fn persist_in_session<T, E, F>(
+    tree: &dyn Tree,
+    operation: impl FnMut() -> F,
+) -> Result<T, E>
+where
+    E: StoreFailure,
+    F: Future<Output = Result<T, E>>,
+{
+    repeat(tree, operation, |error| {
+        matches!(error, Error::ConnectionLoss)
+    })
+    .await
+}
+
+async fn repeat<T, E, F>(
+    tree: &dyn Tree,
+    mut operation: impl FnMut() -> F,
+    passes: impl Fn(&Error) -> bool,
+) -> Result<T, E>
+where
+    E: StoreFailure,
+    F: Future<Output = Result<T, E>>,
 {
     loop {
         match operation().await {
-            Err(error) if error.is_connection() => {}
+            Err(error) if error.store_error().is_some_and(&passes) => {}
             result => return result,
         }
         reconnected(tree).await?;

@@ -18,6 +18,7 @@ pub mod view;
 pub mod watch;
 pub mod zookeeper;
 
+mod codes;
 mod error;
 mod limits;
 

@@ -139,11 +139,7 @@ fn time(text: &str) -> Option<Timestamp> {
             civil.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp()
         }
     };
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "milliseconds since 1970 are exact in 53 bits"
-    )]
-    Timestamp::from_secs(stamp.as_millisecond() as f64 / 1000.0)
+    Some(Timestamp::from_millis(stamp.as_millisecond()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! against the query.
 
 mod build;
+mod codes;
 
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};

@@ -90,7 +90,7 @@ pub fn images(marks: &View<MarkShape>) -> impl Iterator<Item = ImageRow> + use<>
         image,
         paused: found.paused,
         request: found.asked.map(|created| BuildRequest {
-            asked: Timestamp::from_secs(created as f64 / 1000.0),
+            asked: Timestamp::from_millis(created),
             building: found.building,
         }),
     };

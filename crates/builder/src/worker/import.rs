@@ -17,7 +17,7 @@ use nodeyard_image::{
     ChecksumPolicy, Claims, ContentInfo, Download, DownloadError, Draft, Format, ImageId,
     InvalidFormat, ProgressFn, PublicKey, Repository, Throttle, download, inspect,
 };
-use nodeyard_model::{ImageName, with_causes};
+use nodeyard_model::{ImageName, coded};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -133,7 +133,7 @@ impl Import {
         let client = tokio::task::spawn_blocking(move || zuul::download_client(&how));
         let client = client
             .await?
-            .map_err(|error| Problem::unable(with_causes(&error)))?;
+            .map_err(|error| Problem::unable(coded(&error)))?;
         let artifacts = match self.fetch_all(context, &client, draft, console).await {
             Ok(artifacts) => artifacts,
             Err(problem) => {
@@ -206,7 +206,7 @@ impl Import {
                     &errand.target(format),
                     Some(fetched.plain.digests.clone()),
                 )
-                .map_err(|error| Problem::unable(with_causes(&error)))?;
+                .map_err(|error| Problem::unable(coded(&error)))?;
             artifacts.insert(format.as_str().into(), fetched);
         }
         Ok(artifacts)
@@ -274,8 +274,7 @@ impl Import {
                 policy.key_file
             ))
         })?;
-        let key =
-            PublicKey::from_pem(&key).map_err(|error| Problem::unable(with_causes(&error)))?;
+        let key = PublicKey::from_pem(&key).map_err(|error| Problem::unable(coded(&error)))?;
         let signature = signature(client, wanted).await?;
         let build = &self.job.build;
         let claims = Claims {
@@ -288,7 +287,7 @@ impl Import {
         };
         let digests = forms.map(|form| &form.digests);
         key.verify(&signature, &digests, &claims)
-            .map_err(|error| Problem::failed(with_causes(&error)))?;
+            .map_err(|error| Problem::failed(coded(&error)))?;
         Ok(Some(key.id().into()))
     }
 
@@ -371,14 +370,14 @@ async fn check_header(path: &Path, format: &Format) -> Result<(), Problem> {
     blocking(move || {
         inspect(&path, &format)
             .map(drop)
-            .map_err(|error| Problem::failed(with_causes(&error)))
+            .map_err(|error| Problem::failed(coded(&error)))
     })
     .await
 }
 
 /// What is wrong with the file itself will be wrong the next time; all else may be better then, or elsewhere.
 fn problem(error: &DownloadError) -> Problem {
-    let reason = with_causes(error);
+    let reason = coded(error);
     if error.is_permanent() {
         Problem::failed(reason)
     } else {

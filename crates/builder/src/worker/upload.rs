@@ -254,7 +254,7 @@ pub(super) fn find_driver(
         .drivers
         .get(found, &owner)
         .map_err(|error: driver::Error| {
-            Problem::unable(format!("provider {name}: {}", with_causes(&error)))
+            Problem::unable(format!("provider {name}: {}", coded(&error)))
         })?;
     if driver.images().is_none() {
         return Err(Problem::refused(format!(

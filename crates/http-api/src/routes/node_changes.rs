@@ -19,8 +19,8 @@ use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::extract::{Named, OptionalJson, check_plain};
 use crate::problem::Problem;
+use crate::schema;
 use crate::whole::maybe_whole;
-use crate::{schema, time};
 
 /// Show how to reach a node
 ///
@@ -129,7 +129,7 @@ pub(crate) async fn hold_node(
                 comment: body.comment,
                 expiration: body.expiration.map(i64::from),
             };
-            let held = operations::nodes::hold(&app.registry, node.id, hold, time::now());
+            let held = operations::nodes::hold(&app.registry, node.id, hold, now());
             held.await.map_err(|error| problem("node", error))?;
         }
     }
@@ -172,7 +172,7 @@ pub(crate) async fn release_node(
                 let text = "the node is held by an operator; this needs the right \"operate\"";
                 return Err(Problem::forbidden(Right::Operate, text));
             }
-            let released = operations::nodes::delete(&app.registry, node.id, time::now());
+            let released = operations::nodes::delete(&app.registry, node.id, now());
             released.await.map_err(|error| problem("node", error))?;
         }
         None => {
@@ -213,7 +213,7 @@ pub(crate) async fn delete_node(
             released.map_err(refused)?;
         }
         _ => {
-            let deleted = operations::nodes::delete(&app.registry, node.id, time::now());
+            let deleted = operations::nodes::delete(&app.registry, node.id, now());
             deleted.await.map_err(|error| problem("node", error))?;
         }
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodeyard_model::{ProviderName, UploadId};
+use nodeyard_model::{ProviderName, UploadId, now};
 
 use super::{Error, Repository, RepositoryInner, now, recover};
 use crate::digest::digest;

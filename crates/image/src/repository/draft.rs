@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodeyard_model::{ImageName, with_causes};
+use nodeyard_model::{ImageName, now, with_causes};
 
 use super::{Error, Repository, RepositoryInner, now, recover};
 use crate::budget::Reservation;

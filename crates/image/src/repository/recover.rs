@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodeyard_model::{Timestamp, with_causes};
+use nodeyard_model::{Timestamp, now, with_causes};
 
 use super::now;
 use crate::files::{self, AttemptExt as _, FileError};

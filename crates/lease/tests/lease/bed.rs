@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
@@ -11,7 +11,7 @@ use nodeyard_lease::{
     Clock, ExplainFailure, LeaseDependencies, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus,
     Leases, Lessee, NoExplanations, Options,
 };
-use nodeyard_model::{Label, NodeId, Timestamp, layout};
+use nodeyard_model::{Clock, Label, NodeId, layout, now};
 use nodeyard_nodescan::NetworkScanner;
 use nodeyard_store::lock::Locks;
 use nodeyard_store::registry::{Registry, Views};
@@ -42,7 +42,7 @@ impl Time {
         let ahead = Arc::clone(&self.0);
         Clock::new(move || {
             let ahead = Duration::from_secs(ahead.load(Ordering::SeqCst));
-            Timestamp::from(SystemTime::now() + ahead)
+            now() + ahead
         })
     }
 }

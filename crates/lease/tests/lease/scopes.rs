@@ -4,7 +4,7 @@ use nodeyard_lease::{
     EndCause, Error, LeasePhase, LeasePlacement, LeaseSpec, LeaseStatus, ScopeAffinity, ScopeName,
     ScopeStatus,
 };
-use nodeyard_model::{NodeRequest, NodeState, Opaque, RequestState, Timestamp};
+use nodeyard_model::{NodeRequest, NodeState, Opaque, RequestState};
 use nodeyard_store::registry::{Lifetime, Patience};
 
 use crate::bed::{HOUR, PATIENCE, Store, Yard, admin, ask, caller, eventually};
@@ -233,7 +233,7 @@ async fn its_nodes_are_an_inventory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buildset_of_zuul_is_seen_and_left_alone() {
     let yard = Yard::start(Store::embedded(), small_and_large(9)).await;
-    let now = Timestamp::from(std::time::SystemTime::now());
+    let now = nodeyard_model::now();
     let mut record = NodeRequest::new(RequestState::Requested, now);
     record.labels = vec!["small".into(), "large".into()];
     record.requestor = Some("zuul-system-id".into());

@@ -1,7 +1,5 @@
 //! Times in the format of OpenStack.
 
-use std::time::Duration;
-
 use nodeyard_model::Timestamp;
 
 pub(super) fn after(time: Timestamp, wait: Duration) -> Timestamp {

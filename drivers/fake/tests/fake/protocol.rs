@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Instance, Machines, Progress};
 use nodeyard_driver_fake::{
-    CallError, Clock, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport,
-    World, serve,
+    CallError, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport, World,
+    serve,
 };
 use nodeyard_nodescan::{ScanTarget, Scanner};
 use serde_json::{Value, json};

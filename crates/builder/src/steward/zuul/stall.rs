@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nodeyard_config::ZuulImage;
-use nodeyard_model::{ImageName, with_causes};
+use nodeyard_model::{ImageName, coded};
 use nodeyard_plan::images::Offer;
 use nodeyard_zuul_api::{
     BuildList, BuildsResponse, FinishedBuild, InvalidBuild, ZuulApi, ZuulBuildQuery,

@@ -172,7 +172,7 @@ impl Upload {
             }
             Ok(Err(error)) => {
                 let provider = &self.key.provider;
-                Problem::failed(format!("upload to {provider}: {}", with_causes(&error)))
+                Problem::failed(format!("upload to {provider}: {}", coded(&error)))
             }
             Err(_) => Problem::failed(format!(
                 "the upload took longer than {} allows, {} seconds",

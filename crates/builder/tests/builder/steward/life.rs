@@ -118,7 +118,7 @@ async fn work_waits_for_a_worker_and_says_so() {
         let picture = draw(&records.0, &config, &functions, &image())
             .await
             .unwrap();
-        let now = std::time::SystemTime::now().into();
+        let now = nodeyard_model::now();
         images::decide(&picture, &Pace::default(), now).explanation
     };
     let BuildVerdict::Waits { wait, .. } = explain().await.build else {
@@ -205,7 +205,7 @@ async fn what_people_delete_goes_and_is_made_again() {
     let patience = nodeyard_store::registry::Patience::For(crate::steward::bed::PATIENCE);
     let held = images.lock_upload(&key, patience).await.unwrap().held();
     let mut held = held.unwrap();
-    let now = std::time::SystemTime::now().into();
+    let now = nodeyard_model::now();
     held.value.set_state(UploadState::Deleting, now);
     images
         .store_upload(&held.guard, &key, &held.value)

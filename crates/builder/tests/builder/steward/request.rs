@@ -19,7 +19,7 @@ async fn is_taken_away_by_whoever_has_the_lock_of_the_image() {
             image: image(),
             build: BuildId::from_u128(1),
         };
-        let mut build = ImageBuild::new(BuildState::Ready, std::time::SystemTime::now().into());
+        let mut build = ImageBuild::new(BuildState::Ready, nodeyard_model::now());
         build.formats = ["qcow2"].into_iter().collect();
         let images = records.0.images();
         images.create_build(&key, &build).await.unwrap();

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
@@ -14,7 +14,7 @@ use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, UploadState};
+use nodeyard_model::{BuildId, BuildState, Clock, ImageName, ProviderName, UploadState};
 use nodeyard_store::registry::Registry;
 use nodeyard_testbeds::executable;
 use nodeyard_testbeds::gearman::Kind;
@@ -43,12 +43,12 @@ impl TwoClouds {
     pub(crate) fn with(simulate: &Simulate) -> Arc<Self> {
         let options = ["one", "two"].map(|name| (name.to_owned(), simulate.clone()));
         let (haste, ahead) = (Arc::<AtomicU64>::default(), AtomicU64::new(0));
-        let clock = fake::Clock::new({
+        let clock = Clock::new({
             let haste = Arc::clone(&haste);
             move || {
                 let step = haste.load(Ordering::SeqCst);
                 let ahead = ahead.fetch_add(step, Ordering::SeqCst) + step;
-                (SystemTime::now() + Duration::from_secs(ahead)).into()
+                nodeyard_model::now() + Duration::from_secs(ahead)
             }
         });
         let world = Arc::new(World::new(HashMap::from(options), clock));

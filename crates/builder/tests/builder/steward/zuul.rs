@@ -203,7 +203,7 @@ impl Bed {
         let picture = draw(&records.0, &config, &functions, &image())
             .await
             .unwrap();
-        let now = std::time::SystemTime::now().into();
+        let now = nodeyard_model::now();
         let plan = decide(&picture, &Pace::default(), now);
         plan.explanation.told_at(now).to_string()
     }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_builder::jobs::{Failure, ImageInfo};
 use nodeyard_builder::source::LogLimits;
@@ -262,11 +262,11 @@ impl Cloud {
     pub(crate) fn new(simulate: Simulate) -> Arc<Self> {
         let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
         let ahead = Arc::<AtomicU64>::default();
-        let clock = fake::Clock::new({
+        let clock = Clock::new({
             let ahead = Arc::clone(&ahead);
             move || {
                 let ahead = Duration::from_secs(ahead.load(Ordering::SeqCst));
-                (SystemTime::now() + ahead).into()
+                nodeyard_model::now() + ahead
             }
         });
         Arc::new(Self {

@@ -459,7 +459,7 @@ async fn downloads_that_nobody_goes_on_with_are_removed_while_it_works() {
     std::fs::write(ready.join("new.part"), "half").unwrap();
     let days = Duration::from_secs(2 * 24 * 60 * 60);
     let old = std::fs::File::create(ready.join("old.part")).unwrap();
-    old.set_modified(std::time::SystemTime::now() - days)
+    old.set_modified((nodeyard_model::now() - days).into())
         .unwrap();
     let place = host.path("images/.zuul-downloads/trusty");
     std::fs::create_dir_all(place.parent().unwrap()).unwrap();

@@ -11,7 +11,7 @@ use nodeyard_status::{Cell, Table};
 use nodeyard_store::registry::{Attempt, Registry};
 use tracing::warn;
 
-use super::{PATIENCE, lists, now};
+use super::{PATIENCE, lists};
 use crate::commands::launcher::{self, Tools};
 use crate::context::Context;
 use crate::exit::Refusal;

@@ -1,12 +1,21 @@
-//! What time it is, for whoever must not ask the system: records, and simulated clouds.
+//! The current time. Everything else takes it as a parameter or from a [`Clock`].
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nodeyard_model::Timestamp;
+use crate::Timestamp;
 
-/// Tells the time, that of the system or one of a test's making. Waiting is tokio's business.
+/// Returns the time of the system. What can be given a [`Clock`] asks that instead.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the time of the system"
+)]
+pub fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+/// A source of the current time: the system, or a test. Waiting is the business of the runtime.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
@@ -16,7 +25,7 @@ impl Clock {
     }
 
     pub fn system() -> Self {
-        Self::new(|| SystemTime::now().into())
+        Self::new(now)
     }
 
     pub fn now(&self) -> Timestamp {
