@@ -32,7 +32,7 @@ impl Coded for SetupError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Url(_) => Some(ErrorCode::ServerAnswer),
-            Self::Client(error) => error.code(),
+            Self::HttpClient(error) => error.code(),
         }
     }
 }

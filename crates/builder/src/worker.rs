@@ -46,7 +46,7 @@ use nodeyard_gearman::{GearmanEndpoint, ReconnectBackoff};
 use nodeyard_image::{
     DiskLimits, ImageFailure, ImageId, Manifest, ManifestState, OpenError, Repository,
 };
-use nodeyard_model::{ImageName, ProviderName, Timestamp};
+use nodeyard_model::{ImageName, ProviderName, now};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;

@@ -7,19 +7,19 @@ use crate::Error;
 impl Coded for Error {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
-            Self::Insecure { .. } | Self::Private { .. } => ErrorCode::UrlForbidden,
+            Self::Insecure { .. } | Self::PrivateAddress { .. } => ErrorCode::UrlForbidden,
             Self::Resolve { .. }
             | Self::Connect { .. }
             | Self::TimedOut { .. }
-            | Self::Broken { .. } => ErrorCode::ServerUnreachable,
+            | Self::ConnectionFailed { .. } => ErrorCode::ServerUnreachable,
             Self::Tls { .. } | Self::TlsSetup { .. } => ErrorCode::ServerTls,
-            Self::BadUrl { .. }
-            | Self::Redirects { .. }
-            | Self::NoLocation { .. }
+            Self::UrlError(_)
+            | Self::TooManyRedirects { .. }
+            | Self::MissingLocation { .. }
             | Self::TooLarge { .. } => ErrorCode::ServerAnswer,
-            Self::UnreadableSecret { .. } | Self::NoVariable { .. } | Self::BadSecret { .. } => {
-                ErrorCode::ServerSecret
-            }
+            Self::UnreadableSecret { .. }
+            | Self::MissingVariable { .. }
+            | Self::InvalidSecret { .. } => ErrorCode::ServerSecret,
         })
     }
 }

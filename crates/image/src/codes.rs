@@ -3,8 +3,8 @@
 use nodeyard_model::{Coded, ErrorCode};
 
 use crate::{
-    BadHeader, CommitError, ConvertError, DownloadError, Error, FileError, NoRoom, OpenError,
-    SignatureError,
+    CommitError, ConvertError, DownloadError, Error, FileError, InsufficientSpace, InvalidHeader,
+    OpenError, SignatureError,
 };
 
 impl Coded for FileError {
@@ -13,7 +13,7 @@ impl Coded for FileError {
     }
 }
 
-impl Coded for NoRoom {
+impl Coded for InsufficientSpace {
     fn code(&self) -> Option<ErrorCode> {
         Some(ErrorCode::NoRoom)
     }
@@ -33,10 +33,12 @@ impl Coded for Error {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
             Self::Unknown { .. } | Self::NoFormat { .. } => ErrorCode::ImageUnknown,
-            Self::Exists { .. } | Self::Taken { .. } | Self::BadBase(_) => ErrorCode::ImageConflict,
+            Self::Exists { .. } | Self::FilesExist { .. } | Self::InvalidBaseName(_) => {
+                ErrorCode::ImageConflict
+            }
             Self::Building { .. } => ErrorCode::ImageBusy,
-            Self::Mismatch { .. } => ErrorCode::ImageDamaged,
-            Self::NoRoom(error) => return error.code(),
+            Self::DigestMismatch { .. } => ErrorCode::ImageDamaged,
+            Self::InsufficientSpace(error) => return error.code(),
             Self::File(error) => return error.code(),
         })
     }
@@ -46,13 +48,13 @@ impl Coded for CommitError {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
             Self::Nothing | Self::Missing { .. } | Self::Empty { .. } => ErrorCode::BuildFailed,
-            Self::Mismatch { .. } => ErrorCode::DigestMismatch,
+            Self::DigestMismatch { .. } => ErrorCode::DigestMismatch,
             Self::File(error) => return error.code(),
         })
     }
 }
 
-impl Coded for BadHeader {
+impl Coded for InvalidHeader {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
             Self::Magic { .. } | Self::Unsafe { .. } => ErrorCode::BadImageHeader,
@@ -64,15 +66,15 @@ impl Coded for BadHeader {
 impl Coded for ConvertError {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
-            Self::NotADisk { .. } | Self::NoSource { .. } => ErrorCode::NotConvertible,
+            Self::NotConvertible { .. } | Self::NoSource { .. } => ErrorCode::NotConvertible,
             Self::Start { .. } => ErrorCode::ConvertStart,
             Self::TimedOut { .. }
             | Self::Failed { .. }
-            | Self::Lost { .. }
+            | Self::WaitFailed { .. }
             | Self::Result { .. } => ErrorCode::ConvertFailed,
             Self::Header(error) => return error.code(),
             Self::Repository(error) => return error.code(),
-            Self::Ending { .. } => return None,
+            Self::ShuttingDown => return None,
         })
     }
 }
@@ -82,19 +84,19 @@ impl Coded for DownloadError {
         Some(match self {
             Self::Gone { .. } => ErrorCode::ArtifactGone,
             Self::Refused { .. } => ErrorCode::ArtifactForbidden,
-            Self::Status { .. } | Self::Short { .. } | Self::GaveUp { .. } => {
+            Self::Status { .. } | Self::Truncated { .. } | Self::GaveUp { .. } => {
                 ErrorCode::DownloadFailed
             }
             Self::Changing { .. } => ErrorCode::ArtifactChanged,
-            Self::TooLarge { .. } | Self::Bomb { .. } => ErrorCode::ArtifactTooLarge,
-            Self::NotPacked { .. } => ErrorCode::ArtifactPacking,
+            Self::TooLarge { .. } | Self::UnpacksTooLarge { .. } => ErrorCode::ArtifactTooLarge,
+            Self::InvalidCompressedData { .. } => ErrorCode::ArtifactPacking,
             Self::Digest { .. } => ErrorCode::DigestMismatch,
-            Self::NoDigest { .. } | Self::BadDigest { .. } => ErrorCode::NoDigest,
-            Self::Busy { .. } => ErrorCode::ImageBusy,
+            Self::MissingDigest | Self::InvalidDigest { .. } => ErrorCode::NoDigest,
+            Self::InProgress { .. } => ErrorCode::ImageBusy,
             Self::Fetch(error) => return error.code(),
             Self::File(error) => return error.code(),
             Self::Repository(error) => return error.code(),
-            Self::Ending { .. } => return None,
+            Self::ShuttingDown => return None,
         })
     }
 }
@@ -102,10 +104,10 @@ impl Coded for DownloadError {
 impl Coded for SignatureError {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
-            Self::Key => ErrorCode::SignatureKey,
-            Self::Envelope(_) | Self::Bare | Self::Statement => ErrorCode::SignatureForm,
-            Self::Foreign => ErrorCode::SignatureForeign,
-            Self::OtherFile | Self::OtherOrigin { .. } => ErrorCode::SignatureOther,
+            Self::InvalidKey => ErrorCode::SignatureKey,
+            Self::Envelope(_) | Self::UnsignedClaims | Self::Statement => ErrorCode::SignatureForm,
+            Self::WrongKey => ErrorCode::SignatureForeign,
+            Self::WrongDigest | Self::WrongOrigin { .. } => ErrorCode::SignatureOther,
         })
     }
 }

@@ -1,14 +1,4 @@
-//! Image files on this host: the repository of a builder, digests, sparse files, conversion, disk limits.
-//!
-//! * [`Repository`]: the images in images-dir with a [`Manifest`] each; crash-safe.
-//! * [`Draft`]: an image that is being built.
-//! * [`digest()`], [`SparseWriter`], [`copy()`]: compute both digests in one pass and preserve holes.
-//! * [`download()`]: fetches, decompresses and verifies a file.
-//! * [`Repository::convert`]: converts an image to another format with `qemu-img`.
-//! * [`PublicKey`]: verifies that a file was signed by a certain job.
-//! * [`DiskLimits`]: limits the disk space of images.
-//!
-//! Blocking functions are documented as such. This crate does not use the store, gearman or clouds.
+#![doc = include_str!("../README.md")]
 
 mod budget;
 mod checksum;

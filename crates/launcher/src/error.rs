@@ -1,5 +1,7 @@
 //! Errors that end a launcher, and errors that keep a provider from starting.
 
+use nodeyard_model::{Coded, ErrorCode};
+
 /// What ends a launcher. Errors of clouds, of the configuration and of the store's connection do not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -12,10 +12,9 @@ use nodeyard_driver::{
     RequestAttributes, Retries, Target,
 };
 use nodeyard_model::{
-    ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
-    UploadKey,
+    Coded, ConnectionPort, ErrorCode, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque,
+    PoolName, RequestId, UploadKey, coded,
     layout::{self, RecordPath},
-    with_causes,
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
@@ -73,6 +72,18 @@ enum AttemptError {
     NoImage(String),
     #[error("failed to store node record")]
     Store(#[from] nodeyard_store::Error),
+}
+
+impl Coded for AttemptError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Driver(error) => error.code(),
+            Self::Timeout(_) => Some(ErrorCode::LaunchTimeout),
+            Self::Scan(_) => Some(ErrorCode::MachineSilent),
+            Self::NoImage(_) => Some(ErrorCode::NoImage),
+            Self::Store(error) => error.code(),
+        }
+    }
 }
 
 impl AttemptError {
@@ -209,7 +220,7 @@ impl Launch<'_> {
     async fn judge_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
         let upload = held.value.image_id.as_deref();
         if let Some(RecordPath::Upload(key)) = upload.and_then(RecordPath::parse) {
-            let reason = failure.map(|failure| with_causes(failure));
+            let reason = failure.map(coded);
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
     }

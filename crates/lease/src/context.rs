@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_model::layout::{LEASES, SCOPES};
-use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, Opaque, RequestId, layout};
+use nodeyard_model::{Clock, Node, NodeId, NodeRequest, NodeState, Opaque, RequestId, layout};
 use nodeyard_reconcile::{Backoff, WorkQueue};
 use nodeyard_store::registry::{NodeShape, Registry, RequestShape, Stored, Views};
 use nodeyard_store::view::{Kind, Shape, View};

@@ -41,7 +41,6 @@ pub use lease::{
     EndCause, Lease, LeaseEnding, LeasePhase, LeasePlacement, LeasedNode, LeasedNodeState,
 };
 pub use leases::{CreatedLease, HoldOptions, LeaseStatus, LeasedNodeStatus, Leases};
-pub use nodeyard_driver::Clock;
 pub use scope::{LeaseScope, ScopeName};
 pub use scopes::{ScopeStatus, ZuulBuildset};
 pub use spec::{

@@ -67,7 +67,7 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
     }
     coded!(
         nodeyard_store::Error,
-        zookeeper::TlsError,
+        zookeeper::ZooKeeperTlsError,
         nodeyard_driver::Error,
         nodeyard_image::Error,
         nodeyard_image::OpenError,
@@ -82,12 +82,11 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
     if let Some(error) = error.downcast_ref::<WithOwnCode>() {
         return Some(error.code);
     }
-    if let Some(error) = error.downcast_ref::<server::ServerError>() {
+    if let Some(error) = error.downcast_ref::<server::JobServerError>() {
         return Some(match error {
-            server::ServerError::RightsWithoutTls => ErrorCode::JobServerRights,
-            server::ServerError::PlainOffLoopback { .. } | server::ServerError::Bind { .. } => {
-                ErrorCode::JobServerListen
-            }
+            server::JobServerError::RightsWithoutTls => ErrorCode::JobServerRights,
+            server::JobServerError::PlainOffLoopback { .. }
+            | server::JobServerError::Bind { .. } => ErrorCode::JobServerListen,
         });
     }
     if let Some(error) = error.downcast_ref::<client::ClientError>() {
@@ -111,7 +110,10 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
             error.is::<gearman::ConnectError>(),
             ErrorCode::JobServerUnreachable,
         ),
-        (error.is::<gearman::TlsError>(), ErrorCode::JobServerTls),
+        (
+            error.is::<gearman::GearmanTlsError>(),
+            ErrorCode::JobServerTls,
+        ),
         (error.is::<api::statsd::Error>(), ErrorCode::Statsd),
         (error.is::<api::webapp::BindError>(), ErrorCode::Listen),
         (error.is::<http_api::BindError>(), ErrorCode::Listen),

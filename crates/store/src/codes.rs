@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use nodeyard_model::{Coded, ErrorCode};
 
 use crate::Error;
-use crate::zookeeper::{DialError, TlsError};
+use crate::zookeeper::{DialError, ZooKeeperTlsError};
 
 impl Coded for Error {
     fn code(&self) -> Option<ErrorCode> {
@@ -39,7 +39,7 @@ fn of_backend(cause: &(dyn StdError + 'static)) -> ErrorCode {
     }
 }
 
-impl Coded for TlsError {
+impl Coded for ZooKeeperTlsError {
     fn code(&self) -> Option<ErrorCode> {
         Some(ErrorCode::StoreTls)
     }

@@ -170,8 +170,19 @@ pub async fn reconnected(tree: &dyn Tree) -> Result<SessionId> {
     connected(tree).await
 }
 
-/// Retries an idempotent operation on connection loss.
-pub async fn persist<T, F>(tree: &dyn Tree, mut operation: impl FnMut() -> F) -> Result<T>
+/// An error that may be one of the store.
+pub trait StoreFailure: From<Error> {
+    fn store_error(&self) -> Option<&Error>;
+}
+
+impl StoreFailure for Error {
+    fn store_error(&self) -> Option<&Error> {
+        Some(self)
+    }
+}
+
+/// Retries an idempotent operation on connection loss, across connections and sessions.
+pub async fn persist<T, E, F>(tree: &dyn Tree, operation: impl FnMut() -> F) -> Result<T, E>
 where
     E: StoreFailure,
     F: Future<Output = Result<T, E>>,

@@ -1,8 +1,4 @@
-//! The store: a small tree of records with ZooKeeper's semantics.
-//!
-//! [`Tree`] is the contract that every backend implements: versioned writes, ephemeral and sequential records,
-//! sessions, recursive watches, as Zuul and Python Nodepool require. Locks, elections, typed registries and cached
-//! views are built on top of it and work with every backend.
+#![doc = include_str!("../README.md")]
 
 pub mod election;
 pub mod embedded;

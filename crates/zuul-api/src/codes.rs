@@ -8,8 +8,8 @@ impl Coded for Error {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
             Self::Fetch(error) => return error.code(),
-            Self::NoTenant { .. } => ErrorCode::ZuulTenant,
-            Self::Status { .. } | Self::NotJson { .. } | Self::Unknown { .. } => {
+            Self::TenantRequired { .. } => ErrorCode::ZuulTenant,
+            Self::Status { .. } | Self::NotJson { .. } | Self::UnexpectedJson { .. } => {
                 ErrorCode::ServerAnswer
             }
         })

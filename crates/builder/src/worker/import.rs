@@ -17,13 +17,12 @@ use nodeyard_image::{
     ChecksumPolicy, Claims, ContentInfo, Download, DownloadError, Draft, Format, ImageId,
     InvalidFormat, ProgressFn, PublicKey, Repository, Throttle, download, inspect,
 };
-use nodeyard_model::{ImageName, coded};
+use nodeyard_model::{ImageName, coded, now};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::Context;
 use super::functions::works_on;
-use super::now;
 use super::problem::{Problem, blocking};
 use crate::jobs::{ArtifactProvenance, ImportArtifact, ImportJob, Provenance, ZuulBuild};
 use crate::source::Console;
@@ -156,7 +155,7 @@ impl Import {
         let text = serde_json::to_vec_pretty(&provenance).unwrap_or_default();
         draft
             .attach(PROVENANCE, &text)
-            .map_err(|error| Problem::unable(with_causes(&error)))?;
+            .map_err(|error| Problem::unable(coded(&error)))?;
         console.say("everything is here").await;
         Ok(())
     }

@@ -14,14 +14,14 @@ use nodeyard_config::Config;
 use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_gearman::worker::Job;
 use nodeyard_image::{ImageId, Manifest, ManifestState, UploadOutcome};
-use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, with_causes};
+use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, coded, now};
 use tokio::sync::watch;
 
 use self::bring::Upload;
 use super::info::from_manifest;
 use super::problem::Problem;
 use super::works::{Work, Works};
-use super::{Context, now, provider, upload_delete};
+use super::{Context, provider, upload_delete};
 use crate::jobs::{UploadDeleteJob, UploadJob, UploadResult, from_payload, to_payload};
 
 /// Ids from here on are made up; those of records are counted from 0 and never get this far.

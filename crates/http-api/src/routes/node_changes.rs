@@ -5,7 +5,7 @@
 
 use axum::extract::State;
 use nodeyard_lease::{HoldOptions, LeaseId, LeasedNodeState, NodeConnection};
-use nodeyard_model::{NodeId, NodeState};
+use nodeyard_model::{NodeId, NodeState, now};
 use nodeyard_operations as operations;
 use serde::Deserialize;
 use utoipa::ToSchema;

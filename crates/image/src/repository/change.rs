@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nodeyard_model::{ProviderName, UploadId, now};
 
-use super::{Error, Repository, RepositoryInner, now, recover};
+use super::{Error, Repository, RepositoryInner, recover};
 use crate::digest::digest;
 use crate::files::{self, AttemptExt as _};
 use crate::layout::BaseName;

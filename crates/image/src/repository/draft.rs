@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nodeyard_model::{ImageName, now, with_causes};
 
-use super::{Error, Repository, RepositoryInner, now, recover};
+use super::{Error, Repository, RepositoryInner, recover};
 use crate::budget::Reservation;
 use crate::digest::{self, DigestMismatch, Digests};
 use crate::files::{self, AttemptExt as _, FileError};

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use nodeyard_model::{Timestamp, now, with_causes};
 
-use super::now;
 use crate::files::{self, AttemptExt as _, FileError};
 use crate::layout::{BaseName, Layout, MANIFEST, MANIFEST_DIR, parse_python_name};
 use crate::manifest::{ImageFailure, ImageFile, Manifest, ManifestFormatError, ManifestState};

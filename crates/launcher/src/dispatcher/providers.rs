@@ -186,8 +186,6 @@ impl Dispatcher {
                 self.failed_providers.insert(name.clone(), coded(&error));
                 let error = &error as &dyn std::error::Error;
                 warn!(provider = %name, error, "failed to start provider; retrying");
-                self.failed_providers
-                    .insert(name.clone(), with_causes(error));
                 let retry = self.ctx.timing.start_retry;
                 self.timers.after(retry, Timer::Start(name.clone()));
                 return;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_driver::Clock;
+use nodeyard_model::Clock;
 use nodeyard_model::Timestamp;
 use nodeyard_store::Session;
 use tokio::sync::watch;

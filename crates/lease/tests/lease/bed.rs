@@ -8,8 +8,8 @@ use std::time::Duration;
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
 use nodeyard_lease::{
-    Clock, ExplainFailure, LeaseDependencies, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus,
-    Leases, Lessee, NoExplanations, Options,
+    ExplainFailure, LeaseDependencies, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus, Leases,
+    Lessee, NoExplanations, Options,
 };
 use nodeyard_model::{Clock, Label, NodeId, layout, now};
 use nodeyard_nodescan::NetworkScanner;

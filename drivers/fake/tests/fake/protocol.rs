@@ -9,6 +9,7 @@ use nodeyard_driver_fake::{
     CallError, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport, World,
     serve,
 };
+use nodeyard_model::Clock;
 use nodeyard_nodescan::{ScanTarget, Scanner};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

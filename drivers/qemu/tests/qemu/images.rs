@@ -11,7 +11,7 @@ use nodeyard_driver::{
 use nodeyard_driver_qemu::{
     GuestAccess, LabelImage, QemuDiskImageOptions, QemuDriver, QemuImageChoice,
 };
-use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
+use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey, now};
 
 use crate::common::{PATIENCE, PROVIDER, Yard, launch, order, owner, remove};
 

@@ -69,7 +69,7 @@ async fn api(how: &ZuulImage) -> Result<ZuulApi, String> {
     let owned = how.clone();
     let client = tokio::task::spawn_blocking(move || zuul::api_client(&owned)).await;
     let client = client.map_err(|_| "the client was not made".to_owned())?;
-    let client = client.map_err(|error| with_causes(&error))?;
+    let client = client.map_err(|error| coded(&error))?;
     ZuulApi::new(client, &how.api_url, how.tenant.clone()).map_err(|error| error.to_string())
 }
 
@@ -97,7 +97,7 @@ impl Stall {
         let api = self.api.as_ref().map_err(Clone::clone)?;
         let known = self.listing().clone();
         let answer = api.builds(&self.query, known.is_some()).await;
-        let mut listing = match (answer.map_err(|error| with_causes(&error))?, known) {
+        let mut listing = match (answer.map_err(|error| coded(&error))?, known) {
             (BuildsResponse::Builds(listing), _) => listing,
             (BuildsResponse::NotModified, Some(known)) => BuildList::clone(&known),
             (BuildsResponse::NotModified, None) => {
@@ -109,7 +109,7 @@ impl Stall {
             && is_worth_more(&self.offers(&listing))
         {
             let further = api.fetch_more(&self.query, &mut listing).await;
-            further.map_err(|error| with_causes(&error))?;
+            further.map_err(|error| coded(&error))?;
         }
         Ok(listing)
     }

@@ -10,7 +10,7 @@ use nodeyard_driver::{
     Bytes, Driver, ExternalId, ImageTarget, Owner, Progress, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{ConversionTarget, Converter, Format, InvalidFormat, Manifest, UploadOutcome};
-use nodeyard_model::{UploadKey, with_causes};
+use nodeyard_model::{UploadKey, coded, now};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::jobs::{UploadJob, UploadResult};
 use crate::worker::info::to_manifest;
 use crate::worker::problem::{Problem, blocking};
 use crate::worker::provider::UploadSettings;
-use crate::worker::{Context, cloud, hook, now};
+use crate::worker::{Context, cloud, hook};
 
 /// How long a cloud gets to remove what an upload has left in it.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(300);

@@ -20,6 +20,7 @@ use nodeyard_gearman::client::{
 use nodeyard_gearman::server::{JobServer, JobServerOptions};
 use nodeyard_gearman::{GearmanEndpoint, ReconnectBackoff};
 use nodeyard_image::Hasher;
+use nodeyard_model::Clock;
 use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use nodeyard_testbeds::{executable, free_port};
 use serde_json::Value;

@@ -16,7 +16,7 @@ use nodeyard_driver_openstack::{self as openstack, OpenStackDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
-use nodeyard_model::Clock;
+use nodeyard_model::{Clock};
 use nodeyard_nodescan::Scanner;
 use tokio::sync::watch;
 
@@ -142,8 +142,7 @@ impl nodeyard_launcher::DriverFactory for Drivers {
         match &provider.driver {
             config::Driver::Metastatic(section) => {
                 let backing = around.backing(&metastatic::identity(&around.owner.provider));
-                let driver =
-                    MetastaticDriver::new(section, around.owner, backing, fake::Clock::system());
+                let driver = MetastaticDriver::new(section, around.owner, backing, Clock::system());
                 Ok(Arc::new(driver))
             }
             _ => self.of_cloud(provider, around.owner),
