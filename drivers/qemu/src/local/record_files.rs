@@ -123,7 +123,7 @@ impl RecordDirectory {
                 .unwrap_or_default();
             let has_record =
                 fs::metadata(self.path(&format!("{stem}.json"))).is_ok_and(|file| file.len() > 0);
-            if has_record || now.since(modified.into()) < ORPHAN_AGE || in_use(stem) {
+            if has_record || now.since(modified) < ORPHAN_AGE || in_use(stem) {
                 continue;
             }
             let removed = if metadata.is_dir() {
