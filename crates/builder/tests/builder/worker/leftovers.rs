@@ -203,16 +203,18 @@ async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
         JobRequest::new(function, job.to_string())
     };
     let mut waiting = Vec::new();
-    for number in 0..8 {
-        let job = client.submit(&delete(&format!("gone-{number}"))).await;
-        waiting.push(job.unwrap());
+    for number in 2..10 {
+        let order = MANAGED.replace("0000000001", &format!("{number:010}"));
+        let uploaded = jobs.json("image-upload:1", &order).await;
+        let external = uploaded["external-id"].as_str().unwrap();
+        waiting.push(client.submit(&delete(external)).await.unwrap());
     }
     until("it has as much to do as it can", || async {
         (cloud.deletions.load(Ordering::SeqCst) >= 4).then_some(())
     })
     .await;
-    let second = MANAGED.replace("0000000001", "0000000002");
-    jobs.json("image-upload:1", &second).await;
+    let last = MANAGED.replace("0000000001", "0000000010");
+    jobs.json("image-upload:1", &last).await;
     jobs.call("image-delete:1", "").await.unwrap();
     cloud.mood.send_replace(Mood::Willing);
     for job in waiting {
