@@ -12,7 +12,7 @@
 //! use bytes::Bytes;
 //! use nodeyard_gearman::GearmanEndpoint;
 //! use nodeyard_gearman::client::{JobClient, JobClientOptions, JobOutcome, JobRequest};
-//! use nodeyard_gearman::worker::{JobWorker, JobWorkerOptions, Job};
+//! use nodeyard_gearman::worker::{Job, JobWorker, JobWorkerOptions};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
