@@ -19,6 +19,7 @@
 
 mod answer;
 mod build;
+pub mod cloud;
 mod delete;
 mod drivers;
 mod events;
@@ -27,7 +28,6 @@ mod functions;
 mod hook;
 mod import;
 mod info;
-pub mod machine;
 mod problem;
 mod provider;
 mod upload;

@@ -20,7 +20,7 @@ mod declined;
 pub mod drain;
 pub mod history;
 
-mod attend;
+mod background;
 mod backing;
 pub mod canary;
 mod commit;
@@ -31,6 +31,7 @@ mod events;
 mod handle;
 mod image_work;
 mod launch;
+mod launches;
 mod old_locks;
 mod options;
 mod provider;
@@ -178,7 +179,7 @@ impl Launcher {
         };
         let (result, ()) = tokio::join!(working, archived);
         if timeout(END_LIMIT, registration.end()).await.is_err() {
-            debug!("the launcher leaves the registry when its session ends");
+            debug!("timed out leaving the registry; the registration ends with the session");
         }
         result
     }

@@ -1,4 +1,4 @@
-//! Host key scans by the server of the simulated clouds.
+//! Host key scans by the server of simulated clouds.
 
 use async_trait::async_trait;
 use nodeyard_nodescan::{HostKey, Scan, ScanError, ScanTarget, Scanner};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::transport::{CallError, Http, InvalidUrl, Transport};
 
-/// Asks the server at an address to scan, instead of contacting machines.
+/// Scans host keys by calling the server of simulated clouds.
 #[derive(Debug)]
 pub struct RemoteScan {
     server: Http,
@@ -34,13 +34,13 @@ impl Scanner for RemoteScan {
         let answer = tokio::time::timeout(target.timeout, call).await;
         let unreachable = |text: String| ScanError::unreachable(target, text);
         let result = match answer {
-            Err(_) => return Err(unreachable("no answer in time".to_owned())),
+            Err(_) => return Err(unreachable("timed out".to_owned())),
             Ok(Err(CallError::Refused(refusal))) => return Err(unreachable(refusal.to_string())),
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Ok(Ok(result)) => result,
         };
         let keys: Vec<String> = serde_json::from_str(result.get())
-            .map_err(|error| unreachable(format!("the answer is no list of keys: {error}")))?;
+            .map_err(|error| unreachable(format!("invalid list of keys: {error}")))?;
         Ok(Scan {
             keys: keys.iter().map(|key| HostKey::from(key.as_str())).collect(),
         })

@@ -256,7 +256,7 @@ pub(super) fn find_driver(
         .map_err(|error: driver::Error| {
             Problem::unable(format!("provider {name}: {}", with_causes(&error)))
         })?;
-    if !driver.capabilities().manages_images {
+    if driver.images().is_none() {
         return Err(Problem::refused(format!(
             "provider {name} takes no uploads"
         )));

@@ -60,7 +60,7 @@ impl Cloud {
 fn a_node_is_deleted_now_without_any_launcher() {
     let cloud = Cloud::start();
     let mut daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     cloud.bed.submit(0, "small");
     wait_until("a node is ready", || cloud.has_ready_node());
     assert_eq!(daemon.terminate(), 0);
@@ -119,7 +119,7 @@ fn what_happens_is_measured() {
     let port = ear.local_addr().unwrap().port();
     cloud.bed.set("STATSD_PORT", port.to_string());
     let daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     cloud.bed.submit(0, "small");
     cloud.bed.submit(1, "nobody-has-this");
 

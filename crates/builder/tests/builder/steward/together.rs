@@ -70,7 +70,8 @@ impl TwoClouds {
             system: SystemId::new("test"),
             provider: provider.clone(),
         };
-        let images = self.driver(provider.as_str(), owner).list_images().await;
+        let driver = self.driver(provider.as_str(), owner);
+        let images = driver.images().unwrap().list_images().await;
         let images = images.unwrap().into_iter();
         let uploaded = images.filter(|image| image.tags().build.is_some());
         uploaded

@@ -290,7 +290,8 @@ impl Cloud {
             system: SystemId::new("test"),
             provider: PROVIDER.parse().unwrap(),
         };
-        let mut images = self.driver(owner).list_images().await.unwrap();
+        let driver = self.driver(owner);
+        let mut images = driver.images().unwrap().list_images().await.unwrap();
         images.retain(|image| image.tags().build.is_some());
         images
     }

@@ -101,7 +101,9 @@ pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> an
 /// The system id only says whose uploads are ours, and nothing is uploaded here.
 async fn images(config: &Arc<Config>, provider: &ProviderName) -> anyhow::Result<Vec<CloudImage>> {
     let driver = cloud::driver(config, provider, SystemId::new("nobody"))?;
-    let images = driver.choosable_images().await;
+    let images = driver.images();
+    let images = images.with_context(|| format!("{provider} has no images to choose from"))?;
+    let images = images.candidates().await;
     images.with_context(|| format!("{provider} does not list its images"))
 }
 

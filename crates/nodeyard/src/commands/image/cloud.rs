@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use nodeyard_config::{Config, Mode, Source};
-use nodeyard_driver::{Driver, Owner, SystemId};
+use nodeyard_driver::{Driver, Images, Owner, SystemId};
 use nodeyard_model::ProviderName;
 use serde_json::json;
 use tokio::sync::watch;
@@ -58,6 +58,11 @@ impl Cloud {
             provider,
             driver,
         })
+    }
+
+    pub(super) fn images(&self) -> anyhow::Result<&dyn Images> {
+        let images = self.driver.images();
+        images.with_context(|| format!("{} takes no images", self.name))
     }
 }
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
-use nodeyard_builder::worker::machine;
+use nodeyard_builder::worker::cloud as retried;
 use nodeyard_driver::{
-    Error, ImageStatus, ImageTarget, Progress, State, UploadOrder, UploadedImage,
+    Error, ExternalId, ImageStatus, ImageTarget, Images, Progress, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{Digests, Format, digest, inspect};
 use nodeyard_model::{BuildId, ProviderName};
@@ -99,11 +99,7 @@ struct Report<'a> {
 pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Result<()> {
     let format = format(&args)?;
     let cloud = Cloud::of(&args.cloud, context, args.publisher.system())?;
-    ensure!(
-        cloud.driver.capabilities().manages_images,
-        "{} takes no images",
-        cloud.name
-    );
+    let images = cloud.images()?;
     let id = match &args.id {
         Some(id) => id.clone(),
         None => Uuid::new_v4().simple().to_string(),
@@ -124,7 +120,7 @@ pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Res
         outcome: "dry-run",
     };
     if !args.dry_run {
-        let complete = complete(&cloud, &order).await?;
+        let complete = complete(images, &cloud.name, &order).await?;
         report.outcome = if complete { "taken-over" } else { "published" };
         let done = bring(&cloud, &order, Duration::from_secs(args.limit)).await?;
         report.id = Some(done.external_id.to_string());
@@ -161,7 +157,8 @@ fn order(
         metadata: args.properties.iter().cloned().collect(),
         marks: args.tags.iter().map(|tag| tag.as_str().into()).collect(),
         tags: args.publisher.tags(&args.image, id),
-        progress: Progress::default(),
+        // An earlier run of the job may have begun it.
+        first_attempt: false,
     })
 }
 
@@ -196,9 +193,9 @@ fn begins_with(path: &Path, magic: &[u8]) -> anyhow::Result<bool> {
 }
 
 /// Whether an earlier run of this job has done everything.
-async fn complete(cloud: &Cloud, order: &UploadOrder) -> anyhow::Result<bool> {
-    let images = cloud.driver.list_images().await;
-    let images = images.with_context(|| format!("{} does not list its images", cloud.name))?;
+async fn complete(images: &dyn Images, cloud: &str, order: &UploadOrder) -> anyhow::Result<bool> {
+    let images = images.list_images().await;
+    let images = images.with_context(|| format!("{cloud} does not list its images"))?;
     Ok(images
         .iter()
         .any(|image| image.tags() == order.tags && image.status == ImageStatus::Active))
@@ -210,11 +207,11 @@ async fn bring(
     limit: Duration,
 ) -> anyhow::Result<UploadedImage> {
     let stop = signals::stop()?;
-    // An earlier run may have begun it, so this one looks first.
-    let mut state = State::default();
+    let progress = Progress::default();
+    let uploaded = retried::upload(&*cloud.driver, order, &progress);
     let outcome = tokio::select! {
-        outcome = timeout(limit, machine::upload(&*cloud.driver, order, &mut state)) => outcome,
-        never = show(&order.progress) => match never {},
+        outcome = timeout(limit, uploaded) => outcome,
+        never = show(&progress) => match never {},
         () = stop.cancelled() => Ok(Err(Error::permanent("somebody stopped it"))),
     };
     let error = match outcome {
@@ -222,22 +219,22 @@ async fn bring(
         Ok(Err(error)) => anyhow::Error::from(error),
         Err(_) => anyhow!("it took longer than {} seconds", limit.as_secs()),
     };
-    clean_up(cloud, order, state).await;
+    if let Some(external_id) = progress.external_id() {
+        clean_up(cloud, order, external_id).await;
+    }
     Err(error.context(format!(
         "{} could not be published in {}",
         order.name, cloud.name
     )))
 }
 
-async fn clean_up(cloud: &Cloud, order: &UploadOrder, state: State) {
-    let Some(external_id) = state.external_id else {
-        return;
-    };
+async fn clean_up(cloud: &Cloud, order: &UploadOrder, external_id: ExternalId) {
     let target = ImageTarget {
         upload: order.upload.clone(),
         external_id: Some(external_id.clone()),
     };
-    let removed = timeout(CLEANUP_LIMIT, machine::delete(&*cloud.driver, &target)).await;
+    let removed = retried::delete_image(&*cloud.driver, &target);
+    let removed = timeout(CLEANUP_LIMIT, removed).await;
     if !matches!(removed, Ok(Ok(()))) {
         tracing::warn!(
             %external_id, cloud = %cloud.name,
@@ -248,18 +245,21 @@ async fn clean_up(cloud: &Cloud, order: &UploadOrder, state: State) {
 
 /// One line that is written over, for people.
 async fn show(progress: &Progress) -> Infallible {
-    let mut progress = progress.watch();
+    let mut reported = progress.subscribe();
     loop {
-        if progress.changed().await.is_err() {
+        if reported.changed().await.is_err() {
             return pending().await;
         }
-        let bytes = *progress.borrow_and_update();
+        let bytes = reported.borrow_and_update().bytes;
+        if bytes.total == 0 {
+            continue;
+        }
         if io::stderr().is_terminal() {
-            let percent = u128::from(bytes.sent) * 100 / u128::from(bytes.all.max(1));
+            let percent = u128::from(bytes.sent) * 100 / u128::from(bytes.total);
             let _unimportant = write!(
                 io::stderr(),
                 "\r\x1b[K{percent} % of {} MB",
-                bytes.all >> 20
+                bytes.total >> 20
             );
         }
     }
