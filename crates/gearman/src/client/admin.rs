@@ -88,7 +88,7 @@ impl AdminClient {
 
     /// Lists all functions known to the server, in its order.
     pub async fn status(&mut self) -> Result<Vec<FunctionStatus>, AdminError> {
-        let lines = self.list("status").await?;
+        let lines = self.request_list("status").await?;
         parse_all("status", lines, |line| {
             let mut columns = line.split('\t');
             Some(FunctionStatus {
@@ -102,14 +102,14 @@ impl AdminClient {
 
     /// Lists all connections, including those of clients.
     pub async fn workers(&mut self) -> Result<Vec<ConnectedWorker>, AdminError> {
-        let lines = self.list("workers").await?;
+        let lines = self.request_list("workers").await?;
         parse_all("workers", lines, |line| {
-            let (who, functions) = line.split_once(" :")?;
-            let mut who = who.splitn(3, ' ');
+            let (worker, functions) = line.split_once(" :")?;
+            let mut worker = worker.splitn(3, ' ');
             Some(ConnectedWorker {
-                connection: who.next()?.to_owned(),
-                address: who.next()?.to_owned(),
-                client_id: who.next()?.to_owned(),
+                connection: worker.next()?.to_owned(),
+                address: worker.next()?.to_owned(),
+                client_id: worker.next()?.to_owned(),
                 functions: functions
                     .split_ascii_whitespace()
                     .map(str::to_owned)
@@ -119,12 +119,12 @@ impl AdminClient {
     }
 
     pub async fn version(&mut self) -> Result<String, AdminError> {
-        let response = self.line("version").await?;
+        let response = self.request_line("version").await?;
         Ok(response.strip_prefix("OK ").unwrap_or(&response).to_owned())
     }
 
     pub async fn show_jobs(&mut self) -> Result<Vec<QueuedJob>, AdminError> {
-        let lines = self.list("show jobs").await?;
+        let lines = self.request_list("show jobs").await?;
         parse_all("show jobs", lines, |line| {
             let mut columns = line.split('\t');
             Some(QueuedJob {
@@ -137,13 +137,13 @@ impl AdminClient {
     }
 
     pub async fn show_unique_jobs(&mut self) -> Result<Vec<String>, AdminError> {
-        self.list("show unique jobs").await
+        self.request_list("show unique jobs").await
     }
 
     /// Cancels a waiting job. Returns false if no waiting job has this handle.
     pub async fn cancel_job(&mut self, handle: &str) -> Result<bool, AdminError> {
         let command = format!("cancel job {}", argument(handle)?);
-        match self.line(&command).await?.as_str() {
+        match self.request_line(&command).await?.as_str() {
             "OK" => Ok(true),
             response if response.starts_with("ERR UNKNOWN_JOB") => Ok(false),
             response => Err(AdminError::Refused {
@@ -161,7 +161,7 @@ impl AdminClient {
     ) -> Result<(), AdminError> {
         let limit = limit.map_or(-1, i64::from);
         let command = format!("maxqueue {} {limit}", argument(function)?);
-        match self.line(&command).await?.as_str() {
+        match self.request_line(&command).await?.as_str() {
             "OK" => Ok(()),
             response => Err(AdminError::Refused {
                 command,
@@ -170,16 +170,16 @@ impl AdminClient {
         }
     }
 
-    async fn line(&mut self, command: &str) -> Result<String, AdminError> {
-        self.request(command).await?;
-        self.response(command).await
+    async fn request_line(&mut self, command: &str) -> Result<String, AdminError> {
+        self.send_command(command).await?;
+        self.read_response(command).await
     }
 
-    async fn list(&mut self, command: &str) -> Result<Vec<String>, AdminError> {
-        self.request(command).await?;
+    async fn request_list(&mut self, command: &str) -> Result<Vec<String>, AdminError> {
+        self.send_command(command).await?;
         let mut lines = Vec::new();
         loop {
-            let line = self.response(command).await?;
+            let line = self.read_response(command).await?;
             if line == "." {
                 return Ok(lines);
             }
@@ -193,7 +193,7 @@ impl AdminClient {
         }
     }
 
-    async fn request(&mut self, command: &str) -> Result<(), AdminError> {
+    async fn send_command(&mut self, command: &str) -> Result<(), AdminError> {
         let stream = self.wire.get_mut();
         stream
             .write_all(format!("{command}\n").as_bytes())
@@ -202,7 +202,7 @@ impl AdminClient {
         Ok(stream.flush().await.map_err(StreamError::from)?)
     }
 
-    async fn response(&mut self, command: &str) -> Result<String, AdminError> {
+    async fn read_response(&mut self, command: &str) -> Result<String, AdminError> {
         loop {
             let frame = tokio::time::timeout(self.limit, self.wire.next()).await;
             let timed_out = |_| AdminError::NoResponse {

@@ -235,17 +235,17 @@ impl ConnectionReader {
                     denominator,
                     ..
                 } => {
-                    self.response(ServerResponse::Status(StatusResponse {
+                    self.dispatch_response(ServerResponse::Status(StatusResponse {
                         known: parse_number(&known) != 0,
                         running: parse_number(&running) != 0,
                         numerator: parse_number(&numerator),
                         denominator: parse_number(&denominator),
                     }));
                 }
-                Packet::EchoRes { data } => self.response(ServerResponse::Echo(data)),
+                Packet::EchoRes { data } => self.dispatch_response(ServerResponse::Echo(data)),
                 Packet::Error { code, text } => {
                     let text = strip_trailing_nul(text);
-                    self.response(ServerResponse::Refused(ErrorResponse {
+                    self.dispatch_response(ServerResponse::Refused(ErrorResponse {
                         code: String::from_utf8_lossy(&code).into_owned(),
                         text: String::from_utf8_lossy(&text).into_owned(),
                     }));
@@ -285,7 +285,7 @@ impl ConnectionReader {
         let _ = request.response.send(ServerResponse::Created(handle));
     }
 
-    fn response(&self, response: ServerResponse) {
+    fn dispatch_response(&self, response: ServerResponse) {
         match lock(&self.in_flight).requests.pop_front() {
             Some(request) => {
                 let _ = request.response.send(response);

@@ -186,7 +186,7 @@ impl WorkerSession {
                     }
                 },
                 Some(change) = self.changes.recv() => self.announce_change(change).await?,
-                step = next_phase_event(&mut self.phase) => self.handle_phase_event(step).await?,
+                event = next_phase_event(&mut self.phase) => self.handle_phase_event(event).await?,
                 changed = mode.changed() => if changed.is_err() {
                     return Ok(());
                 },
@@ -322,8 +322,8 @@ impl WorkerSession {
         Ok(())
     }
 
-    async fn handle_phase_event(&mut self, step: PhaseEvent) -> Result<(), WorkerConnectionError> {
-        match step {
+    async fn handle_phase_event(&mut self, event: PhaseEvent) -> Result<(), WorkerConnectionError> {
+        match event {
             PhaseEvent::Permit(Some(permit)) => {
                 let limit = self.shared.options.response_timeout;
                 self.phase = ConnectionPhase::Grabbing {
@@ -338,17 +338,17 @@ impl WorkerSession {
                     self.shared.options.response_timeout,
                 ));
             }
-            PhaseEvent::JobUpdate(updates_tx) => self.forward_update(updates_tx).await?,
+            PhaseEvent::JobUpdate(update) => self.forward_update(update).await?,
         }
         Ok(())
     }
 
-    async fn forward_update(&mut self, updates_tx: JobUpdate) -> Result<(), WorkerConnectionError> {
+    async fn forward_update(&mut self, update: JobUpdate) -> Result<(), WorkerConnectionError> {
         let ConnectionPhase::Working(running) = &self.phase else {
             return Ok(());
         };
         let handle = running.handle.clone();
-        let packet = match updates_tx {
+        let packet = match update {
             JobUpdate::Progress(numerator, denominator) => Packet::WorkStatus {
                 handle,
                 numerator: numerator.to_string().into(),
