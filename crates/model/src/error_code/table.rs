@@ -182,8 +182,11 @@ codes! {
             "The file does not exist."
             "Check the path, and the `-c` and `-s` options of the program."
         UnreadableFile "NY0144" "unreadable-file"
-            "The file cannot be read: its permissions forbid it, it is not a file, or it is not UTF-8 text."
-            "Let the user of the program read it, and write it in UTF-8."
+            "The file cannot be read: its permissions forbid it, or it is not a file."
+            "Let the user of the program read it."
+        NotUtf8 "NY0145" "not-utf8"
+            "The file is not UTF-8 text."
+            "Write it in UTF-8."
     }
     "Start and command line" {
         NoConfiguration "NY0201" "no-configuration"
