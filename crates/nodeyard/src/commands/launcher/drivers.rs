@@ -16,7 +16,7 @@ use nodeyard_driver_openstack::{self as openstack, OpenStackDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
-use nodeyard_model::{Clock};
+use nodeyard_model::Clock;
 use nodeyard_nodescan::Scanner;
 use tokio::sync::watch;
 
