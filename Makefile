@@ -123,10 +123,11 @@ testbeds: ## Install the real counterparts the tests run against (Debian package
 	testbeds/install.sh
 
 .PHONY: generate
-generate: ## Write again what is generated and checked in (schema, configuration reference, golden outputs)
+generate: ## Write again what is generated and checked in (schema, references, golden outputs)
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-config --test config corpus
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-api golden
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-http-api golden
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p nodeyard-model --lib error_code
 
 .PHONY: deny
 deny: ## Check licences, sources and banned crates

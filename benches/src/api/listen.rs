@@ -4,7 +4,7 @@
 //! arrives can be compared with that. An answer to a client is no such moment: an event may well overtake it.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use jiff::Timestamp;
@@ -33,7 +33,8 @@ pub(super) async fn listen(mut events: Events, leases: usize) -> anyhow::Result<
     let mut heard = Heard::default();
     while heard.ended.len() < leases {
         let data = events.next().await?;
-        heard.note(&data, Timestamp::now())?;
+        let now = SystemTime::from(nodeyard_model::now());
+        heard.note(&data, now.try_into()?)?;
     }
     Ok(heard.delays)
 }

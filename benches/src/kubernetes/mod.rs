@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use nodeyard_model::RequestId;
+use nodeyard_model::{RequestId, now};
 use nodeyard_testbeds::Cluster;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -120,16 +120,16 @@ async fn bout(arena: &Arena, cluster: &Cluster, who: Who, pods: usize) -> anyhow
     zuul.gone_after(PATIENCE).await;
 
     let computed_before = processor_time(launcher.pid())?;
-    let began = SystemTime::now();
+    let began = SystemTime::from(now());
     let served = timeout(PATIENCE, serve(&zuul, pods)).await;
     let served = served.map_err(Into::into).flatten();
     let served = served.with_context(|| end_of(launcher.log()))?;
-    let all_served = SystemTime::now();
+    let all_served = SystemTime::from(now());
     give_back(&zuul, &served).await?;
     let mut gone_after = zuul.gone_after(PATIENCE).await;
     gone_after.sort();
     let computed = processor_time(launcher.pid())? - computed_before;
-    let all_gone = SystemTime::now();
+    let all_gone = SystemTime::from(now());
     // What is asked last is written down last.
     cluster.kubectl(&["get", "namespaces"])?;
     let log = cluster.audit_log().context("the cluster is not ours")?;
@@ -193,7 +193,7 @@ async fn serve(zuul: &Arc<Zuul>, pods: usize) -> anyhow::Result<Vec<Served>> {
     for _ in 0..pods {
         let zuul = Arc::clone(zuul);
         requests.spawn(async move {
-            let requested = SystemTime::now();
+            let requested = SystemTime::from(now());
             let submitted = zuul.submit(200, &["small"]).await?;
             let fulfilled = zuul.fulfilled(submitted).await?;
             let record = zuul.registry.requests().get(fulfilled.id).await?;

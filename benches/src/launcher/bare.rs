@@ -5,10 +5,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use anyhow::Context as _;
-use nodeyard_model::{Label, LauncherId, Node, NodeId, NodeState, RequestId, RequestState};
+use nodeyard_model::{Label, LauncherId, Node, NodeId, NodeState, RequestId, RequestState, now};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::{NodeShape, Patience, Registry, RequestShape};
 use nodeyard_store::view::{Change, View};
@@ -60,7 +59,7 @@ impl Shared {
     }
 
     async fn register(&self) -> anyhow::Result<()> {
-        let mut node = Node::new(NodeState::Ready, SystemTime::now().into());
+        let mut node = Node::new(NodeState::Ready, now());
         node.labels = vec![Label::new("small")];
         node.provider = Some("lab".parse()?);
         node.pool = Some("main".into());
@@ -86,9 +85,7 @@ impl Shared {
         let requests = self.registry.requests();
         let attempt = requests.lock(id, Patience::None).await?;
         let mut request = attempt.held().context("the request is gone")?;
-        request
-            .value
-            .set_state(RequestState::Pending, SystemTime::now().into());
+        request.value.set_state(RequestState::Pending, now());
         requests.store(&request.guard, id, &request.value).await?;
         let mut held = Vec::new();
         for node in &nodes {
@@ -103,9 +100,7 @@ impl Shared {
             guard.release().await?;
         }
         request.value.nodes = nodes;
-        request
-            .value
-            .set_state(RequestState::Fulfilled, SystemTime::now().into());
+        request.value.set_state(RequestState::Fulfilled, now());
         requests.store(&request.guard, id, &request.value).await?;
         request.guard.release().await?;
         Ok(())
@@ -114,8 +109,7 @@ impl Shared {
     async fn recycle(self: Arc<Self>, id: NodeId) -> anyhow::Result<()> {
         let attempt = self.registry.nodes().lock(id, Patience::None).await?;
         let held = attempt.held().context("the node is gone")?;
-        let now = SystemTime::now().into();
-        self.registry.nodes().delete(id, held, now).await?;
+        self.registry.nodes().delete(id, held, now()).await?;
         self.register().await?;
         self.state().recycling.remove(&id);
         self.dispatch();

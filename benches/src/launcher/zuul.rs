@@ -5,11 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use nodeyard_model::{
-    Label, Node, NodeId, NodeRequest, NodeState, RequestId, RequestState, layout,
+    Label, Node, NodeId, NodeRequest, NodeState, RequestId, RequestState, layout, now,
 };
 use nodeyard_store::registry::{Held, Lifetime, Patience, Registry, RequestShape};
 use nodeyard_store::view::{Change, View};
@@ -82,13 +82,13 @@ impl Zuul {
         precedence: u16,
         labels: &[&str],
     ) -> anyhow::Result<Submitted> {
-        let now = SystemTime::now().into();
-        let mut request = NodeRequest::new(RequestState::Requested, now);
+        let created = now();
+        let mut request = NodeRequest::new(RequestState::Requested, created);
         request.labels = labels.iter().map(|label| Label::new(*label)).collect();
         request.requestor = Some("benchmark".into());
         request.tenant_name = Some("tenant".into());
         request.event_id = Some("event".into());
-        request.created_time = Some(now);
+        request.created_time = Some(created);
         let at = Instant::now();
         let requests = self.registry.requests();
         let (id, _) = requests
@@ -175,7 +175,7 @@ impl Zuul {
         state: NodeState,
     ) -> anyhow::Result<()> {
         for (id, held) in nodes {
-            held.value.set_state(state, SystemTime::now().into());
+            held.value.set_state(state, now());
             let nodes = self.registry.nodes();
             nodes.store(&held.guard, *id, &held.value).await?;
         }

@@ -7,9 +7,9 @@ pub(crate) mod pages;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use nodeyard_model::{ImageName, ProviderName};
+use nodeyard_model::{ImageName, ProviderName, now};
 
 use crate::metrics::histogram::Histogram;
 use crate::statsd::Statsd;
@@ -133,7 +133,7 @@ impl BuilderMetrics {
     ) {
         let Some(statsd) = &self.statsd else { return };
         let image = format!("nodepool.dib_image_build.{}", name(image.as_str()));
-        let ended = SystemTime::now().duration_since(UNIX_EPOCH);
+        let ended = now().as_secs() as u64;
         statsd.send(|batch| {
             for (format, size) in sizes {
                 batch.gauge(&format!("{image}.{}.size", name(format)), size);
@@ -145,9 +145,7 @@ impl BuilderMetrics {
                 batch.gauge(&rc, 0);
             }
             batch.gauge(&rc, exit_code);
-            if let Ok(ended) = ended {
-                batch.gauge(&format!("{image}.status.last_build"), ended.as_secs());
-            }
+            batch.gauge(&format!("{image}.status.last_build"), ended);
         });
     }
 

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nodeyard_model::{Limits, PoolName, ProviderName, ResourceName, TenantName};
+use nodeyard_reconcile::CountKeys;
 
 use crate::census::Census;
 use crate::statsd::{Batch, Statsd, names};
@@ -44,6 +45,7 @@ struct Recorded {
     leaked: BTreeMap<(ProviderName, Box<str>), u64>,
     limits: BTreeMap<ProviderName, BTreeMap<PoolName, Limits>>,
     tenant_limits: BTreeMap<TenantName, Limits>,
+    queues: BTreeMap<&'static str, Arc<dyn CountKeys>>,
 }
 
 /// One attempt to launch a node.
@@ -156,6 +158,11 @@ impl Metrics {
     pub fn tenant_limits(&self, limits: BTreeMap<TenantName, Limits>) {
         self.tell(|batch| tenant_limits(batch, &limits));
         self.recorded().tenant_limits = limits;
+    }
+
+    /// Adds a work queue, whose keys are counted whenever metrics are read.
+    pub fn add_queue(&self, name: &'static str, queue: Arc<dyn CountKeys>) {
+        self.recorded().queues.insert(name, queue);
     }
 
     /// Everything, in the text format of Prometheus. Looks at every node, so it belongs on a thread that may

@@ -4,6 +4,7 @@
 //! is to be done and writes the records. They meet in gearman only, by the functions and payloads of [`jobs`]; that
 //! is what lets a worker sit on any host, without the store.
 
+mod codes;
 pub mod jobs;
 pub mod source;
 pub mod steward;

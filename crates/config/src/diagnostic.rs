@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use nodeyard_model::ErrorCode;
 use serde::Serialize;
 
 use crate::excerpt::Excerpt;
@@ -28,6 +29,8 @@ pub enum Severity {
 pub struct Diagnostic {
     /// Stable, in kebab case: `unknown-key`, `missing-key`, …
     pub code: &'static str,
+    /// The same as docs/errors.md has it: `NY0101`.
+    pub id: &'static str,
     pub severity: Severity,
     pub message: String,
     /// The file, with the place in it unless the file as a whole is meant.
@@ -198,6 +201,7 @@ impl Finding {
         });
         Diagnostic {
             code: self.code,
+            id: id(self.code),
             severity: self.severity,
             message: self.message,
             file: file.map(|file| file.path.clone()).unwrap_or_default(),
@@ -208,6 +212,11 @@ impl Finding {
             suggestion: self.suggestion,
         }
     }
+}
+
+/// Empty for none of the table.
+pub(crate) fn id(code: &str) -> &'static str {
+    ErrorCode::named(code).map_or("", ErrorCode::id)
 }
 
 fn place(file: &SourceFile, span: Span, secrets: &[Span]) -> Place {

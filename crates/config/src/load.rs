@@ -275,6 +275,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
     };
     Diagnostic {
         code,
+        id: crate::diagnostic::id(code),
         severity: Severity::Error,
         message,
         file: path.to_owned(),

@@ -54,7 +54,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     let file = diagnostic.file.to_string_lossy();
     let mut group = level
         .primary_title(diagnostic.message.as_str())
-        .id(diagnostic.code)
+        .id(format!("{} {}", diagnostic.id, diagnostic.code))
         .elements(Vec::<Origin<'_>>::new());
     let (beside, elsewhere): (Vec<&Label>, Vec<&Label>) = diagnostic
         .labels

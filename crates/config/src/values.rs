@@ -191,6 +191,9 @@ impl<T: Describe> Describe for Vec<T> {
 pub struct Seconds(pub Duration);
 
 impl Seconds {
+    /// The longest time that is told from a longer one: ten thousand years. Clocks can represent that much from now on.
+    const LONGEST: Duration = Duration::from_secs(10_000 * 365 * 24 * 60 * 60);
+
     pub const fn new(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
@@ -239,7 +242,7 @@ impl Decode<()> for Seconds {
             };
             decoder.error("out-of-range", node.span, message);
         }
-        duration.map(Self)
+        duration.map(|duration| Self(duration.min(Self::LONGEST)))
     }
 }
 

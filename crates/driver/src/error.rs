@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use nodeyard_model::{Coded, ErrorCode};
+
 /// What the caller is to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ErrorClass {
@@ -38,6 +40,19 @@ impl ErrorClass {
             Self::Capacity => "capacity",
             Self::Permanent => "permanent",
             Self::Credentials => "credentials",
+        }
+    }
+}
+
+impl ErrorClass {
+    pub const fn code(self) -> ErrorCode {
+        match self {
+            Self::Retry => ErrorCode::CloudRetry,
+            Self::Failed => ErrorCode::CloudFailed,
+            Self::Quota => ErrorCode::CloudQuota,
+            Self::Capacity => ErrorCode::CloudCapacity,
+            Self::Permanent => ErrorCode::CloudRefused,
+            Self::Credentials => ErrorCode::CloudCredentials,
         }
     }
 }
@@ -89,5 +104,11 @@ impl Error {
 
     pub fn class(&self) -> ErrorClass {
         self.class
+    }
+}
+
+impl Coded for Error {
+    fn code(&self) -> Option<ErrorCode> {
+        Some(self.class.code())
     }
 }

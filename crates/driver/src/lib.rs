@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 pub mod backing;
-mod clock;
 mod driver;
 mod error;
 mod glob;
@@ -21,7 +20,6 @@ mod roster;
 mod tags;
 pub mod template;
 
-pub use clock::Clock;
 pub use driver::{Collected, Driver, Images, Machines, Readiness};
 pub use error::{Error, ErrorClass};
 pub use ids::{ExternalId, SystemId};

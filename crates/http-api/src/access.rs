@@ -25,7 +25,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use nodeyard_config::{AnonymousAccess, Api, ApiRight, Config};
-use nodeyard_model::TenantName;
+use nodeyard_model::{TenantName, Timestamp, now};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
@@ -132,8 +132,8 @@ impl Caller {
 
     /// As those who hand out nodes know it. They know of no [`Sight::Nothing`]: who gets here is an [`Insider`], or has a
     /// token.
-    pub(crate) fn as_lessee(&self) -> nodeyard_lease::Caller {
-        nodeyard_lease::Caller {
+    pub(crate) fn as_lessee(&self) -> nodeyard_lease::Lessee {
+        nodeyard_lease::Lessee {
             name: self.name.as_deref().unwrap_or("anonymous").into(),
             tenant: self.tenant().cloned(),
         }
@@ -257,10 +257,10 @@ impl Gate {
     }
 
     /// Who has sent this, and until when that is so.
-    fn caller(&self, sent: &Sent) -> Result<(Caller, Option<jiff::Timestamp>), Problem> {
+    fn caller(&self, sent: &Sent) -> Result<(Caller, Option<Timestamp>), Problem> {
         match sent {
             Sent::Nothing => Ok((anonymous(&self.config.borrow().api), None)),
-            Sent::Token(digest) => self.tokens.borrow().find(digest, jiff::Timestamp::now()),
+            Sent::Token(digest) => self.tokens.borrow().find(digest, now()),
         }
     }
 

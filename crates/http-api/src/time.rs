@@ -18,10 +18,6 @@ pub(crate) fn of_millis(milliseconds: i64) -> Option<String> {
     Some(time.to_string())
 }
 
-pub(crate) fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,13 +28,14 @@ use nodeyard_model::{
     Label, Node, NodeId, NodeRequest, NodeState, ProviderName, Record as _, RequestId,
     RequestState, layout,
 };
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::{Attempt, Lifetime, Patience, Stored};
 use nodeyard_store::{self as store, Op, OpOutcome, TreePath, Version};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use crate::commit::{set_node, steadily};
+use crate::commit::set_node;
 use crate::context::Context;
 use follow::{CatchUp, Follower};
 
@@ -82,7 +83,7 @@ impl StoreBacking {
     where
         F: Future<Output = store::Result<T>>,
     {
-        steadily(&**self.ctx.registry.tree(), work).await
+        persist_in_session(&**self.ctx.registry.tree(), work).await
     }
 
     async fn synced(&self) -> store::Result<()> {

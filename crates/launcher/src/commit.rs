@@ -1,29 +1,13 @@
-//! Writes that outlast a lost connection, and several records in one write.
+//! Several records in one write, which outlasts a lost connection.
 //!
 //! Only an ended session ends the work under a lock. When merely the connection was lost, a write may or may not
 //! have happened. Writing a whole record again is harmless; of a multi, the contender it deletes tells.
 
-use std::future::Future;
-
 use bytes::Bytes;
 use nodeyard_model::{Node, NodeId, NodeRequest, Record as _, RequestId, layout};
+use nodeyard_store::ext::{self, persist_in_session};
 use nodeyard_store::lock::LockGuard;
-use nodeyard_store::{Error, Op, OpOutcome, Result, Tree, TreePath, Version, ext};
-
-/// Repeats a write that may happen twice, for as long as its session lives.
-pub(crate) async fn steadily<T, F>(tree: &dyn Tree, mut write: impl FnMut() -> F) -> Result<T>
-where
-    F: Future<Output = Result<T>>,
-{
-    loop {
-        match write().await {
-            Err(Error::ConnectionLoss) => {
-                ext::reconnected(tree).await?;
-            }
-            result => return result,
-        }
-    }
-}
+use nodeyard_store::{Error, Op, OpOutcome, Result, TreePath, Version};
 
 /// Applies all of `ops`, the last of which deletes the contender of `guard`. None if that happened and its answer
 /// was lost.
@@ -35,7 +19,10 @@ pub(crate) async fn commit(guard: &LockGuard, ops: Vec<Op>) -> Result<Option<Vec
             result => return result.map(Some),
         }
         ext::reconnected(tree).await?;
-        if steadily(tree, || tree.stat(guard.path())).await?.is_none() {
+        if persist_in_session(tree, || tree.stat(guard.path()))
+            .await?
+            .is_none()
+        {
             return Ok(None);
         }
     }

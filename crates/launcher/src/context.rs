@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use nodeyard_config::Config;
-use nodeyard_driver::{Clock, SystemId};
-use nodeyard_model::LauncherId;
+use nodeyard_driver::SystemId;
+use nodeyard_model::{Clock, LauncherId};
 use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
 use nodeyard_store::view::View;

@@ -1,5 +1,7 @@
 //! Errors that end a launcher, and errors that keep a provider from starting.
 
+use nodeyard_model::{Coded, ErrorCode};
+
 /// What ends a launcher. Errors of clouds, of the configuration and of the store's connection do not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -21,4 +23,15 @@ pub(crate) enum StartError {
     Driver(#[from] nodeyard_driver::Error),
     #[error("its driver panicked (see the log); this is a bug in this program")]
     Panicked,
+}
+
+impl Coded for StartError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Driver(error) => error.code(),
+            Self::Name(_) | Self::NoSettings { .. } | Self::Panicked => {
+                Some(ErrorCode::DriverStart)
+            }
+        }
+    }
 }

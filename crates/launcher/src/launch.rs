@@ -12,18 +12,17 @@ use nodeyard_driver::{
     RequestAttributes, Retries, Target,
 };
 use nodeyard_model::{
-    ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
-    UploadKey,
-    layout::{self, Place},
-    with_causes,
+    Coded, ConnectionPort, ErrorCode, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque,
+    PoolName, RequestId, UploadKey, coded,
+    layout::{self, RecordPath},
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::Held;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::commit::steadily;
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::provider::Provider;
@@ -73,6 +72,18 @@ enum AttemptError {
     NoImage(String),
     #[error("failed to store node record")]
     Store(#[from] nodeyard_store::Error),
+}
+
+impl Coded for AttemptError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Driver(error) => error.code(),
+            Self::Timeout(_) => Some(ErrorCode::LaunchTimeout),
+            Self::Scan(_) => Some(ErrorCode::MachineSilent),
+            Self::NoImage(_) => Some(ErrorCode::NoImage),
+            Self::Store(error) => error.code(),
+        }
+    }
 }
 
 impl AttemptError {
@@ -158,7 +169,7 @@ impl Launch<'_> {
                 return Err(if quota {
                     LaunchError::Quota
                 } else {
-                    LaunchError::Failed(with_causes(&failure))
+                    LaunchError::Failed(coded(&failure))
                 });
             }
             self.clear(held).await?;
@@ -208,8 +219,8 @@ impl Launch<'_> {
     /// Counts the result of a launch for the build that it booted from, if that is one of ours.
     async fn judge_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
         let upload = held.value.image_id.as_deref();
-        if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
-            let reason = failure.map(|failure| with_causes(failure));
+        if let Some(RecordPath::Upload(key)) = upload.and_then(RecordPath::parse) {
+            let reason = failure.map(coded);
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
     }
@@ -330,11 +341,11 @@ impl Launch<'_> {
         else {
             return Ok(Vec::new());
         };
-        let target = nodescan::Target {
+        let target = nodescan::ScanTarget {
             address: address.clone(),
             port: *port,
             connection_type: node.connection_type.as_deref().unwrap_or("ssh").into(),
-            limit: self.provider.settings.boot_timeout,
+            timeout: self.provider.settings.boot_timeout,
         };
         match self.ctx.scanner.scan(&target).await {
             Ok(scan) => Ok(scan.keys.iter().map(|key| key.as_str().into()).collect()),
@@ -388,7 +399,7 @@ impl Launch<'_> {
     async fn store(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
         let nodes = self.ctx.registry.nodes();
         let store = || nodes.store(&held.guard, self.node, &held.value);
-        held.stat = steadily(&**held.guard.tree(), store).await?;
+        held.stat = persist_in_session(&**held.guard.tree(), store).await?;
         Ok(())
     }
 

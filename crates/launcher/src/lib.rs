@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config::Config;
-use nodeyard_model::{Component, ComponentKind, ComponentState, layout};
+use nodeyard_model::{Clock, Component, ComponentKind, ComponentState, layout};
 use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
@@ -62,7 +62,6 @@ pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
 pub use launch::delete_in_cloud;
-pub use nodeyard_driver::Clock;
 pub use options::{Options, Timing};
 pub use provider::{DriverFactory, Surroundings};
 
@@ -145,7 +144,8 @@ impl Launcher {
             () = shutdown.cancelled() => return Ok(()),
         };
         let drains = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
-        let image_work = TreePath::new(layout::IMAGE_NOTES).map_err(nodeyard_store::Error::from)?;
+        let image_work =
+            TreePath::new(layout::IMAGE_STATUS).map_err(nodeyard_store::Error::from)?;
         let followed = Followed {
             drains: View::open(Arc::clone(&parts.tree), drains, drain::DrainShape),
             image_work: View::open(Arc::clone(&parts.tree), image_work, ImageWorkShape),

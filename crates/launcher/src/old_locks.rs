@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use nodeyard_model::{RequestId, Timestamp};
 use nodeyard_store::registry::{Registry, Requests};
-use nodeyard_store::{Error, Result, Stat};
+use nodeyard_store::{Error, Result};
 
 /// So many are asked about at a time.
 const AT_ONCE: usize = 256;
@@ -32,7 +32,7 @@ impl OldLocks {
         (now, age): (Timestamp, Duration),
     ) -> Result<()> {
         let requests = registry.requests();
-        self.list(requests, now).await?;
+        self.list(requests).await?;
         let is_old = |made: Timestamp| now.since(made) > age;
         let old = self.made.iter().filter(|(_, made)| is_old(**made));
         let old: Vec<RequestId> = old.map(|(id, _)| *id).collect();
@@ -47,14 +47,14 @@ impl OldLocks {
             let Some(stat) = requests.lock_dir(id).await? else {
                 continue;
             };
-            if is_old(made(&stat, now)) {
+            if is_old(Timestamp::from_millis(stat.mtime)) {
                 requests.delete_lock_dir(id).await?;
             }
         }
         Ok(())
     }
 
-    async fn list(&mut self, requests: Requests<'_>, now: Timestamp) -> Result<()> {
+    async fn list(&mut self, requests: Requests<'_>) -> Result<()> {
         if self.edition.is_some() && self.edition == requests.lock_dirs_edition().await? {
             return Ok(());
         }
@@ -71,17 +71,13 @@ impl OldLocks {
             let stats = join_all(ids.iter().map(|id| requests.lock_dir(*id))).await;
             for (id, stat) in ids.iter().zip(stats) {
                 if let Some(stat) = stat? {
-                    self.made.insert(*id, made(&stat, now));
+                    self.made.insert(*id, Timestamp::from_millis(stat.mtime));
                 }
             }
         }
         self.edition = edition;
         Ok(())
     }
-}
-
-fn made(stat: &Stat, now: Timestamp) -> Timestamp {
-    Timestamp::from_secs(stat.mtime as f64 / 1000.0).unwrap_or(now)
 }
 
 #[cfg(test)]
@@ -114,7 +110,7 @@ mod tests {
     async fn a_lock_is_looked_at_when_it_is_new_and_when_it_is_old() {
         let directory = tempfile::tempdir().unwrap();
         let store = Embedded::open(directory.path()).unwrap();
-        let now: Timestamp = std::time::SystemTime::now().into();
+        let now = nodeyard_model::now();
         let others = Registry::new(store.session());
         let mut ids = BTreeSet::new();
         for _ in 0..20 {
@@ -148,7 +144,7 @@ mod tests {
             others.requests().delete(*id).await.unwrap();
         }
         assert_eq!(round(now).await, 1, "none is old");
-        let later = Timestamp::from_secs(now.as_secs() + AGE.as_secs_f64() + 60.0).unwrap();
+        let later = now + AGE + Duration::from_secs(60);
         round(later).await;
         let (left, _) = others.requests().lock_dirs().await.unwrap();
         assert_eq!(left, [stays]);

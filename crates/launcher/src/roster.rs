@@ -44,7 +44,7 @@ pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: Cancellati
             match keep(&ctx, &provider).await {
                 Err(Error::Closed) => return,
                 Err(error) if error.is_connection() => {
-                    debug!(%error, "lost connection to the store while keeping roster")
+                    debug!(%error, "lost connection to the store while keeping roster");
                 }
                 Err(error) => warn!(
                     provider = %provider.name,

@@ -17,6 +17,7 @@ use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, Requ
 use nodeyard_plan::Zone;
 use nodeyard_plan::protocol::{self, node::Seen};
 use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, OpOutcome, Result};
@@ -25,7 +26,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
-use crate::commit::{commit, set_node, set_request, steadily, unlock};
+use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
 use crate::provider::{Pool, Provider};
 use crate::report::{Report, Served};
@@ -212,7 +213,7 @@ impl Serving {
         };
         let requests = self.ctx.registry.requests();
         let store = || requests.store(&held.guard, self.id, &pending);
-        match steadily(&**held.guard.tree(), store).await {
+        match persist_in_session(&**held.guard.tree(), store).await {
             Ok(stat) => {
                 self.note_accepted(&pending);
                 self.ctx

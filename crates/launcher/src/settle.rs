@@ -11,11 +11,12 @@ use nodeyard_plan::protocol::{
     self,
     node::{Clean, Seen},
 };
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, Result, TreePath, Version};
 use tracing::{debug, info, warn};
 
-use crate::commit::{commit, set_node, steadily, unlock};
+use crate::commit::{commit, set_node, unlock};
 use crate::context::Context;
 use crate::launch::delete_in_cloud;
 use crate::provider::Provider;
@@ -101,7 +102,7 @@ async fn delete(
             held.value = deleting;
             let nodes = ctx.registry.nodes();
             let store = || nodes.store(&held.guard, id, &held.value);
-            steadily(&**held.guard.tree(), store).await?;
+            persist_in_session(&**held.guard.tree(), store).await?;
         }
         let target = Target::Node {
             node: id,

@@ -1,8 +1,8 @@
-//! What Zuul has for each of its buildsets.
+//! The requests and nodes of Zuul's buildsets.
 //!
-//! Zuul names the buildset in its requests, and deletes a request as soon as it has the nodes; a node says only which
-//! request it was given to. So what the requests said is remembered while nodes of theirs are there. It is not
-//! stored: a process that starts later shows what it has seen itself.
+//! Zuul names the buildset in its requests, but deletes a request as soon as it has the nodes, and a node only names its
+//! request. So [`Buildsets`] remembers the buildset of each request while it has nodes. This is kept in memory: a process
+//! shows the buildsets whose requests it has seen.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,34 +13,34 @@ use nodeyard_store::view::{Change, View};
 use serde::Deserialize;
 use tokio::task::AbortHandle;
 
-use crate::book::Book;
+use crate::context::LeaseContext;
 use crate::error::{Error, Result};
 use crate::scope::ScopeName;
-use crate::scopes::Buildset;
+use crate::scopes::ZuulBuildset;
 
-/// What the names of Zuul's scopes begin with.
+/// The prefix of the names of Zuul's scopes.
 const PREFIX: &str = "zuul:";
-/// After so many new requests, those that nothing is left of are forgotten.
-const FORGET_EVERY: usize = 1000;
+/// The number of new requests after which those without record and nodes are dropped.
+const PRUNE_INTERVAL: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Buildsets {
-    known: Arc<Known>,
+    known: Arc<KnownRequests>,
     task: AbortHandle,
 }
 
 #[derive(Debug, Default)]
-struct Known(Mutex<HashMap<RequestId, Arc<Origin>>>);
+struct KnownRequests(Mutex<HashMap<RequestId, Arc<BuildsetOrigin>>>);
 
-/// Where a request of Zuul's comes from.
+/// The buildset that a request of Zuul was made for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Origin {
+struct BuildsetOrigin {
     name: ScopeName,
     tenant: Option<TenantName>,
     pipeline: Option<Box<str>>,
 }
 
-/// What Zuul writes into `requestor_data`, as far as it matters here.
+/// The fields of Zuul's `requestor_data` that are used here.
 #[derive(Deserialize)]
 struct RequestorData {
     build_set_uuid: Option<String>,
@@ -48,19 +48,19 @@ struct RequestorData {
     pipeline_name: Option<Box<str>>,
 }
 
-fn origin(request: &NodeRequest) -> Option<Origin> {
+fn origin(request: &NodeRequest) -> Option<BuildsetOrigin> {
     let data: Option<RequestorData> = request.requestor_data.decode().ok()?;
     let data = data?;
-    Some(Origin {
+    Some(BuildsetOrigin {
         name: ScopeName::new(format!("{PREFIX}{}", data.build_set_uuid?)).ok()?,
         tenant: request.tenant_name.clone().or(data.tenant_name),
         pipeline: data.pipeline_name,
     })
 }
 
-/// Refuses a name that is Zuul's.
-pub(crate) fn check_own(name: &ScopeName) -> Result<()> {
-    if is_of_zuul(name) {
+/// Returns an error for the name of a buildset of Zuul.
+pub(crate) fn reject_zuul_scope(name: &ScopeName) -> Result<()> {
+    if is_zuul_scope(name) {
         return Err(Error::ScopeOfZuul {
             scope: name.clone(),
         });
@@ -68,13 +68,13 @@ pub(crate) fn check_own(name: &ScopeName) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn is_of_zuul(name: &ScopeName) -> bool {
+pub(crate) fn is_zuul_scope(name: &ScopeName) -> bool {
     name.as_str().starts_with(PREFIX)
 }
 
-impl Known {
+impl KnownRequests {
     /// Nothing panics while it holds the lock, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<Origin>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<BuildsetOrigin>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,21 +82,21 @@ impl Known {
 impl Buildsets {
     /// Follows the views until it is dropped. Must be called inside a runtime.
     pub(crate) fn follow(requests: View<RequestShape>, nodes: View<NodeShape>) -> Self {
-        let known = Arc::new(Known::default());
+        let known = Arc::new(KnownRequests::default());
         let task = tokio::spawn(follow(Arc::clone(&known), requests, nodes)).abort_handle();
         Self { known, task }
     }
 
-    pub(crate) fn list(&self, book: &Book) -> Vec<Buildset> {
+    pub(crate) fn list(&self, context: &LeaseContext) -> Vec<ZuulBuildset> {
         let known = self.known.lock();
-        let mut found: BTreeMap<&Origin, Buildset> = BTreeMap::new();
-        book.requests.for_each(|item| {
+        let mut found: BTreeMap<&BuildsetOrigin, ZuulBuildset> = BTreeMap::new();
+        context.requests.for_each(|item| {
             if let Some(origin) = known.get(&item.id) {
                 let buildset = found.entry(origin).or_insert_with(|| empty(origin));
                 buildset.requests.push((item.id, item.value));
             }
         });
-        book.nodes.for_each(|item| {
+        context.nodes.for_each(|item| {
             let request = item.value.request();
             if let Some(origin) = request.and_then(|request| known.get(&request)) {
                 let buildset = found.entry(origin).or_insert_with(|| empty(origin));
@@ -107,8 +107,8 @@ impl Buildsets {
     }
 }
 
-fn empty(origin: &Origin) -> Buildset {
-    Buildset {
+fn empty(origin: &BuildsetOrigin) -> ZuulBuildset {
+    ZuulBuildset {
         name: origin.name.clone(),
         tenant: origin.tenant.clone(),
         pipeline: origin.pipeline.clone(),
@@ -117,7 +117,7 @@ fn empty(origin: &Origin) -> Buildset {
     }
 }
 
-async fn follow(known: Arc<Known>, requests: View<RequestShape>, nodes: View<NodeShape>) {
+async fn follow(known: Arc<KnownRequests>, requests: View<RequestShape>, nodes: View<NodeShape>) {
     let mut changes = requests.changes();
     let mut new = 0;
     let mut change = Some(Change::Everything);
@@ -137,15 +137,15 @@ async fn follow(known: Arc<Known>, requests: View<RequestShape>, nodes: View<Nod
                 }
             }
         }
-        if new >= FORGET_EVERY {
+        if new >= PRUNE_INTERVAL {
             new = 0;
-            forget(&known, &requests, &nodes);
+            prune(&known, &requests, &nodes);
         }
         change = changes.next().await;
     }
 }
 
-fn forget(known: &Known, requests: &View<RequestShape>, nodes: &View<NodeShape>) {
+fn prune(known: &KnownRequests, requests: &View<RequestShape>, nodes: &View<NodeShape>) {
     let mut needed = HashSet::new();
     nodes.for_each(|item| needed.extend(item.value.request()));
     requests.for_each(|item| {

@@ -1,29 +1,29 @@
-//! How to reach a node, from its record.
+//! How to connect to a node, from its record.
 
 use nodeyard_model::{ConnectionPort, Node};
 use serde::{Deserialize, Serialize};
 
-/// All that somebody needs to log in to a node.
+/// What is needed to log in to a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Connection {
+pub struct NodeConnection {
     /// `ssh`, `winrm`, `network_cli`, `kubectl`, `namespace`, `project`, or the container engine to `exec` with.
     pub kind: String,
-    /// The address, or what the kind calls it by: a pod, a container.
+    /// The address, or the name of the pod or container.
     pub host: Option<String>,
-    /// None where the kind needs none.
+    /// None for kinds without a port.
     pub port: Option<u16>,
     pub user: Option<String>,
-    /// Of Ansible: a path, or `auto`.
+    /// The interpreter for Ansible: a path, or `auto`.
     pub python: Option<String>,
     pub shell: Option<String>,
     /// `<type> <base64>` each.
     pub host_keys: Vec<String>,
-    /// How to reach a cluster: server, namespace, token.
+    /// Server, namespace and token of a cluster.
     pub cluster: Option<serde_json::Value>,
 }
 
-impl Connection {
-    pub fn of(node: &Node) -> Self {
+impl NodeConnection {
+    pub fn from_node(node: &Node) -> Self {
         let kind = node.connection_type.as_deref().unwrap_or("ssh");
         let (port, cluster) = match &node.connection_port {
             ConnectionPort::Number(port) => (Some(*port), None),
@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// The lines of a `known_hosts` file by which ssh recognises the node.
+    /// Returns the lines for the `known_hosts` file of ssh.
     pub fn known_hosts(&self) -> String {
         let Some(host) = &self.host else {
             return String::new();
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn ssh_knows_the_host_by_its_port_unless_it_is_the_usual_one() {
-        let mut connection = Connection {
+        let mut connection = NodeConnection {
             kind: "ssh".to_owned(),
             host: Some("192.0.2.7".to_owned()),
             port: Some(22),

@@ -1,7 +1,7 @@
-//! What to do next with a lease or a scope: pure functions of what was read and of the time.
+//! Decides the next step of a lease or a scope: pure functions of snapshots and of the time.
 //!
-//! What they are given was read after the record they decide about, and what they ask for is written only if nothing
-//! of it has changed since.
+//! [`Observed`] is read after the record of the lease, and a step is written with the versions that were read. So a
+//! decision on stale data is never written.
 
 #[cfg(test)]
 mod tests;
@@ -10,263 +10,320 @@ use std::time::Duration;
 
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, RequestId, RequestState, Timestamp};
 
-use crate::ask::Affinity;
-use crate::lease::{Cause, Lease, PartState, Phase, Placement};
-use crate::scope::Scope;
+use crate::lease::{EndCause, Lease, LeasePhase, LeasePlacement, LeasedNodeState};
+use crate::scope::LeaseScope;
+use crate::spec::ScopeAffinity;
 
-/// What a lease speaks of, as it is.
+/// The records that a lease refers to.
 #[derive(Debug, Clone)]
-pub struct Sight<'a> {
+pub struct Observed<'a> {
     pub request: Option<(RequestId, &'a NodeRequest)>,
-    /// One for each part of the lease.
-    pub nodes: Vec<NodeSight<'a>>,
-    pub scope: ScopeSight<'a>,
+    /// One for each node of the lease, in the same order.
+    pub nodes: Vec<ObservedNode<'a>>,
+    pub scope: ObservedScope<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct NodeSight<'a> {
-    /// None if its record is gone.
+pub struct ObservedNode<'a> {
+    /// None if there is no record.
     pub node: Option<&'a Node>,
-    pub lock: LockSight,
+    pub lock: LeaseLock,
 }
 
-/// What the lock of a node says about a lease.
+/// The place of a lease in the lock queue of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockSight {
-    /// The lease does not contend for it.
+pub enum LeaseLock {
+    /// It has not joined the queue.
     Absent,
-    /// The lease contends for it, and somebody else still has it.
+    /// Another contender holds the lock.
     Queued,
-    /// The lease has it.
+    /// The lease holds the lock.
     Held,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum ScopeSight<'a> {
+pub enum ObservedScope<'a> {
     /// The lease has no scope.
     None,
-    There(&'a Scope),
-    /// It should have one, but there is none.
-    Gone,
+    Exists(&'a LeaseScope),
+    /// The record of its scope was deleted.
+    Missing,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
-    /// Nothing until something changes, or until then.
+pub enum LeaseStep {
+    /// Do nothing until an observed record changes, or until a time.
     Wait { until: Option<Timestamp> },
-    /// Write down the number of the request.
-    Note(RequestId),
-    /// The request is fulfilled: write down the nodes before anything is done to them.
-    Take {
+    /// Record the id of the request.
+    RecordRequest(RequestId),
+    /// Record the nodes of the fulfilled request, before they are locked.
+    RecordNodes {
         request: RequestId,
         nodes: Vec<NodeId>,
     },
-    /// Contend for the locks of the nodes.
-    Lock,
-    /// All locks are held: mark the nodes as in use, delete the request.
-    Accept,
-    /// What was given cannot be taken: write down that it is given up.
-    GiveUp,
-    /// Undo what was taken so far, and ask again.
-    Undo,
-    /// Write down that it ends, and why.
-    End(Cause),
-    /// Give back all it has.
-    Finish,
-    /// Write down what became of nodes that are not the lease's any more.
-    Mark(Vec<(NodeId, PartState)>),
-    /// Remove the record.
-    Forget,
+    /// Join the lock queues of the nodes.
+    JoinLockQueues,
+    /// With all locks held, set the nodes to in-use and delete the request.
+    Activate,
+    /// Record that the nodes cannot be used.
+    Abandon,
+    /// Leave the lock queues and make a new request.
+    RequestAgain,
+    /// Record that the lease ends, and why.
+    End(EndCause),
+    /// Release all nodes and delete the request.
+    Release,
+    /// Record the new states of nodes that were lost or released.
+    RecordStates(Vec<(NodeId, LeasedNodeState)>),
+    /// Delete the record.
+    Delete,
 }
 
-/// `keep` says how long the record of a lease stays after its end.
-pub fn next(lease: &Lease, sight: &Sight<'_>, keep: Duration, now: Timestamp) -> Step {
-    match lease.phase {
-        Phase::Waiting => overdue(lease, sight.scope, now).unwrap_or_else(|| waiting(lease, sight)),
-        Phase::Taking => overdue(lease, sight.scope, now).unwrap_or_else(|| taking(lease, sight)),
-        Phase::Active => overdue(lease, sight.scope, now).unwrap_or_else(|| active(lease, sight)),
-        Phase::Dropping => Step::Undo,
-        Phase::Ending => Step::Finish,
-        Phase::Ended => ended(lease, sight, keep, now),
+/// How long overdue leases and scopes can still be renewed.
+#[derive(Debug, Clone, Copy)]
+pub struct Renewal {
+    /// The longest time after an interruption.
+    pub window: Duration,
+    /// The time since the last interruption.
+    pub possible_for: Duration,
+}
+
+impl Renewal {
+    /// Keeps everything that is overdue, for callers that do not know of interruptions.
+    pub const OPEN: Self = Self {
+        window: Duration::MAX,
+        possible_for: Duration::ZERO,
+    };
+
+    /// Returns when a lease or a scope ends that expires at a time and lasts so many seconds after a renewal.
+    fn end_of(&self, expires: Timestamp, duration: u64, now: Timestamp) -> Timestamp {
+        let window = self.window.min(Duration::from_secs(duration));
+        expires.max(later(now, window.saturating_sub(self.possible_for)))
     }
 }
 
-/// It must end, however well it goes.
-fn overdue(lease: &Lease, scope: ScopeSight<'_>, now: Timestamp) -> Option<Step> {
-    let scope_is_over = match scope {
-        ScopeSight::None => false,
-        ScopeSight::There(scope) => !scope.is_alive(now),
-        ScopeSight::Gone => true,
-    };
-    let expired = now >= lease.expires;
-    let cause = scope_is_over.then_some(Cause::ScopeEnded);
-    cause.or(expired.then_some(Cause::Expired)).map(Step::End)
+/// Returns the time after a delay.
+pub(crate) fn later(now: Timestamp, by: Duration) -> Timestamp {
+    Timestamp::from_secs(now.as_secs() + by.as_secs_f64()).unwrap_or(now)
 }
 
-/// The next moment at which it may be overdue.
-fn due(lease: &Lease, scope: ScopeSight<'_>) -> Option<Timestamp> {
-    let scope_ends = match scope {
-        ScopeSight::There(scope) => scope.expires,
-        ScopeSight::None | ScopeSight::Gone => None,
+/// Returns the next step of a lease. Its record is kept for the retention time after its end.
+pub fn next_step(
+    lease: &Lease,
+    observed: &Observed<'_>,
+    retention: Duration,
+    renewal: Renewal,
+    now: Timestamp,
+) -> LeaseStep {
+    let next = match lease.phase {
+        LeasePhase::Waiting => waiting,
+        LeasePhase::Taking => taking,
+        LeasePhase::Active => active,
+        LeasePhase::Dropping => return LeaseStep::RequestAgain,
+        LeasePhase::Ending => return LeaseStep::Release,
+        LeasePhase::Ended => return ended(lease, observed, retention, now),
     };
-    Some(scope_ends.map_or(lease.expires, |ends| ends.min(lease.expires)))
+    let scope_ends = match observed.scope {
+        ObservedScope::None => false,
+        ObservedScope::Exists(scope) => scope.closing,
+        ObservedScope::Missing => true,
+    };
+    if scope_ends {
+        return LeaseStep::End(EndCause::ScopeEnded);
+    }
+    let end = renewal.end_of(lease.expires, lease.spec.duration, now);
+    if now >= end {
+        return LeaseStep::End(EndCause::Expired);
+    }
+    next(lease, observed).unwrap_or(LeaseStep::Wait { until: Some(end) })
 }
 
-fn waiting(lease: &Lease, sight: &Sight<'_>) -> Step {
-    let Some((id, request)) = sight.request else {
-        return Step::End(Cause::Withdrawn);
+fn waiting(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
+    let Some((id, request)) = observed.request else {
+        return Some(LeaseStep::End(EndCause::Withdrawn));
     };
-    match request.state {
-        RequestState::Failed => Step::End(Cause::Failed),
-        RequestState::Fulfilled if request.nodes.len() == lease.ask.labels.len() => Step::Take {
-            request: id,
-            nodes: request.nodes.clone(),
-        },
-        // A launcher that gives other than what was asked for has not served the request.
-        RequestState::Fulfilled => Step::GiveUp,
+    Some(match request.state {
+        RequestState::Failed => LeaseStep::End(EndCause::Failed),
+        RequestState::Fulfilled if request.nodes.len() == lease.spec.labels.len() => {
+            LeaseStep::RecordNodes {
+                request: id,
+                nodes: request.nodes.clone(),
+            }
+        }
+        // With another number of nodes than labels the request was not served.
+        RequestState::Fulfilled => LeaseStep::Abandon,
         RequestState::Requested | RequestState::Pending if lease.request != Some(id) => {
-            Step::Note(id)
+            LeaseStep::RecordRequest(id)
         }
-        RequestState::Requested | RequestState::Pending => Step::Wait {
-            until: due(lease, sight.scope),
-        },
-    }
+        RequestState::Requested | RequestState::Pending => return None,
+    })
 }
 
-fn taking(lease: &Lease, sight: &Sight<'_>) -> Step {
-    let Some((request, _)) = sight.request else {
-        return Step::End(Cause::Withdrawn);
+fn taking(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
+    let Some((request, _)) = observed.request else {
+        return Some(LeaseStep::End(EndCause::Withdrawn));
     };
-    let given = |seen: &NodeSight<'_>| seen.node.is_some_and(|node| is_given(node, request));
-    if sight.nodes.len() != lease.parts.len() || !sight.nodes.iter().all(given) {
-        return Step::GiveUp;
+    let unclaimed =
+        |seen: &ObservedNode<'_>| seen.node.is_some_and(|node| is_unclaimed(node, request));
+    if observed.nodes.len() != lease.nodes.len() || !observed.nodes.iter().all(unclaimed) {
+        return Some(LeaseStep::Abandon);
     }
-    if place(lease, sight.nodes.iter().filter_map(|seen| seen.node)) == Place::Elsewhere {
-        return Step::End(Cause::Failed);
+    if match_placement(lease, observed.nodes.iter().filter_map(|seen| seen.node))
+        == PlacementMatch::Mismatch
+    {
+        return Some(LeaseStep::End(EndCause::Failed));
     }
-    let locks = || sight.nodes.iter().map(|seen| seen.lock);
-    if locks().any(|lock| lock == LockSight::Absent) {
-        Step::Lock
-    } else if locks().all(|lock| lock == LockSight::Held) {
-        Step::Accept
-    } else {
-        Step::Wait {
-            until: due(lease, sight.scope),
-        }
+    let locks = || observed.nodes.iter().map(|seen| seen.lock);
+    if locks().any(|lock| lock == LeaseLock::Absent) {
+        return Some(LeaseStep::JoinLockQueues);
     }
+    let all_held = locks().all(|lock| lock == LeaseLock::Held);
+    all_held.then_some(LeaseStep::Activate)
 }
 
-/// Where the nodes of a request are, compared with where they were to be.
+/// Whether nodes are where a lease wants them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    AsAsked,
-    /// Elsewhere, which will do.
-    Instead(Placement),
-    /// Elsewhere, which will not do.
-    Elsewhere,
+pub enum PlacementMatch {
+    Matches,
+    /// Another provider is accepted.
+    Fallback(LeasePlacement),
+    Mismatch,
 }
 
-/// To launchers the provider of a request is a wish: when it has declined, any other one may serve the request. What
-/// to make of that is for the requestor to say.
-pub fn place<'a>(lease: &Lease, nodes: impl IntoIterator<Item = &'a Node>) -> Place {
+/// Compares the providers of nodes with the placement of a lease. A launcher may fulfil a request on another provider
+/// when the requested one has declined it.
+pub fn match_placement<'a>(
+    lease: &Lease,
+    nodes: impl IntoIterator<Item = &'a Node>,
+) -> PlacementMatch {
     let Some(wanted) = lease.placement.provider() else {
-        return Place::AsAsked;
+        return PlacementMatch::Matches;
     };
     let mut nodes = nodes.into_iter();
     if nodes.all(|node| node.provider.as_ref() == Some(wanted)) {
-        return Place::AsAsked;
+        return PlacementMatch::Matches;
     }
-    match (&lease.placement, lease.ask.affinity) {
-        (Placement::Scope { provider }, Affinity::Prefer) => Place::Instead(Placement::Fallback {
-            instead_of: provider.clone(),
-        }),
-        _ => Place::Elsewhere,
+    match (&lease.placement, lease.spec.affinity) {
+        (LeasePlacement::Scope { provider }, ScopeAffinity::Prefer) => {
+            PlacementMatch::Fallback(LeasePlacement::Fallback {
+                instead_of: provider.clone(),
+            })
+        }
+        _ => PlacementMatch::Mismatch,
     }
 }
 
-/// A node that a request was fulfilled with and that nobody has touched since.
-fn is_given(node: &Node, request: RequestId) -> bool {
+/// Returns true for a node that was allocated to a request and is not in use yet.
+fn is_unclaimed(node: &Node, request: RequestId) -> bool {
     node.state == NodeState::Ready && node.request() == Some(request)
 }
 
-/// True for a node that is used under the lease.
-pub(crate) fn is_used(seen: &NodeSight<'_>) -> bool {
+/// Returns true for a node that is in use by the lease.
+pub(crate) fn is_used(seen: &ObservedNode<'_>) -> bool {
     let in_use = seen.node.is_some_and(|node| node.state == NodeState::InUse);
-    in_use && seen.lock == LockSight::Held
+    in_use && seen.lock == LeaseLock::Held
 }
 
-fn active(lease: &Lease, sight: &Sight<'_>) -> Step {
-    let lost = marks(lease, sight, PartState::Leased, PartState::Lost, is_used);
+fn active(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
+    let lost = changed_nodes(
+        lease,
+        observed,
+        LeasedNodeState::Leased,
+        LeasedNodeState::Lost,
+        is_used,
+    );
     if !lost.is_empty() {
-        return Step::Mark(lost);
+        return Some(LeaseStep::RecordStates(lost));
     }
     if lease.leased().next().is_none() {
-        let lost = lease.parts.iter().any(|part| part.state == PartState::Lost);
-        return Step::End(if lost { Cause::Lost } else { Cause::Released });
+        let lost = lease
+            .nodes
+            .iter()
+            .any(|leased| leased.state == LeasedNodeState::Lost);
+        let cause = if lost {
+            EndCause::Lost
+        } else {
+            EndCause::Released
+        };
+        return Some(LeaseStep::End(cause));
     }
-    let returned = released_holds(lease, sight);
-    if !returned.is_empty() {
-        return Step::Mark(returned);
-    }
-    Step::Wait {
-        until: due(lease, sight.scope),
-    }
+    let returned = released_holds(lease, observed);
+    (!returned.is_empty()).then_some(LeaseStep::RecordStates(returned))
 }
 
-fn ended(lease: &Lease, sight: &Sight<'_>, keep: Duration, now: Timestamp) -> Step {
-    let returned = released_holds(lease, sight);
+fn ended(lease: &Lease, observed: &Observed<'_>, retention: Duration, now: Timestamp) -> LeaseStep {
+    let returned = released_holds(lease, observed);
     if !returned.is_empty() {
-        return Step::Mark(returned);
+        return LeaseStep::RecordStates(returned);
     }
     if lease.held().next().is_some() {
-        return Step::Wait { until: None };
+        return LeaseStep::Wait { until: None };
     }
     let ended = lease.end.as_ref().map_or(lease.expires, |end| end.at);
-    let until = Timestamp::from_secs(ended.as_secs() + keep.as_secs_f64()).unwrap_or(ended);
+    let until = later(ended, retention);
     if now >= until {
-        Step::Forget
+        LeaseStep::Delete
     } else {
-        Step::Wait { until: Some(until) }
+        LeaseStep::Wait { until: Some(until) }
     }
 }
 
-fn released_holds(lease: &Lease, sight: &Sight<'_>) -> Vec<(NodeId, PartState)> {
-    let held = |seen: &NodeSight<'_>| seen.node.is_some_and(|node| node.state == NodeState::Hold);
-    marks(lease, sight, PartState::Held, PartState::Returned, held)
+fn released_holds(lease: &Lease, observed: &Observed<'_>) -> Vec<(NodeId, LeasedNodeState)> {
+    let held =
+        |seen: &ObservedNode<'_>| seen.node.is_some_and(|node| node.state == NodeState::Hold);
+    changed_nodes(
+        lease,
+        observed,
+        LeasedNodeState::Held,
+        LeasedNodeState::Returned,
+        held,
+    )
 }
 
-/// The parts in one state that are not as that says.
-fn marks(
+/// Returns the nodes recorded in one state whose records do not match it, with their new state.
+fn changed_nodes(
     lease: &Lease,
-    sight: &Sight<'_>,
-    of: PartState,
-    becomes: PartState,
-    is_so: impl Fn(&NodeSight<'_>) -> bool,
-) -> Vec<(NodeId, PartState)> {
-    let parts = lease.parts.iter().zip(&sight.nodes);
-    parts
-        .filter(|(part, seen)| part.state == of && !is_so(seen))
-        .map(|(part, _)| (part.node, becomes))
+    observed: &Observed<'_>,
+    recorded: LeasedNodeState,
+    new: LeasedNodeState,
+    matches: impl Fn(&ObservedNode<'_>) -> bool,
+) -> Vec<(NodeId, LeasedNodeState)> {
+    let nodes = lease.nodes.iter().zip(&observed.nodes);
+    nodes
+        .filter(|(leased, seen)| leased.state == recorded && !matches(seen))
+        .map(|(leased, _)| (leased.node, new))
         .collect()
 }
 
-/// What to do with a scope that owns so many leases that have not ended.
+/// The next step of a scope.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScopeStep {
     Wait {
         until: Option<Timestamp>,
     },
-    /// Remove the record.
-    Forget,
+    /// Record that it ends; until then it can be renewed.
+    Close,
+    /// Delete the record.
+    Delete,
 }
 
-/// Its leases end by themselves when it is over. It goes after them.
-pub fn next_for_scope(scope: &Scope, leases: usize, now: Timestamp) -> ScopeStep {
-    let lives_by_itself = scope.is_alive(now) && scope.expires.is_some();
-    if leases == 0 && !lives_by_itself {
-        ScopeStep::Forget
-    } else {
-        let until = scope.expires.filter(|expires| now < *expires);
-        ScopeStep::Wait { until }
+/// Returns the next step of a scope with so many leases that have not ended. The leases of a closing scope end, and the
+/// scope is deleted after them.
+pub fn next_scope_step(
+    scope: &LeaseScope,
+    leases: usize,
+    renewal: Renewal,
+    now: Timestamp,
+) -> ScopeStep {
+    let duration = scope.duration.unwrap_or_default();
+    let end = scope.expires;
+    let end = end.map(|expires| renewal.end_of(expires, duration, now));
+    let ends = scope.closing || end.is_some_and(|end| now >= end);
+    match leases {
+        0 if ends || end.is_none() => ScopeStep::Delete,
+        _ if ends && !scope.closing => ScopeStep::Close,
+        _ => ScopeStep::Wait {
+            until: end.filter(|_| !ends),
+        },
     }
 }

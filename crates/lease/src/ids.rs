@@ -1,7 +1,7 @@
 //! Ids of leases and scopes: 32 hexadecimal digits, random or derived.
 //!
-//! What must be the same for everybody who asks twice is derived from what they said: then the store itself refuses
-//! the second record, and no index of keys or names is needed beside the records.
+//! An id that must be unique for a key or a name is derived from it: so the store refuses a second record, and no index is
+//! needed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,9 +63,9 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A lease. A lease that was asked for with a key has an id derived from that key and the tenant.
+    /// A lease. Derived from tenant and idempotency key, if there is a key.
     LeaseId, "lease id";
-    /// A scope: derived from its name and tenant.
+    /// A scope. Derived from tenant and name.
     ScopeId, "scope id";
 }
 
@@ -85,7 +85,7 @@ impl ScopeId {
     }
 }
 
-/// The length of each part is part of what is digested, so that no two tuples are the same text.
+/// Returns a digest of the texts with their lengths, so that no two tuples have the same one.
 fn digest(kind: &str, tenant: Option<&TenantName>, name: &str) -> u128 {
     let mut hasher = Sha256::new();
     let tenant = tenant.map(TenantName::as_str);

@@ -1,22 +1,22 @@
-//! Nodes as an Ansible inventory, in the form that `ansible-inventory --list` prints.
+//! Nodes as an Ansible inventory, in the format of `ansible-inventory --list`.
 
 use std::collections::BTreeMap;
 
 use nodeyard_model::{Label, Node, NodeId};
 use serde_json::{Map, Value, json};
 
-use crate::connection::Connection;
+use crate::connection::NodeConnection;
 
-/// The groups of an inventory that mean something else.
+/// Names of groups that have a meaning in inventories.
 const RESERVED: [&str; 3] = ["_meta", "all", "ungrouped"];
 
-/// A host `<label>-<node id>` for each node, and a group for each label.
+/// Returns an inventory with a host `<label>-<node id>` for each node and a group for each label.
 pub fn inventory<'a>(nodes: impl IntoIterator<Item = (NodeId, &'a Label, &'a Node)>) -> Value {
     let mut hosts = Map::new();
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (id, label, node) in nodes {
-        let connection = Connection::of(node);
-        // A namespace is no host.
+        let connection = NodeConnection::from_node(node);
+        // Jobs cannot run commands in a namespace.
         if matches!(&*connection.kind, "namespace" | "project") {
             continue;
         }
@@ -46,7 +46,7 @@ fn group(label: &Label) -> String {
     }
 }
 
-fn host(id: NodeId, label: &Label, node: &Node, connection: &Connection) -> Map<String, Value> {
+fn host(id: NodeId, label: &Label, node: &Node, connection: &NodeConnection) -> Map<String, Value> {
     let mut vars = Map::new();
     let mut set = |key: &str, value: Value| {
         if !value.is_null() {
@@ -60,12 +60,12 @@ fn host(id: NodeId, label: &Label, node: &Node, connection: &Connection) -> Map<
     set("ansible_python_interpreter", json!(connection.python));
     set("ansible_shell_type", json!(connection.shell));
     if let (true, Some(cluster)) = (connection.kind == "kubectl", &connection.cluster) {
-        let given = |key: &str| cluster.get(key).cloned().unwrap_or(Value::Null);
-        set("ansible_kubectl_host", given("host"));
-        set("ansible_kubectl_namespace", given("namespace"));
-        set("ansible_kubectl_pod", given("pod"));
-        set("ansible_kubectl_token", given("token"));
-        let skips = given("skiptls").as_bool();
+        let field = |key: &str| cluster.get(key).cloned().unwrap_or(Value::Null);
+        set("ansible_kubectl_host", field("host"));
+        set("ansible_kubectl_namespace", field("namespace"));
+        set("ansible_kubectl_pod", field("pod"));
+        set("ansible_kubectl_token", field("token"));
+        let skips = field("skiptls").as_bool();
         set(
             "ansible_kubectl_verify_ssl",
             json!(skips.map(|skips| !skips)),

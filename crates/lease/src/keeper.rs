@@ -1,13 +1,15 @@
-//! The keeper: sees to it that every lease goes on.
+//! The keeper: reconciles leases and scopes.
 //!
-//! Of all keepers of a store one works, the others stand by. That only saves work: what a keeper does is safe
-//! beside any other, and beside callers who change the same leases.
+//! The keepers of a store elect a leader. That only saves work: several may reconcile the same leases, beside callers
+//! who change them.
 //!
-//! It follows the records of leases, scopes, requests and nodes ([`round`]), and looks at a lease when something
-//! that it speaks of has changed, or when its time has come ([`agenda`]).
+//! The leader watches leases, scopes, requests and nodes ([`leader`]), and reconciles a lease when a record it refers to
+//! has changed ([`index`]), or when it is due. Overdue leases can be renewed for a while after an interruption
+//! ([`renewal`]).
 
-mod agenda;
-mod round;
+mod index;
+mod leader;
+mod renewal;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +19,25 @@ use nodeyard_store::election::Election;
 use nodeyard_store::{self as store, TreePath};
 use tokio_util::sync::CancellationToken;
 
-use crate::book::Book;
+use crate::context::LeaseContext;
 use crate::error::KeeperError;
 use crate::leases::Leases;
-use round::Round;
+use leader::Leader;
 
-/// How long a keeper that ends may take to say so to the store.
-const FAREWELL: Duration = Duration::from_secs(5);
+pub(crate) use index::LeaseKey;
+
+/// How long a keeper that stops may take to withdraw its candidacy.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// By which this keeper is known to those who look.
+    /// The identifier in the election.
     pub name: Box<str>,
-    /// Between two looks at everything, in case an event was missed.
+    /// The interval at which everything is reconciled, in case an event was missed.
     pub pass: Duration,
-    /// Before something that met an unexpected error of the store is tried again.
-    pub retry: Duration,
+    /// How long overdue leases and scopes can still be renewed after an interruption: a start, a loss of the store, a step
+    /// of the clock. At most for their own duration.
+    pub renewal_window: Duration,
 }
 
 impl Options {
@@ -40,38 +45,38 @@ impl Options {
         Self {
             name: name.into(),
             pass: Duration::from_secs(60),
-            retry: Duration::from_secs(2),
+            renewal_window: Duration::from_secs(600),
         }
     }
 }
 
 #[derive(Debug)]
-pub struct Keeper {
+pub struct LeaseKeeper {
     options: Options,
-    book: Arc<Book>,
+    context: Arc<LeaseContext>,
 }
 
-impl Keeper {
+impl LeaseKeeper {
     pub fn new(options: Options, leases: &Leases) -> Self {
         Self {
             options,
-            book: Arc::clone(&leases.book),
+            context: Arc::clone(&leases.context),
         }
     }
 
-    /// Works until `shutdown`, or until the store is closed. The store stays open, and so do the leases. What is
-    /// under way is left as it is, and goes on with the next keeper.
+    /// Runs until `shutdown`, or until the store is closed. Does not close the store. The next keeper continues aborted
+    /// work.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), KeeperError> {
         let path = TreePath::new(layout::LEASES_ELECTION).map_err(store::Error::from)?;
-        let locks = self.book.registry.locks();
+        let locks = self.context.registry.locks();
         let election = Election::new(locks, path, &self.options.name);
-        let lead = election.run(|tree| Round::new(&self, tree).run());
+        let leading = election.run(|tree| Leader::new(&self).run(tree));
         let result = tokio::select! {
-            led = lead => led.and_then(|result| result),
+            led = leading => led.and_then(|result| result),
             () = shutdown.cancelled() => Ok(()),
         };
-        // Without a connection our candidacy goes with the session.
-        let _ = tokio::time::timeout(FAREWELL, locks.settled()).await;
+        // Without a connection the candidacy ends with the session.
+        let _ = tokio::time::timeout(STOP_TIMEOUT, locks.settled()).await;
         match result {
             Err(store::Error::Closed) => Err(KeeperError::StoreClosed),
             result => Ok(result?),

@@ -6,72 +6,73 @@
 //!      └─ dropping ┘
 //! ```
 //!
-//! The record is written before anything it speaks of: it is made together with its request, and names the nodes
-//! before their locks are taken. So whatever is killed when, the record leads to everything that has to be undone.
+//! The record is written first: together with its request, and with its nodes before they are locked. So after a crash it
+//! leads to everything that has to be cleaned up.
 
 use std::fmt;
 
 use nodeyard_model::{Label, NodeId, ProviderName, RequestId, TenantName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::ask::Ask;
 use crate::ids::ScopeId;
+use crate::spec::LeaseSpec;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Lease {
-    pub phase: Phase,
-    /// What was asked for, as it was asked: a request with the same idempotency key must be the same.
-    pub ask: Ask,
+    pub phase: LeasePhase,
+    /// What was asked for. The same idempotency key cannot be used for another one.
+    #[serde(rename = "ask")]
+    pub spec: LeaseSpec,
     pub tenant: Option<TenantName>,
-    /// Who asked.
+    /// The name of the lessee.
     pub requestor: Box<str>,
     /// The scope that owns it.
     pub scope: Option<ScopeId>,
     pub created: Timestamp,
     /// When it ends unless it is renewed.
     pub expires: Timestamp,
-    /// Its request, as soon as its number is known; the record of the request goes when the nodes are taken.
+    /// The node request, once its id is recorded; it is deleted when the nodes are in use.
     pub request: Option<RequestId>,
-    pub placement: Placement,
-    /// The nodes, in the order of the labels.
+    pub placement: LeasePlacement,
+    /// In the order of the labels.
+    #[serde(default, rename = "parts")]
+    pub nodes: Vec<LeasedNode>,
+    /// Set when it is decided that the lease ends.
     #[serde(default)]
-    pub parts: Vec<Part>,
-    /// Why it ends or has ended.
-    #[serde(default)]
-    pub end: Option<End>,
+    pub end: Option<LeaseEnding>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
-    /// Its request is in the store, and no node is its own.
+pub enum LeasePhase {
+    /// The request is not fulfilled yet.
     Waiting,
-    /// The request is fulfilled; the locks of its nodes are being taken.
+    /// The request is fulfilled; its nodes are being locked.
     Taking,
     /// The nodes are in use.
     Active,
-    /// A node got lost while it was taken: the others are given up, and it asks anew.
+    /// A node was lost while it was being locked; the others are unlocked, and a new request follows.
     Dropping,
-    /// What it has is being given back.
+    /// Its nodes are being released.
     Ending,
-    /// It has nothing any more, except for nodes on hold. The record is kept for a while.
+    /// Its nodes are released, except for nodes on hold. The record is kept for a while.
     Ended,
 }
 
-impl Phase {
-    /// It has its nodes, or will not get any: there is nothing to wait for.
+impl LeasePhase {
+    /// Returns true if it has its nodes, or will not get any.
     pub fn is_settled(self) -> bool {
         !matches!(self, Self::Waiting | Self::Taking | Self::Dropping)
     }
 
-    /// Nothing has been decided about its end.
+    /// Returns false once it is decided that the lease ends.
     pub fn is_alive(self) -> bool {
         !matches!(self, Self::Ending | Self::Ended)
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for LeasePhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Waiting => "waiting",
@@ -84,43 +85,43 @@ impl fmt::Display for Phase {
     }
 }
 
-/// One node of a lease.
+/// A node of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct LeasedNode {
     pub node: NodeId,
-    /// What it was asked for as.
+    /// The label that it was requested for.
     pub label: Label,
-    pub state: PartState,
+    pub state: LeasedNodeState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PartState {
-    /// Ours, or about to be.
+pub enum LeasedNodeState {
+    /// In use by the lease, or being locked for it.
     Leased,
-    /// Kept for somebody to look at; it outlives the lease.
+    /// On hold; it outlives the lease.
     Held,
     Returned,
-    /// It went without us.
+    /// Its record was deleted or its lock was broken by another process.
     Lost,
 }
 
-/// Where the nodes are to come from, and why.
+/// The provider that the nodes come from, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Placement {
+pub enum LeasePlacement {
     /// Any provider.
     Anywhere,
-    /// The request named it.
+    /// The lessee asked for it.
     Asked { provider: ProviderName },
-    /// The first nodes of the scope are there.
+    /// The first nodes of the scope are from it.
     Scope { provider: ProviderName },
-    /// That provider could not serve it, but another one could.
+    /// The provider of the scope declined the request, and another one served it.
     Fallback { instead_of: ProviderName },
 }
 
-impl Placement {
-    /// The provider that the request in the store is confined to.
+impl LeasePlacement {
+    /// Returns the provider that the node request names.
     pub fn provider(&self) -> Option<&ProviderName> {
         match self {
             Self::Asked { provider } | Self::Scope { provider } => Some(provider),
@@ -129,7 +130,7 @@ impl Placement {
     }
 }
 
-impl fmt::Display for Placement {
+impl fmt::Display for LeasePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Anywhere => f.write_str("any provider"),
@@ -149,10 +150,10 @@ impl fmt::Display for Placement {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct End {
+pub struct LeaseEnding {
     pub at: Timestamp,
-    pub cause: Cause,
-    /// More about it, for people.
+    pub cause: EndCause,
+    /// Details for people.
     #[serde(default)]
     pub text: Option<String>,
 }
@@ -160,24 +161,24 @@ pub struct End {
 /// Why a lease ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cause {
-    /// Its owner gave the nodes back.
+pub enum EndCause {
+    /// The lessee released it.
     Released,
-    /// Its owner took the request back before it had nodes.
+    /// The lessee released it before it had nodes.
     Cancelled,
     /// It was not renewed in time.
     Expired,
     /// No provider could serve it.
     Failed,
-    /// Its scope was closed, or ended.
+    /// Its scope was closed or expired.
     ScopeEnded,
-    /// Somebody else deleted its request.
+    /// Another process deleted its request.
     Withdrawn,
-    /// Its nodes went without its doing.
+    /// Its nodes were deleted or unlocked by another process.
     Lost,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Released => "its nodes were given back",
@@ -192,26 +193,28 @@ impl fmt::Display for Cause {
 }
 
 impl Lease {
-    /// The nodes that are its own.
-    pub fn leased(&self) -> impl Iterator<Item = &Part> {
-        self.in_state(PartState::Leased)
+    /// Returns the nodes that are in use by the lease.
+    pub fn leased(&self) -> impl Iterator<Item = &LeasedNode> {
+        self.in_state(LeasedNodeState::Leased)
     }
 
-    pub fn held(&self) -> impl Iterator<Item = &Part> {
-        self.in_state(PartState::Held)
+    pub fn held(&self) -> impl Iterator<Item = &LeasedNode> {
+        self.in_state(LeasedNodeState::Held)
     }
 
-    fn in_state(&self, state: PartState) -> impl Iterator<Item = &Part> {
-        self.parts.iter().filter(move |part| part.state == state)
+    fn in_state(&self, state: LeasedNodeState) -> impl Iterator<Item = &LeasedNode> {
+        self.nodes
+            .iter()
+            .filter(move |leased| leased.state == state)
     }
 
-    pub fn part(&self, node: NodeId) -> Option<&Part> {
-        self.parts.iter().find(|part| part.node == node)
+    pub fn node(&self, node: NodeId) -> Option<&LeasedNode> {
+        self.nodes.iter().find(|leased| leased.node == node)
     }
 
-    pub(crate) fn set_part(&mut self, node: NodeId, state: PartState) {
-        for part in self.parts.iter_mut().filter(|part| part.node == node) {
-            part.state = state;
+    pub(crate) fn set_node_state(&mut self, node: NodeId, state: LeasedNodeState) {
+        for leased in self.nodes.iter_mut().filter(|leased| leased.node == node) {
+            leased.state = state;
         }
     }
 }

@@ -1,116 +1,129 @@
-//! The way in for everybody who wants nodes.
+//! The interface of lessees.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, RequestId, Timestamp};
 use nodeyard_store::registry::{Attempt, Patience, Stored};
 use nodeyard_store::view::Changes;
 use nodeyard_store::{self as store, ext};
 
-use crate::act::{self, Given, Hand};
-use crate::ask::{self, Ask, Caller};
-use crate::book::{self, Book, Parts};
 use crate::buildsets;
+use crate::context::{self, LeaseContext, LeaseDependencies};
+use crate::decide::{Renewal, later};
 use crate::error::{Error, Result};
+use crate::execute::{self, LeaseWriter, NodeRelease};
 use crate::ids::{LeaseId, ScopeId};
-use crate::lease::{Cause, Lease, Part, PartState, Phase};
+use crate::lease::{EndCause, Lease, LeasePhase, LeasedNode, LeasedNodeState};
+use crate::spec::{self, LeaseSpec, Lessee};
 
-/// How long somebody else may have the lock of a node on hold.
-const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long to wait for the lock of a node on hold.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Leases and scopes, for those who ask for them. Cloning is cheap.
+/// Creates, lists, renews and releases leases and scopes. Cloning is cheap.
 ///
-/// Calls outlast lost connections; a caller that does not want to wait for the store drops the future. Whatever was
-/// begun then is finished by a [`Keeper`](crate::Keeper).
+/// Calls wait for a lost connection and retry. A caller that does not want to wait drops the future; a
+/// [`LeaseKeeper`](crate::LeaseKeeper) completes what was begun.
 #[derive(Debug, Clone)]
 pub struct Leases {
-    pub(crate) book: Arc<Book>,
+    pub(crate) context: Arc<LeaseContext>,
 }
 
-/// The answer to [`Leases::ask`].
+/// The result of [`Leases::create`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct CreatedLease {
     pub id: LeaseId,
     pub lease: Lease,
-    /// False if it was asked for before with the same key.
+    /// False if it was created by an earlier call with the same key.
     pub new: bool,
 }
 
-/// A lease and what it has.
+/// A lease, its request and its nodes.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct LeaseStatus {
     pub id: LeaseId,
     pub lease: Arc<Lease>,
-    /// The request's record, while there is one.
+    /// None if the record was deleted.
     pub request: Option<Arc<NodeRequest>>,
-    /// One for each part of the lease.
-    pub nodes: Vec<NodeStatus>,
+    /// In the order of the labels.
+    pub nodes: Vec<LeasedNodeStatus>,
 }
 
 #[derive(Debug, Clone)]
-pub struct NodeStatus {
-    pub part: Part,
-    /// None if its record is gone.
+pub struct LeasedNodeStatus {
+    pub leased: LeasedNode,
+    /// None if the record was deleted.
     pub node: Option<Arc<Node>>,
 }
 
-/// What is said about a node that is put on hold.
+/// How to hold a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Hold {
+pub struct HoldOptions {
     pub comment: Option<String>,
-    /// Seconds; without end if none, as far as `max-hold-age` allows.
+    /// Seconds; unlimited if none, within `max-hold-age`.
     pub expiration: Option<u32>,
 }
 
 impl Leases {
-    /// Begins to follow the store; does not wait for it. Must be called inside a runtime.
-    pub fn open(parts: Parts) -> store::Result<Self> {
-        let book = Arc::new(Book::open(parts)?);
-        Ok(Self { book })
+    /// Starts to watch the store; does not wait for it. Must be called inside a runtime.
+    pub fn open(dependencies: LeaseDependencies) -> store::Result<Self> {
+        let context = Arc::new(LeaseContext::open(dependencies)?);
+        Ok(Self { context })
     }
 
-    /// Asks for nodes. With a `key`, asking again gives the same lease, for as long as its record is kept.
-    pub async fn ask(&self, caller: &Caller, ask: &Ask, key: Option<&str>) -> Result<Asked> {
-        ask.check()?;
-        ask::check_text("name of the caller", &caller.name)?;
-        ask.scope.as_ref().map_or(Ok(()), buildsets::check_own)?;
-        let tenant = caller.tenant_of(ask.tenant.as_ref())?;
+    /// Creates a lease. With a `key`, another call returns the same lease, for as long as its record is kept.
+    pub async fn create(
+        &self,
+        caller: &Lessee,
+        spec: &LeaseSpec,
+        key: Option<&str>,
+    ) -> Result<CreatedLease> {
+        spec.check()?;
+        spec::check_text("name of the caller", &caller.name)?;
+        spec.scope
+            .as_ref()
+            .map_or(Ok(()), buildsets::reject_zuul_scope)?;
+        let tenant = caller.resolve_tenant(spec.tenant.as_ref())?;
         let id = match key {
             Some(key) => {
-                ask::check_text("idempotency key", key)?;
+                spec::check_text("idempotency key", key)?;
                 LeaseId::of_key(tenant.as_ref(), key)
             }
             None => LeaseId::random(),
         };
-        self.persist(|| async { self.hand().make(id, caller, ask, tenant.as_ref()).await })
-            .await
+        self.retry(|| async {
+            self.writer()
+                .create_lease(id, caller, spec, tenant.as_ref())
+                .await
+        })
+        .await
     }
 
-    /// A lease as it is now.
-    pub async fn get(&self, caller: &Caller, id: LeaseId) -> Result<Status> {
-        let lease = self.persist(|| self.read(caller, id)).await?;
+    /// Reads a lease.
+    pub async fn get(&self, caller: &Lessee, id: LeaseId) -> Result<LeaseStatus> {
+        let lease = self.retry(|| self.read(caller, id)).await?;
         let mut status = self.status(id, Arc::new(lease.value));
-        // The copies may be a moment behind the lease.
+        // The views may be behind the lease.
         for seen in &mut status.nodes {
-            if seen.node.is_none() && seen.part.state == PartState::Leased {
-                let node = self.book.registry.nodes().get(seen.part.node).await?;
+            if seen.node.is_none() && seen.leased.state == LeasedNodeState::Leased {
+                let node = self.context.registry.nodes().get(seen.leased.node).await?;
                 seen.node = node.map(|stored| Arc::new(stored.value));
             }
         }
         Ok(status)
     }
 
-    /// All leases that the caller may see, as last heard of.
-    pub fn list(&self, caller: &Caller) -> Vec<Status> {
-        let mut leases = self.book.leases.items();
-        leases.retain(|item| caller.sees(item.value.tenant.as_ref()));
+    /// Returns all leases that the caller may see, from the cached view.
+    pub fn list(&self, caller: &Lessee) -> Vec<LeaseStatus> {
+        let mut leases = self.context.leases.items();
+        leases.retain(|item| caller.may_see(item.value.tenant.as_ref()));
         let status = |item: nodeyard_store::view::Item<_>| self.status(item.id, item.value);
         leases.into_iter().map(status).collect()
     }
 
-    /// Returns when the lease has its nodes, or will not get any.
-    pub async fn settled(&self, caller: &Caller, id: LeaseId) -> Result<Status> {
-        let mut changes = self.book.leases.changes();
+    /// Waits until the lease has its nodes, or will not get any.
+    pub async fn wait_settled(&self, caller: &Lessee, id: LeaseId) -> Result<LeaseStatus> {
+        let mut changes = self.context.leases.changes();
         loop {
             let status = self.get(caller, id).await?;
             if status.lease.phase.is_settled() {
@@ -120,46 +133,47 @@ impl Leases {
         }
     }
 
-    /// Which leases change from now on.
+    /// Returns a stream of the leases that change from now on.
     pub fn changes(&self) -> Changes<LeaseId> {
-        self.book.leases.changes()
+        self.context.leases.changes()
     }
 
-    /// The lease that a request was made for.
-    pub fn of_request(&self, request: RequestId) -> Option<LeaseId> {
-        let known = self.book.requests.get(&request);
-        let known = known.and_then(|item| book::lease_of(&item.value));
+    /// Returns the lease that a request was made for.
+    pub fn find_by_request(&self, request: RequestId) -> Option<LeaseId> {
+        let known = self.context.requests.get(&request);
+        let known = known.and_then(|item| context::lease_of_request(&item.value));
         known.or_else(|| self.find(|lease| lease.request == Some(request)))
     }
 
-    /// The lease that has a node, or had it last.
-    pub fn of_node(&self, node: NodeId) -> Option<LeaseId> {
+    /// Returns the lease that has a node, or had it last.
+    pub fn find_by_node(&self, node: NodeId) -> Option<LeaseId> {
         let has = |lease: &Lease| {
             lease
                 .leased()
                 .chain(lease.held())
-                .any(|part| part.node == node)
+                .any(|leased| leased.node == node)
         };
         self.find(has)
-            .or_else(|| self.find(|lease| lease.part(node).is_some()))
+            .or_else(|| self.find(|lease| lease.node(node).is_some()))
     }
 
-    /// Prolongs a lease from now on, by the time it was asked for with or another; says until when.
+    /// Extends a lease to its duration, or another, from now on; returns the new expiry. Also an overdue lease can be
+    /// renewed until it is decided that it ends.
     pub async fn renew(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         id: LeaseId,
         duration: Option<u64>,
     ) -> Result<Timestamp> {
-        duration.map_or(Ok(()), ask::check_duration)?;
-        self.persist(|| async {
+        duration.map_or(Ok(()), spec::check_duration)?;
+        self.retry(|| async {
             loop {
                 let stored = self.read(caller, id).await?;
-                let mut lease = alive(id, stored.value)?;
-                let seconds = duration.unwrap_or(lease.ask.duration);
-                lease.expires = act::later(self.book.clock.now(), seconds);
-                let hand = self.hand();
-                if hand.write(id, &lease, stored.stat.version).await? {
+                let mut lease = ensure_alive(id, stored.value)?;
+                let seconds = duration.unwrap_or(lease.spec.duration);
+                lease.expires = later(self.context.clock.now(), Duration::from_secs(seconds));
+                let writer = self.writer();
+                if writer.write(id, &lease, stored.stat.version).await? {
                     return Ok(lease.expires);
                 }
             }
@@ -167,78 +181,78 @@ impl Leases {
         .await
     }
 
-    /// Ends a lease: its request is taken back, or its nodes are given back. Nodes on hold stay. Returns when that
-    /// is done; one that is over already is left as it is.
-    pub async fn release(&self, caller: &Caller, id: LeaseId) -> Result<Arc<Lease>> {
-        self.persist(|| async {
+    /// Ends a lease: deletes its request, or releases its nodes, except for nodes on hold. Returns when that is done.
+    /// Succeeds if it has ended already.
+    pub async fn release(&self, caller: &Lessee, id: LeaseId) -> Result<Arc<Lease>> {
+        self.retry(|| async {
             loop {
                 let stored = self.read(caller, id).await?;
                 let (mut lease, version) = (stored.value, stored.stat.version);
-                if lease.phase == Phase::Ended {
+                if lease.phase == LeasePhase::Ended {
                     return Ok(Arc::new(lease));
                 }
-                let hand = self.hand();
+                let writer = self.writer();
                 if lease.phase.is_alive() {
                     let cause = match lease.phase {
-                        Phase::Active => Cause::Released,
-                        _ => Cause::Cancelled,
+                        LeasePhase::Active => EndCause::Released,
+                        _ => EndCause::Cancelled,
                     };
-                    act::end(&mut lease, cause, None, self.book.clock.now());
-                    hand.write(id, &lease, version).await?;
+                    execute::record_end(&mut lease, cause, None, self.context.clock.now());
+                    writer.write(id, &lease, version).await?;
                 }
-                hand.advance(id).await?;
+                writer.advance(id).await?;
             }
         })
         .await
     }
 
-    /// Gives one node back. With its last node a lease ends.
+    /// Releases one node. With its last node a lease ends.
     pub async fn release_node(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         id: LeaseId,
         node: NodeId,
     ) -> Result<Arc<Lease>> {
-        self.part_with(caller, id, node, &Given::Back).await
+        self.remove_node(caller, id, node, &NodeRelease::Used).await
     }
 
-    /// Keeps one node for somebody to look at: it leaves the lease, and stays until it is released from hold.
+    /// Puts one node on hold: it leaves the lease, and is kept until the hold is released or expires.
     pub async fn hold(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         id: LeaseId,
         node: NodeId,
-        hold: Hold,
+        hold: HoldOptions,
     ) -> Result<Arc<Lease>> {
         if let Some(comment) = &hold.comment {
-            ask::check_text("comment", comment)?;
+            spec::check_text("comment", comment)?;
         }
-        let given = Given::OnHold {
+        let release = NodeRelease::Hold {
             by: caller.name.clone(),
             hold,
         };
-        self.part_with(caller, id, node, &given).await
+        self.remove_node(caller, id, node, &release).await
     }
 
-    /// Lets a node go that was put on hold.
+    /// Releases a node from hold.
     pub async fn release_hold(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         id: LeaseId,
         node: NodeId,
     ) -> Result<Arc<Lease>> {
-        self.persist(|| async {
+        self.retry(|| async {
             let mut stored = self.read(caller, id).await?;
-            let state = part(id, &stored.value, node)?.state;
-            if state != PartState::Held {
+            let state = leased_node(id, &stored.value, node)?.state;
+            if state != LeasedNodeState::Held {
                 return Ok(Arc::new(stored.value));
             }
-            let nodes = self.book.registry.nodes();
-            let patience = Patience::For(LOCK_PATIENCE);
+            let nodes = self.context.registry.nodes();
+            let patience = Patience::For(LOCK_TIMEOUT);
             match nodes.lock(node, patience).await? {
                 Attempt::Held(mut held) => {
                     if held.value.state == NodeState::Hold {
-                        let now = self.book.clock.now();
+                        let now = self.context.clock.now();
                         held.value.set_state(NodeState::Used, now);
                         nodes.store(&held.guard, node, &held.value).await?;
                     }
@@ -247,9 +261,9 @@ impl Leases {
                 Attempt::Busy => return Err(Error::NodeBusy { node }),
                 Attempt::Gone => {}
             }
-            // If somebody else has written the lease meanwhile, a keeper does this.
-            stored.value.set_part(node, PartState::Returned);
-            self.hand()
+            // On a conflict a keeper records this.
+            stored.value.set_node_state(node, LeasedNodeState::Returned);
+            self.writer()
                 .write(id, &stored.value, stored.stat.version)
                 .await?;
             Ok(Arc::new(stored.value))
@@ -257,31 +271,33 @@ impl Leases {
         .await
     }
 
-    async fn part_with(
+    async fn remove_node(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         id: LeaseId,
         node: NodeId,
-        given: &Given,
+        release: &NodeRelease,
     ) -> Result<Arc<Lease>> {
-        self.persist(|| async {
+        self.retry(|| async {
             loop {
                 let stored = self.read(caller, id).await?;
                 let version = stored.stat.version;
-                let state = part(id, &stored.value, node)?.state;
-                if state == given.state() || (state != PartState::Leased && *given == Given::Back) {
+                let state = leased_node(id, &stored.value, node)?.state;
+                if state == release.state()
+                    || (state != LeasedNodeState::Leased && *release == NodeRelease::Used)
+                {
                     return Ok(Arc::new(stored.value));
                 }
-                let lease = alive(id, stored.value)?;
-                if lease.phase != Phase::Active || state != PartState::Leased {
+                let lease = ensure_alive(id, stored.value)?;
+                if lease.phase != LeasePhase::Active || state != LeasedNodeState::Leased {
                     return Err(Error::NodeIs {
                         node,
                         state: format!("not in use under lease {id}"),
                     });
                 }
                 if let Some(lease) = self
-                    .hand()
-                    .part_with(id, lease, version, node, given)
+                    .writer()
+                    .remove_node(id, lease, version, node, release)
                     .await?
                 {
                     return Ok(Arc::new(lease));
@@ -291,28 +307,28 @@ impl Leases {
         .await
     }
 
-    pub(crate) fn hand(&self) -> Hand<'_> {
-        Hand::new(&self.book, self.book.tree())
+    pub(crate) fn writer(&self) -> LeaseWriter<'_> {
+        LeaseWriter::new(&self.context, self.context.tree(), Renewal::OPEN)
     }
 
-    async fn read(&self, caller: &Caller, id: LeaseId) -> Result<Stored<Lease>> {
-        let path = book::lease_path(id)?;
-        let stored: Option<Stored<Lease>> = book::read(&**self.book.tree(), &path).await?;
+    async fn read(&self, caller: &Lessee, id: LeaseId) -> Result<Stored<Lease>> {
+        let path = context::lease_path(id)?;
+        let stored: Option<Stored<Lease>> = context::read(&**self.context.tree(), &path).await?;
         stored
-            .filter(|stored| caller.sees(stored.value.tenant.as_ref()))
+            .filter(|stored| caller.may_see(stored.value.tenant.as_ref()))
             .ok_or(Error::NoSuchLease { lease: id })
     }
 
-    pub(crate) fn status(&self, id: LeaseId, lease: Arc<Lease>) -> Status {
+    pub(crate) fn status(&self, id: LeaseId, lease: Arc<Lease>) -> LeaseStatus {
         let request = match lease.request {
-            Some(request) => self.book.requests.get(&request),
-            None => self.hand().request_in_view(id),
+            Some(request) => self.context.requests.get(&request),
+            None => self.writer().request_in_view(id),
         };
-        let nodes = lease.parts.iter().map(|part| NodeStatus {
-            part: part.clone(),
-            node: self.book.nodes.get(&part.node).map(|item| item.value),
+        let nodes = lease.nodes.iter().map(|leased| LeasedNodeStatus {
+            leased: leased.clone(),
+            node: self.context.nodes.get(&leased.node).map(|item| item.value),
         });
-        Status {
+        LeaseStatus {
             id,
             request: request.map(|item| item.value),
             nodes: nodes.collect(),
@@ -322,7 +338,7 @@ impl Leases {
 
     fn find(&self, is_it: impl Fn(&Lease) -> bool) -> Option<LeaseId> {
         let mut found = None;
-        self.book.leases.for_each(|item| {
+        self.context.leases.for_each(|item| {
             if is_it(&item.value) {
                 found = Some(item.id);
             }
@@ -330,8 +346,8 @@ impl Leases {
         found
     }
 
-    pub(crate) fn members(&self, scope: ScopeId) -> Vec<Status> {
-        let mut leases = self.book.leases.items();
+    pub(crate) fn members(&self, scope: ScopeId) -> Vec<LeaseStatus> {
+        let mut leases = self.context.leases.items();
         leases.retain(|item| item.value.scope == Some(scope));
         let status = |item: nodeyard_store::view::Item<_>| self.status(item.id, item.value);
         leases.into_iter().map(status).collect()
@@ -348,8 +364,8 @@ impl Leases {
         }
     }
 
-    /// Repeats what may be done twice until the connection lasts for its answer.
-    pub(crate) async fn persist<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T>
+    /// Repeats an idempotent operation until the connection lasts for its answer.
+    pub(crate) async fn retry<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
@@ -358,18 +374,18 @@ impl Leases {
                 Err(Error::Store(error)) if error.is_connection() => {}
                 result => return result,
             }
-            ext::reconnected(&**self.book.tree()).await?;
+            ext::reconnected(&**self.context.tree()).await?;
         }
     }
 }
 
-fn part(lease: LeaseId, record: &Lease, node: NodeId) -> Result<&Part> {
-    let part = record.part(node);
-    part.ok_or(Error::NoSuchNode { lease, node })
+fn leased_node(lease: LeaseId, record: &Lease, node: NodeId) -> Result<&LeasedNode> {
+    let leased = record.node(node);
+    leased.ok_or(Error::NoSuchNode { lease, node })
 }
 
-/// The record, unless its end has begun.
-fn alive(id: LeaseId, lease: Lease) -> Result<Lease> {
+/// Returns an error if the lease ends or has ended.
+fn ensure_alive(id: LeaseId, lease: Lease) -> Result<Lease> {
     match &lease.end {
         Some(end) => Err(Error::Over {
             lease: id,

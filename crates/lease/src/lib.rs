@@ -1,47 +1,48 @@
-//! Being a requestor without Zuul: whoever wants machines gets them as a *lease*.
+//! Leases on nodes, for requestors other than Zuul.
 //!
 //! ```text
-//!     API, command line ──► Leases ──writes──►  store  ◄──follows──  Keeper
+//!     API, command line ──► Leases ──writes──►  store  ◄──watches──  LeaseKeeper
 //!                                                 ▲
-//!                                    launchers, ours or Python's
+//!                                      launchers, ours or Python's
 //! ```
 //!
-//! A lease asks with an ordinary node request, which any launcher serves. When that is fulfilled, a [`Keeper`] takes
-//! the nodes as Zuul would: it locks them, marks them as in use and deletes the request. The locks are held by
-//! contenders that outlive every session, so no restart takes the nodes for abandoned. A lease that is not renewed
-//! ends by itself.
+//! A lease makes an ordinary node request, which any launcher serves. When that is fulfilled, a [`LeaseKeeper`] takes the
+//! nodes as Zuul would: it locks them, sets them to in-use and deletes the request. Persistent contenders hold the locks,
+//! so the nodes do not look abandoned after a restart. A lease that is not renewed ends.
 //!
-//! What to do next with a lease is decided by pure functions ([`decide`]) on records that were read afresh, and
-//! every write names the versions they had. So any number of processes may work on the same leases, and whoever is
-//! killed in the middle leaves a state that the next one goes on from.
+//! Pure functions decide the next step ([`decide`]) on snapshots, and every write checks the versions that were read. So any
+//! number of processes may work on the same leases, and another one continues after a crash.
 //!
-//! [`Leases`] is the way in for everybody else. No HTTP here, and no rights: a [`Caller`] says who asks.
+//! [`Leases`] is the interface for callers; HTTP and permissions are not part of it, a [`Lessee`] names the caller.
 
 pub mod connection;
 pub mod decide;
 pub mod inventory;
 
-mod act;
-mod ask;
-mod book;
 mod buildsets;
+mod cached;
+mod context;
 mod error;
+mod execute;
 mod ids;
 mod keeper;
 mod lease;
 mod leases;
 mod scope;
 mod scopes;
-mod seen;
+mod spec;
 
-pub use ask::{Affinity, Ask, Caller, MAX_DURATION, MAX_LABELS, MAX_TEXT, Priority};
-pub use book::{Explain, NoExplanations, Parts, lease_of};
-pub use connection::Connection;
+pub use connection::NodeConnection;
+pub use context::{ExplainFailure, LeaseDependencies, NoExplanations, lease_of_request};
 pub use error::{Error, KeeperError, Result};
 pub use ids::{LeaseId, ScopeId};
-pub use keeper::{Keeper, Options};
-pub use lease::{Cause, End, Lease, Part, PartState, Phase, Placement};
-pub use leases::{Asked, Hold, Leases, NodeStatus, Status};
-pub use nodeyard_driver::Clock;
-pub use scope::{Scope, ScopeName};
-pub use scopes::{Buildset, ScopeStatus};
+pub use keeper::{LeaseKeeper, Options};
+pub use lease::{
+    EndCause, Lease, LeaseEnding, LeasePhase, LeasePlacement, LeasedNode, LeasedNodeState,
+};
+pub use leases::{CreatedLease, HoldOptions, LeaseStatus, LeasedNodeStatus, Leases};
+pub use scope::{LeaseScope, ScopeName};
+pub use scopes::{ScopeStatus, ZuulBuildset};
+pub use spec::{
+    LeasePriority, LeaseSpec, Lessee, MAX_DURATION, MAX_LABELS, MAX_TEXT, ScopeAffinity,
+};

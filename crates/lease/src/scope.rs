@@ -1,8 +1,7 @@
 //! The record of a scope, below [`SCOPES`](nodeyard_model::layout::SCOPES).
 //!
-//! A scope owns leases. One that was opened on purpose has an end of its own, after which its leases end; one that a
-//! request made by naming it lives as long as it has leases. The first nodes that one of its leases gets pin it to
-//! their provider.
+//! A scope owns leases. One that was opened explicitly expires, and ends its leases; one that was created by a lease exists
+//! as long as it has leases. The first nodes of its leases pin it to their provider.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,29 +14,22 @@ use crate::error::Error;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Scope {
+pub struct LeaseScope {
     pub name: ScopeName,
     pub tenant: Option<TenantName>,
-    /// Who opened it.
+    /// The name of the lessee that opened it.
     pub owner: Box<str>,
     pub created: Timestamp,
-    /// When it ends unless it is renewed; none for one that lives as long as its leases.
+    /// When it ends unless it is renewed; none if it exists as long as its leases.
     pub expires: Option<Timestamp>,
-    /// How long a renewal lasts, in seconds.
+    /// How long it lasts after a renewal, in seconds.
     pub duration: Option<u64>,
-    /// Where its first nodes are.
+    /// The provider of its first nodes.
     #[serde(default)]
     pub provider: Option<ProviderName>,
-    /// It takes nothing new, and ends when its leases have ended.
+    /// It accepts no leases; those it has end, and it is deleted after them.
     #[serde(default)]
     pub closing: bool,
-}
-
-impl Scope {
-    /// False if its leases have to end.
-    pub fn is_alive(&self, now: Timestamp) -> bool {
-        !self.closing && self.expires.is_none_or(|expires| now < expires)
-    }
 }
 
 /// The name of a scope, unique within its tenant: letters, digits and `.`, `_`, `-`, `:`, `@`, `+`, at most 128.
@@ -50,7 +42,7 @@ impl ScopeName {
         let text = text.into();
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-:@+".contains(&b);
         let valid = (1..=128).contains(&text.len()) && text.bytes().all(allowed);
-        // A part of an address must not be one of these.
+        // Not allowed as a segment of a URL.
         if valid && &*text != "." && &*text != ".." {
             return Ok(Self(text));
         }

@@ -1,6 +1,7 @@
-//! Scopes, for those who use them: our own, and the buildsets of Zuul as far as they can be seen.
+//! The interface of lessees to scopes, and to the buildsets of Zuul, which are shown as scopes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_model::{
     Label, Node, NodeId, NodeRequest, NodeState, RequestId, TenantName, Timestamp, layout,
@@ -10,38 +11,38 @@ use nodeyard_store::view::Changes;
 use nodeyard_store::{self as store, CreateMode, TreePath, Version, ext};
 use serde_json::Value;
 
-use crate::act;
-use crate::ask::{self, Caller};
-use crate::book::{self, json, scope_path};
 use crate::buildsets;
+use crate::context::{self, json, scope_path};
+use crate::decide::later;
 use crate::error::{Error, Result};
 use crate::ids::ScopeId;
 use crate::inventory::inventory;
-use crate::lease::PartState;
-use crate::leases::{Leases, Status};
-use crate::scope::{Scope, ScopeName};
+use crate::lease::LeasedNodeState;
+use crate::leases::{LeaseStatus, Leases};
+use crate::scope::{LeaseScope, ScopeName};
+use crate::spec::{self, Lessee};
 
-/// A scope and what it owns.
+/// A scope, its leases and nodes.
 #[derive(Debug, Clone)]
 pub enum ScopeStatus {
-    /// One of ours.
+    /// A scope of leases.
     Own {
         id: ScopeId,
-        scope: Arc<Scope>,
-        leases: Vec<Status>,
+        scope: Arc<LeaseScope>,
+        leases: Vec<LeaseStatus>,
     },
-    /// A buildset of Zuul: it can be looked at, and nothing else.
-    Buildset(Buildset),
+    /// A buildset of Zuul, which is read-only.
+    Buildset(ZuulBuildset),
 }
 
-/// What Zuul has asked for and got for one buildset, as far as its requests were seen while they were there.
+/// The requests and nodes of a buildset of Zuul whose requests this process has seen.
 #[derive(Debug, Clone)]
-pub struct Buildset {
+pub struct ZuulBuildset {
     /// `zuul:` and the id of the buildset.
     pub name: ScopeName,
     pub tenant: Option<TenantName>,
     pub pipeline: Option<Box<str>>,
-    /// Those that are still waiting, or whose nodes were not taken yet.
+    /// Those that are not fulfilled, or whose nodes are not in use yet.
     pub requests: Vec<(RequestId, Arc<NodeRequest>)>,
     pub nodes: Vec<(NodeId, Arc<Node>)>,
 }
@@ -61,16 +62,16 @@ impl ScopeStatus {
         }
     }
 
-    /// The nodes that can be used.
+    /// Returns the nodes that are in use.
     pub fn nodes(&self) -> Vec<(NodeId, Label, Arc<Node>)> {
         match self {
             Self::Own { leases, .. } => {
                 let nodes = leases.iter().flat_map(|status| &status.nodes);
                 nodes
-                    .filter(|seen| seen.part.state == PartState::Leased)
+                    .filter(|seen| seen.leased.state == LeasedNodeState::Leased)
                     .filter_map(|seen| Some((seen, seen.node.clone()?)))
                     .filter(|(_, node)| node.state == NodeState::InUse)
-                    .map(|(seen, node)| (seen.part.node, seen.part.label.clone(), node))
+                    .map(|(seen, node)| (seen.leased.node, seen.leased.label.clone(), node))
                     .collect()
             }
             Self::Buildset(buildset) => {
@@ -84,7 +85,7 @@ impl ScopeStatus {
         }
     }
 
-    /// The nodes as an Ansible inventory, as `ansible-inventory --list` prints it.
+    /// Returns the nodes as an Ansible inventory, in the format of `ansible-inventory --list`.
     pub fn inventory(&self) -> Value {
         let nodes = self.nodes();
         inventory(nodes.iter().map(|(id, label, node)| (*id, label, &**node)))
@@ -92,32 +93,32 @@ impl ScopeStatus {
 }
 
 impl Leases {
-    /// Opens a scope for a time, after which its leases end unless it is renewed.
+    /// Opens a scope. Its leases end when it expires.
     pub async fn open_scope(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         tenant: Option<&TenantName>,
         name: &ScopeName,
         duration: u64,
-    ) -> Result<Arc<Scope>> {
-        ask::check_duration(duration)?;
-        ask::check_text("name of the caller", &caller.name)?;
-        buildsets::check_own(name)?;
-        let tenant = caller.tenant_of(tenant)?;
+    ) -> Result<Arc<LeaseScope>> {
+        spec::check_duration(duration)?;
+        spec::check_text("name of the caller", &caller.name)?;
+        buildsets::reject_zuul_scope(name)?;
+        let tenant = caller.resolve_tenant(tenant)?;
         let path = scope_path(ScopeId::of_name(tenant.as_ref(), name.as_str()))?;
-        let now = self.book.clock.now();
-        let scope = Scope {
+        let now = self.context.clock.now();
+        let scope = LeaseScope {
             name: name.clone(),
             tenant,
             owner: caller.name.clone(),
             created: now,
-            expires: Some(act::later(now, duration)),
+            expires: Some(later(now, Duration::from_secs(duration))),
             duration: Some(duration),
             provider: None,
             closing: false,
         };
         let data = json(&path, &scope)?;
-        let tree = &**self.book.tree();
+        let tree = &**self.context.tree();
         let root = TreePath::new(layout::SCOPES).map_err(store::Error::from)?;
         ext::persist(tree, || ext::ensure_path(tree, &root)).await?;
         match tree.create(&path, data, CreateMode::Persistent).await {
@@ -129,38 +130,40 @@ impl Leases {
         }
     }
 
-    /// Prolongs a scope from now on; says until when. One that lives as long as its leases gets an end of its own.
+    /// Extends a scope from now on; returns the new expiry. A scope that exists as long as its leases expires from then on.
+    /// Also an overdue scope can be renewed until it is closing.
     pub async fn renew_scope(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         tenant: Option<&TenantName>,
         name: &ScopeName,
         duration: Option<u64>,
     ) -> Result<Option<Timestamp>> {
-        duration.map_or(Ok(()), ask::check_duration)?;
-        let now = self.book.clock.now();
-        let change = |scope: &mut Scope| {
-            if !scope.is_alive(now) {
-                return Err(Error::ScopeCloses {
+        duration.map_or(Ok(()), spec::check_duration)?;
+        let now = self.context.clock.now();
+        let change = |scope: &mut LeaseScope| {
+            if scope.closing {
+                return Err(Error::ScopeClosing {
                     scope: name.clone(),
                 });
             }
             scope.duration = duration.or(scope.duration);
-            scope.expires = scope.duration.map(|seconds| act::later(now, seconds));
+            let duration = scope.duration.map(Duration::from_secs);
+            scope.expires = duration.map(|duration| later(now, duration));
             Ok(())
         };
         let scope = self.change_scope(caller, tenant, name, change).await?;
         Ok(scope.expires)
     }
 
-    /// Ends a scope and everything it owns. Returns when that is written down; its leases end one by one.
+    /// Closes a scope. Returns when that is recorded; its leases end one by one.
     pub async fn close_scope(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         tenant: Option<&TenantName>,
         name: &ScopeName,
-    ) -> Result<Arc<Scope>> {
-        let close = |scope: &mut Scope| {
+    ) -> Result<Arc<LeaseScope>> {
+        let close = |scope: &mut LeaseScope| {
             scope.closing = true;
             Ok(())
         };
@@ -168,24 +171,24 @@ impl Leases {
         Ok(Arc::new(closed))
     }
 
-    /// A scope, our own or one of Zuul's. Callers without a tenant of their own name that of the scope.
+    /// Reads a scope, or a buildset of Zuul. Callers without a tenant name that of the scope.
     pub async fn scope(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         tenant: Option<&TenantName>,
         name: &ScopeName,
     ) -> Result<ScopeStatus> {
-        if buildsets::is_of_zuul(name) {
-            let found = self.book.buildsets.list(&self.book);
+        if buildsets::is_zuul_scope(name) {
+            let found = self.context.buildsets.list(&self.context);
             let mut found = found.into_iter().filter(|buildset| buildset.name == *name);
-            let found = found.find(|buildset| caller.sees(buildset.tenant.as_ref()));
+            let found = found.find(|buildset| caller.may_see(buildset.tenant.as_ref()));
             return found.map(ScopeStatus::Buildset).ok_or(Error::NoSuchScope {
                 scope: name.clone(),
             });
         }
         let (id, stored) = self.read_scope(caller, tenant, name).await?;
-        // A lease that was just asked for belongs to it, too.
-        self.book.leases.synced().await?;
+        // Includes leases that were just created.
+        self.context.leases.synced().await?;
         Ok(ScopeStatus::Own {
             id,
             scope: Arc::new(stored.value),
@@ -193,44 +196,47 @@ impl Leases {
         })
     }
 
-    /// All scopes that the caller may see, as last heard of; ours first.
-    pub fn scopes(&self, caller: &Caller) -> Vec<ScopeStatus> {
-        let own = self.book.scopes.items().into_iter();
+    /// Returns all scopes that the caller may see, from the cached views; buildsets last.
+    pub fn scopes(&self, caller: &Lessee) -> Vec<ScopeStatus> {
+        let own = self.context.scopes.items().into_iter();
         let own = own.map(|item| ScopeStatus::Own {
             id: item.id,
             leases: self.members(item.id),
             scope: item.value,
         });
-        let buildsets = self.book.buildsets.list(&self.book).into_iter();
+        let buildsets = self.context.buildsets.list(&self.context).into_iter();
         own.chain(buildsets.map(ScopeStatus::Buildset))
-            .filter(|scope| caller.sees(scope.tenant()))
+            .filter(|scope| caller.may_see(scope.tenant()))
             .collect()
     }
 
-    /// Which of our scopes change from now on.
+    /// Returns a stream of the scopes that change from now on, except for buildsets.
     pub fn scope_changes(&self) -> Changes<ScopeId> {
-        self.book.scopes.changes()
+        self.context.scopes.changes()
     }
 
     async fn change_scope(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         tenant: Option<&TenantName>,
         name: &ScopeName,
-        change: impl Fn(&mut Scope) -> Result<()>,
-    ) -> Result<Scope> {
-        buildsets::check_own(name)?;
-        self.persist(|| async {
+        change: impl Fn(&mut LeaseScope) -> Result<()>,
+    ) -> Result<LeaseScope> {
+        buildsets::reject_zuul_scope(name)?;
+        self.retry(|| async {
             loop {
                 let (id, stored) = self.read_scope(caller, tenant, name).await?;
                 let mut scope = stored.value;
                 change(&mut scope)?;
                 let path = scope_path(id)?;
                 let version = Version::Exactly(stored.stat.version);
-                let written = self.book.tree().set(&path, json(&path, &scope)?, version);
+                let written = self
+                    .context
+                    .tree()
+                    .set(&path, json(&path, &scope)?, version);
                 match written.await {
                     Ok(stat) => {
-                        self.book.scopes.wrote(id, Arc::new(scope.clone()), stat);
+                        self.context.scopes.wrote(id, Arc::new(scope.clone()), stat);
                         return Ok(scope);
                     }
                     Err(store::Error::BadVersion { .. } | store::Error::NoNode { .. }) => {}
@@ -243,18 +249,18 @@ impl Leases {
 
     async fn read_scope(
         &self,
-        caller: &Caller,
+        caller: &Lessee,
         tenant: Option<&TenantName>,
         name: &ScopeName,
-    ) -> Result<(ScopeId, Stored<Scope>)> {
+    ) -> Result<(ScopeId, Stored<LeaseScope>)> {
         let no_such = || Error::NoSuchScope {
             scope: name.clone(),
         };
-        let tenant = caller.tenant_of(tenant).map_err(|_| no_such())?;
+        let tenant = caller.resolve_tenant(tenant).map_err(|_| no_such())?;
         let id = ScopeId::of_name(tenant.as_ref(), name.as_str());
         let path = scope_path(id)?;
         let stored = self
-            .persist(|| async { Ok(book::read(&**self.book.tree(), &path).await?) })
+            .retry(|| async { Ok(context::read(&**self.context.tree(), &path).await?) })
             .await?;
         stored.map(|stored| (id, stored)).ok_or_else(no_such)
     }

@@ -1,28 +1,34 @@
-//! Points in time as records hold them.
+//! [`Timestamp`]: points in time in records.
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
 
-use crate::json::{Field, Flaw, finite, json_serde, write_float};
+use crate::json::{DecodeError, JsonField, finite_number, json_serde, write_float};
 
 /// Seconds since 1970 as a float, never NaN nor infinite.
 #[derive(Clone, Copy)]
 pub struct Timestamp(f64);
 
 impl Timestamp {
-    /// None if `seconds` is NaN or infinite.
+    /// Returns `None` if `seconds` is NaN or infinite.
     pub fn from_secs(seconds: f64) -> Option<Self> {
         seconds.is_finite().then_some(Self(seconds))
+    }
+
+    /// From milliseconds since 1970, as ZooKeeper counts.
+    pub fn from_millis(milliseconds: i64) -> Self {
+        Self(milliseconds as f64 / 1000.0)
     }
 
     pub fn as_secs(self) -> f64 {
         self.0
     }
 
-    /// How long `self` is after `earlier`; zero if it is not.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         let seconds = self.0 - earlier.0;
         if seconds > 0.0 {
@@ -39,6 +45,36 @@ impl From<SystemTime> for Timestamp {
             Ok(after) => Self(after.as_secs_f64()),
             Err(before) => Self(-before.duration().as_secs_f64()),
         }
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    /// A time that the system cannot represent becomes 1970.
+    fn from(time: Timestamp) -> Self {
+        let exact = Duration::try_from_secs_f64(time.0.abs()).ok();
+        let exact = exact.and_then(|span| match time.0.is_sign_negative() {
+            true => UNIX_EPOCH.checked_sub(span),
+            false => UNIX_EPOCH.checked_add(span),
+        });
+        exact.unwrap_or(UNIX_EPOCH)
+    }
+}
+
+/// Never panics: the sum is at most the latest time.
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self((self.0 + span.as_secs_f64()).min(f64::MAX))
+    }
+}
+
+/// Never panics: the difference is at least the earliest time.
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, span: Duration) -> Self {
+        Self((self.0 - span.as_secs_f64()).max(f64::MIN))
     }
 }
 
@@ -68,9 +104,9 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-impl Field for Timestamp {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
-        finite(value).map(Self)
+impl JsonField for Timestamp {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
+        finite_number(value).map(Self)
     }
 
     fn write(&self, out: &mut String) {
@@ -102,5 +138,26 @@ mod tests {
         assert_eq!(early.since(late), Duration::ZERO);
         let [first, last] = [f64::MIN, f64::MAX].map(|s| Timestamp::from_secs(s).unwrap());
         assert_eq!(last.since(first), Duration::MAX);
+    }
+
+    #[test]
+    fn sums_stay_finite() {
+        let at = |seconds| Timestamp::from_secs(seconds).unwrap();
+        assert_eq!(at(10.0) + Duration::from_millis(2500), at(12.5));
+        assert_eq!(at(10.0) - Duration::from_millis(2500), at(7.5));
+        assert_eq!(at(f64::MAX) + Duration::MAX, at(f64::MAX));
+        assert_eq!(at(f64::MIN) - Duration::MAX, at(f64::MIN));
+    }
+
+    #[test]
+    fn the_time_of_the_system_survives_and_absurd_ones_become_1970() {
+        for seconds in [0.0, 1_700_000_000.25, -86_400.5] {
+            let time = Timestamp::from_secs(seconds).unwrap();
+            assert_eq!(Timestamp::from(SystemTime::from(time)), time);
+        }
+        for seconds in [1e300, -1e300, 1e19] {
+            let time = Timestamp::from_secs(seconds).unwrap();
+            assert_eq!(SystemTime::from(time), UNIX_EPOCH);
+        }
     }
 }

@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
+use nodeyard_model::ErrorCode;
 use rustix::process::{Pid, getppid, setsid, test_kill_process};
 
+use crate::error_codes::WithCode as _;
 use crate::exit::Outcome;
 
 /// Tells the new process that it is one: its value is the process id of the command.
@@ -28,7 +30,7 @@ pub(crate) fn is_child() -> bool {
 
 /// Starts this program anew and returns when it works, or with what kept it from that.
 pub(crate) fn launch(pid_file: &Path) -> anyhow::Result<Outcome> {
-    refuse_second(pid_file)?;
+    refuse_second(pid_file).code(ErrorCode::AlreadyRunning)?;
     let binary = std::env::current_exe().context("cannot find out where this program is")?;
     let mut args = std::env::args_os();
     let mut command = Command::new(binary);
@@ -94,7 +96,7 @@ struct PidFile {
 
 impl PidFile {
     fn create(path: &Path) -> anyhow::Result<Self> {
-        refuse_second(path)?;
+        refuse_second(path).code(ErrorCode::AlreadyRunning)?;
         let writing = || {
             format!(
                 "cannot write the pid file {}; make its directory, name another with -p, or stay in the \

@@ -61,6 +61,8 @@ pub(crate) enum NodeyardCommand {
     Worker(commands::records::RecordArgs),
     /// Say why a request, lease, node or image is in its state
     Explain(commands::explain::ExplainArgs),
+    /// Say what an error code means and what to do about it
+    Errors(commands::errors::ErrorsArgs),
     /// Let a launcher, provider, pool or label accept nothing new
     Drain(commands::drain::DrainArgs),
     /// Take a drain back

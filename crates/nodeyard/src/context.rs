@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow};
 use nodeyard_config::{Config, Mode, Source, Stamp};
+use nodeyard_model::ErrorCode;
 use tracing::info;
 
 use crate::cli::{DaemonFlags, Files, Global, Nodepool};
 use crate::commands::config::print_diagnostics;
+use crate::error_codes::WithCode as _;
 use crate::output::Format;
 
 /// Where Nodepool's programs look for their configuration unless told otherwise.
@@ -54,7 +56,8 @@ impl Context {
 
     /// As [`Context::source`], for commands that need a configuration.
     pub(crate) fn required_source(&self) -> anyhow::Result<Source> {
-        self.source().with_context(|| self.not_found())
+        let source = self.source().with_context(|| self.not_found());
+        source.code(ErrorCode::NoConfiguration)
     }
 
     /// Returns none if there is no configuration, which is enough for the embedded store.
@@ -65,7 +68,8 @@ impl Context {
 
     /// As [`Context::load`], for commands that need a configuration.
     pub(crate) fn require(&self) -> anyhow::Result<Arc<Config>> {
-        self.load()?.with_context(|| self.not_found())
+        let config = self.load()?.with_context(|| self.not_found());
+        config.code(ErrorCode::NoConfiguration)
     }
 
     fn not_found(&self) -> String {
@@ -93,7 +97,8 @@ pub(crate) fn load(source: &Source) -> anyhow::Result<(Arc<Config>, Stamp)> {
     print_diagnostics(&loaded);
     match loaded.config {
         Some(config) => Ok((Arc::new(config), loaded.stamp)),
-        None => bail!("{} cannot be used", source.main.display()),
+        None => Err(anyhow!("{} cannot be used", source.main.display()))
+            .code(ErrorCode::BadConfiguration),
     }
 }
 

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use anstream::eprintln;
 use anstyle::{AnsiColor, Style};
 
+use crate::error_codes::code_of;
+
 /// The codes that scripts may rely on; the manual pages list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -70,7 +72,8 @@ pub(crate) fn report(error: &anyhow::Error) -> Outcome {
         return Outcome::Success;
     }
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-    eprintln!("{red}error:{red:#} {error}");
+    let code = code_of(&**error).map(|code| format!("[{code}]"));
+    eprintln!("{red}error{}:{red:#} {error}", code.unwrap_or_default());
     for cause in error.chain().skip(1) {
         eprintln!("  caused by: {cause}");
     }

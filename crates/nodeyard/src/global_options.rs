@@ -38,6 +38,7 @@ const WITHOUT_FORMAT: &[&str] = &[
 const WITHOUT_CONFIG: &[&str] = &[
     "init",
     "config schema",
+    "errors",
     "git-exec",
     "install-links",
     "completions",
@@ -112,7 +113,7 @@ mod tests {
     /// What prints results, by the names of the commands; a new command has to be in one of the two lists.
     const WITH_FORMAT: &[&str] = &[
         "request", "lease", "scope", "config", "image", "store", "status", "node", "label", "pool",
-        "provider", "build", "upload", "worker", "explain", "drain", "undrain",
+        "provider", "build", "upload", "worker", "explain", "errors", "drain", "undrain",
     ];
 
     #[test]

@@ -25,7 +25,7 @@ const GROUPS: &[Group] = &[
     Group {
         purpose: "Look",
         commands: &[
-            "status", "explain", "node", "label", "pool", "provider", "worker",
+            "status", "explain", "errors", "node", "label", "pool", "provider", "worker",
         ],
         example: "nodeyard status --watch",
     },

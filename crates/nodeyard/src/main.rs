@@ -1,6 +1,8 @@
 //! The `nodeyard` binary: command lines, and the only place where all parts are wired together.
 
 mod api_client;
+#[cfg(test)]
+mod architecture;
 mod background;
 mod cli;
 mod commands;
@@ -8,6 +10,7 @@ mod context;
 #[cfg(test)]
 mod documented;
 mod dump;
+mod error_codes;
 mod exit;
 mod export_file;
 mod global_options;
@@ -109,6 +112,7 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
     match args.command {
         NodeyardCommand::Completions(args) => commands::completions::run(&args)?,
         NodeyardCommand::Man(args) => commands::man::run(&args)?,
+        NodeyardCommand::Errors(args) => commands::errors::run(&args, &context)?,
         NodeyardCommand::InstallLinks(args) => commands::install_links::run(&args)?,
         NodeyardCommand::Init(args) => block_on(commands::init::run(args))?,
         NodeyardCommand::Config(args) => return commands::config::run(&args, &context),

@@ -7,18 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 use nodeyard_config::{Config, Handle};
+use nodeyard_model::ErrorCode;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
-use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::zookeeper::{Host, Options, ZooKeeper, ZooKeeperTlsFiles};
 use nodeyard_store::{Error, Tree, TreePath, socket};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use crate::context::Context;
+use crate::error_codes::WithCode as _;
 
 /// How often to look whether another process is done with the file.
 const RETRY: Duration = Duration::from_millis(50);
@@ -134,7 +136,7 @@ fn options(zookeeper: &nodeyard_config::ZooKeeper) -> anyhow::Result<Options> {
     if !zookeeper.chroot.is_empty() {
         options.chroot = TreePath::new(zookeeper.chroot.as_str())?;
     }
-    options.tls = zookeeper.tls.as_ref().map(|tls| Tls {
+    options.tls = zookeeper.tls.as_ref().map(|tls| ZooKeeperTlsFiles {
         ca: PathBuf::from(&tls.ca),
         cert: PathBuf::from(&tls.cert),
         key: PathBuf::from(&tls.key),
@@ -157,6 +159,7 @@ fn default_state_dir() -> anyhow::Result<PathBuf> {
         .or_else(|| Some(variable("HOME")?.join(".local/state")))
         .map(|state| state.join("nodeyard"))
         .context("neither XDG_STATE_HOME nor HOME is set; name a directory with --state-dir or state-dir")
+        .code(ErrorCode::StateDirectory)
 }
 
 /// A handle for one command.
@@ -186,14 +189,15 @@ pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result
         Target::ZooKeeper(options) => {
             let servers: Vec<String> = options.hosts.iter().map(Host::to_string).collect();
             let client = connect(options)?;
-            client.connected(patience).await.with_context(|| {
+            let connected = client.connected(patience).await.with_context(|| {
                 format!(
                     "no ZooKeeper server answered within {} s: {} ({})",
                     args.timeout,
                     servers.join(", "),
                     context.config_note()
                 )
-            })?;
+            });
+            connected.code(ErrorCode::StoreUnreachable)?;
             Ok(Access {
                 tree: client,
                 owned: None,
@@ -232,12 +236,14 @@ async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::R
             let tree = socket::connect(&path, options).await?;
             return Ok(Access { tree, owned: None });
         }
-        ensure!(
-            Embedded::exists(directory),
-            "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
-             configuration with `zookeeper-servers` ({note})",
-            directory.display()
-        );
+        if !Embedded::exists(directory) {
+            let error = anyhow!(
+                "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
+                 configuration with `zookeeper-servers` ({note})",
+                directory.display()
+            );
+            return Err(error).code(ErrorCode::NoStore);
+        }
         match open_file(directory).await {
             Err(Error::InUse { .. }) if Instant::now() < deadline => sleep(RETRY).await,
             engine => {

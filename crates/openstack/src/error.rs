@@ -4,7 +4,7 @@ mod text;
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
@@ -89,7 +89,7 @@ impl Error {
         error.0.message = message.text;
         error.0.request_id =
             text("x-openstack-request-id").or_else(|| text("x-compute-request-id"));
-        error.0.retry_after = nodeyard_fetch::retry_after(headers, SystemTime::now());
+        error.0.retry_after = nodeyard_fetch::retry_after(headers, nodeyard_model::now().into());
         error
     }
 

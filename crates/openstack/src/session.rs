@@ -33,8 +33,8 @@ impl Default for Options {
             interval: Duration::ZERO,
             tries: 4,
             backoff: Backoff {
-                first: Duration::from_secs(1),
-                longest: Duration::from_secs(30),
+                initial_delay: Duration::from_secs(1),
+                max_delay: Duration::from_secs(30),
             },
             limit: Duration::from_secs(60),
         }

@@ -129,10 +129,7 @@ impl Expiry {
     }
 
     fn look_again(&mut self, since: Timestamp, limit: Duration) {
-        let due = Timestamp::from_secs(since.as_secs() + limit.as_secs_f64());
-        self.again_at = match (self.again_at, due) {
-            (Some(first), Some(due)) => Some(first.min(due)),
-            (first, due) => first.or(due),
-        };
+        let due = since + limit;
+        self.again_at = Some(self.again_at.map_or(due, |first| first.min(due)));
     }
 }

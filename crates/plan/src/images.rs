@@ -69,7 +69,7 @@ impl Pace {
     fn retry_at(&self, setback: &Setback) -> Timestamp {
         let doublings = setback.failures.saturating_sub(1).min(31);
         let wait = self.first_retry.saturating_mul(1 << doublings);
-        later(setback.at, wait.min(self.longest_retry))
+        setback.at + wait.min(self.longest_retry)
     }
 }
 
@@ -116,11 +116,7 @@ impl<'p> Judge<'p> {
 
     /// Whether something that failed is still to be left for people to see.
     fn lingers_until(&self, since: Timestamp) -> Option<Timestamp> {
-        let until = later(since, self.pace.linger);
+        let until = since + self.pace.linger;
         (until > self.now).then_some(until)
     }
-}
-
-fn later(time: Timestamp, wait: Duration) -> Timestamp {
-    Timestamp::from_secs(time.as_secs() + wait.as_secs_f64()).unwrap_or(time)
 }

@@ -82,7 +82,7 @@ pub struct ImageRow {
 /// A build that somebody waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BuildRequest {
-    pub asked: Option<Timestamp>,
+    pub asked: Timestamp,
     pub building: bool,
 }
 
@@ -92,7 +92,7 @@ pub fn image_table(rows: impl IntoIterator<Item = ImageRow>, now: Timestamp) -> 
             true => "building",
             false => "pending",
         });
-        let asked = row.request.and_then(|request| request.asked);
+        let asked = row.request.map(|request| request.asked);
         vec![
             Cell::text(&row.image),
             Cell::Flag(row.paused),
@@ -146,7 +146,7 @@ pub async fn image_status(registry: &Registry, now: Timestamp) -> Result<Table> 
         let request = match images.build_request(&image).await? {
             None => None,
             Some(stat) => Some(BuildRequest {
-                asked: Timestamp::from_secs(stat.ctime as f64 / 1000.0),
+                asked: Timestamp::from_millis(stat.ctime),
                 building: is_building(registry, &image).await?,
             }),
         };

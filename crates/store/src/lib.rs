@@ -1,9 +1,4 @@
-//! The store: a small tree of records with ZooKeeper's semantics.
-//!
-//! Zuul and Python Nodepool coordinate through ZooKeeper, so the semantics they rely on are the ones
-//! every part of Nodeyard is written against: versioned writes, ephemeral and sequential records,
-//! sessions, recursive watches. [`Tree`] is that contract. What is built on top of it (locks,
-//! elections, typed registries, cached views) is written once and works on every backend.
+#![doc = include_str!("../README.md")]
 
 pub mod election;
 pub mod embedded;
@@ -19,6 +14,7 @@ pub mod view;
 pub mod watch;
 pub mod zookeeper;
 
+mod codes;
 mod error;
 mod limits;
 

@@ -199,7 +199,7 @@ impl Cloud {
 
     /// Schedules `event` after a time drawn from `span`, and returns when it is due.
     fn schedule(&mut self, event: Event, span: Span, now: Timestamp) -> Timestamp {
-        let due = time::after(now, self.random.duration(span));
+        let due = now + self.random.duration(span);
         self.events.push(Reverse((due, event)));
         due
     }

@@ -1,7 +1,7 @@
 //! Host key scans by the server of simulated clouds.
 
 use async_trait::async_trait;
-use nodeyard_nodescan::{HostKey, Scan, ScanError, Scanner, Target};
+use nodeyard_nodescan::{HostKey, Scan, ScanError, ScanTarget, Scanner};
 use serde_json::json;
 
 use crate::transport::{CallError, Http, InvalidUrl, Transport};
@@ -22,16 +22,16 @@ impl RemoteScan {
 
 #[async_trait]
 impl Scanner for RemoteScan {
-    async fn scan(&self, target: &Target) -> Result<Scan, ScanError> {
+    async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
         let arguments = json!({
             "ip": target.address,
             "port": target.port,
-            "gather_hostkeys": target.gathers_keys(),
+            "gather_hostkeys": target.has_host_keys(),
         });
         let call = self
             .server
             .call("nodescan", arguments.to_string().into_bytes());
-        let answer = tokio::time::timeout(target.limit, call).await;
+        let answer = tokio::time::timeout(target.timeout, call).await;
         let unreachable = |text: String| ScanError::unreachable(target, text);
         let result = match answer {
             Err(_) => return Err(unreachable("timed out".to_owned())),

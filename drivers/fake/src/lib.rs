@@ -18,7 +18,6 @@ pub use cloud::{Cloud, CloudError, Outcome, Reply};
 pub use driver::FakeDriver;
 pub use hostkeys::RemoteScan;
 pub use http::serve;
-pub use nodeyard_driver::Clock;
 pub use nodeyard_driver_common::LabelImage;
 pub use nodeyard_driver_common::openstack::{
     CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,

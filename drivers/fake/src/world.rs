@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nodeyard_driver::Clock;
-use nodeyard_model::Timestamp;
+use nodeyard_model::{Clock, Timestamp};
 
 use crate::cloud::{Cloud, CloudError, Outcome};
 use crate::simulate::Simulate;

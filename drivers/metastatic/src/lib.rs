@@ -28,10 +28,10 @@ use async_trait::async_trait;
 use nodeyard_config::Metastatic;
 use nodeyard_driver::backing::{Backing, BackingSnapshot, Placement, SlotTable};
 use nodeyard_driver::{
-    Clock, CreateOrder, Driver, Error, ErrorClass, ExternalId, Instance, Machines, Owner, Progress,
+    CreateOrder, Driver, Error, ErrorClass, ExternalId, Instance, Machines, Owner, Progress,
     Resource, ResourceKind, Tags, Target,
 };
-use nodeyard_model::{Label, Limits, NodeId, PoolName, ProviderName, RequestId, Resources};
+use nodeyard_model::{Clock, Label, Limits, NodeId, PoolName, ProviderName, RequestId, Resources};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};

@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use nodeyard_driver::{
-    Clock, CloudImage, Collected, CreateOrder, Driver, Error, ExternalId, ImageTarget, Images,
-    Instance, Machines, Progress, Readiness, Resource, ResourceKind, Target, UploadOrder,
-    UploadedImage,
+    CloudImage, Collected, CreateOrder, Driver, Error, ExternalId, ImageTarget, Images, Instance,
+    Machines, Progress, Readiness, Resource, ResourceKind, Target, UploadOrder, UploadedImage,
 };
 use nodeyard_driver_common::LabelImage;
-use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources};
+use nodeyard_model::{Clock, Label, Limits, NodeId, PoolName, ResourceName, Resources};
 
 use crate::host::{LocalId, QemuHost, QemuMachine};
 use crate::local::LocalHost;

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use nodeyard_config::{Static, StaticNode, StaticPool};
 use nodeyard_driver::{Driver, Error, Identity, Place, Roster, Sighting};
 use nodeyard_model::{Label, PoolName};
-use nodeyard_nodescan::{self as nodescan, Scanner, Target};
+use nodeyard_nodescan::{self as nodescan, ScanTarget, Scanner};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
@@ -87,11 +87,11 @@ impl Roster for StaticDriver {
 
     async fn inspect(&self, place: &Place) -> Result<Sighting, Error> {
         let machine = self.machine(&place.machine)?;
-        let target = Target {
+        let target = ScanTarget {
             address: place.machine.name.clone(),
             port: place.machine.port,
             connection_type: place.connection_type.clone(),
-            limit: machine.timeout,
+            timeout: machine.timeout,
         };
         let (public_ipv4, public_ipv6) = addresses(&place.machine, machine.timeout).await;
         let mut sighting = Sighting {
@@ -100,7 +100,7 @@ impl Roster for StaticDriver {
             public_ipv6,
         };
         if !machine.checked {
-            if target.gathers_keys() {
+            if target.has_host_keys() {
                 sighting.host_keys.clone_from(&machine.expected_keys);
             }
             return Ok(sighting);
@@ -109,7 +109,7 @@ impl Roster for StaticDriver {
         let scan = scan.map_err(|cause| {
             Error::retry(format!("failed to check machine {}", place.machine)).because(cause)
         })?;
-        if target.gathers_keys() {
+        if target.has_host_keys() {
             sighting.host_keys = scan.keys.iter().map(|key| key.as_str().into()).collect();
             let missing = machine
                 .expected_keys
@@ -129,7 +129,7 @@ impl Roster for StaticDriver {
         match self.machines.get(identity) {
             Some(machine) if machine.checked => {
                 self.scanner
-                    .answers(&identity.name, identity.port, machine.timeout)
+                    .is_reachable(&identity.name, identity.port, machine.timeout)
                     .await
             }
             Some(_) => true,
@@ -168,7 +168,7 @@ fn slots<'a>(
         connection_type: node.connection_type.as_str().into(),
         shell_type: node.shell_type.as_deref().map(Into::into),
         python_path: node.python_path.as_str().into(),
-        host_keys: if nodescan::gathers_keys(&node.connection_type) {
+        host_keys: if nodescan::has_host_keys(&node.connection_type) {
             expected_keys(node)
         } else {
             Vec::new()

@@ -18,6 +18,7 @@ pub(super) fn all(recorded: &Recorded, census: &Census, views: &Views) -> String
     happened(&mut exposition, recorded);
     limits(&mut exposition, recorded);
     store(&mut exposition, views);
+    queues(&mut exposition, recorded);
     exposition.build_info();
     exposition.finish()
 }
@@ -204,6 +205,25 @@ fn store(exposition: &mut Exposition, views: &Views) {
     );
     for (view, followed) in &views {
         flaws.sample(&[("view", view)], followed.flaws);
+    }
+}
+
+fn queues(exposition: &mut Exposition, recorded: &Recorded) {
+    let mut keys = exposition.family(
+        Kind::Gauge,
+        "nodeyard_queue_keys",
+        "Keys of a work queue by state; those whose last run failed count as failing as well.",
+    );
+    for (queue, counted) in &recorded.queues {
+        let counts = counted.counts();
+        for (state, count) in [
+            ("running", counts.running),
+            ("ready", counts.ready),
+            ("delayed", counts.delayed),
+            ("failing", counts.failing),
+        ] {
+            keys.sample(&[("queue", queue), ("state", state)], count);
+        }
     }
 }
 

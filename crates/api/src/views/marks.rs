@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodeyard_model::layout::Place;
+use nodeyard_model::layout::RecordPath;
 use nodeyard_model::{ImageName, Timestamp};
 use nodeyard_status::{BuildRequest, ImageRow};
 use nodeyard_store::TreePath;
@@ -42,13 +42,13 @@ impl Shape for MarkShape {
             branch,
             lock: false,
         };
-        match Place::parse(path.as_str()) {
-            Some(Place::Image(image)) => record(Mark::Image(image), true),
-            Some(Place::ImagePause(image)) => record(Mark::Paused(image), false),
-            Some(Place::BuildRequest(image)) => record(Mark::Asked(image), false),
-            Some(Place::Builds(_) | Place::BuildsLock(_)) => Kind::Directory,
-            Some(Place::Contender(lock, name)) => match *lock {
-                Place::BuildsLock(image) => record(Mark::Building(image, name), false),
+        match RecordPath::parse(path.as_str()) {
+            Some(RecordPath::Image(image)) => record(Mark::Image(image), true),
+            Some(RecordPath::ImagePause(image)) => record(Mark::Paused(image), false),
+            Some(RecordPath::BuildRequest(image)) => record(Mark::Asked(image), false),
+            Some(RecordPath::Builds(_) | RecordPath::BuildsLock(_)) => Kind::Directory,
+            Some(RecordPath::LockEntry(lock, name)) => match *lock {
+                RecordPath::BuildsLock(image) => record(Mark::Building(image, name), false),
                 _ => Kind::Nothing,
             },
             _ => Kind::Nothing,
@@ -90,7 +90,7 @@ pub fn images(marks: &View<MarkShape>) -> impl Iterator<Item = ImageRow> + use<>
         image,
         paused: found.paused,
         request: found.asked.map(|created| BuildRequest {
-            asked: Timestamp::from_secs(created as f64 / 1000.0),
+            asked: Timestamp::from_millis(created),
             building: found.building,
         }),
     };

@@ -1,7 +1,7 @@
 //! From a request to its answer.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;
+use nodeyard_model::now;
 use tokio::sync::Mutex;
 
 use super::Sources;
@@ -119,16 +120,16 @@ impl App {
             return Ok(page);
         }
         let views = self.sources.views.clone();
-        let made = SystemTime::now();
+        let made = now();
         let rendering = tokio::task::spawn_blocking(move || {
-            let body = wanted.render(&views, made.into());
+            let body = wanted.render(&views, made);
             (wanted, body)
         });
         let (wanted, body) = rendering.await.map_err(|error| failure(&error))?;
         let body = body.map_err(|error| failure(&error))?;
         let page = Page {
             body: body.into(),
-            made,
+            made: made.into(),
         };
         lists.put(wanted, page.clone(), Instant::now());
         Ok(page)

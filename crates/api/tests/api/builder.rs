@@ -26,9 +26,9 @@ impl LookAtWorker for Worker {
 }
 
 #[derive(Debug)]
-struct JobServer;
+struct FakeJobServer;
 
-impl LookAtJobServer for JobServer {
+impl LookAtJobServer for FakeJobServer {
     fn look(&self) -> JobServerNow {
         JobServerNow {
             connections: 12,
@@ -52,7 +52,7 @@ async fn a_builders_metrics_are_the_golden_ones() {
     let sources = Sources {
         metrics: metrics.clone(),
         worker: Arc::clone(&worker) as _,
-        job_server: Some(Arc::new(JobServer)),
+        job_server: Some(Arc::new(FakeJobServer)),
     };
     let pages = Webapp::bind_builder(options, sources).await.unwrap();
     let address = pages.local_addr().unwrap();

@@ -1,11 +1,13 @@
 //! All names and help texts of Prometheus' metrics, with values.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_api::metrics::Launch;
 use nodeyard_api::{LaunchResult, Metrics};
 use nodeyard_model::{Limits, ResourceName};
+use nodeyard_reconcile::{Backoff, Options, WorkQueue};
 use nodeyard_store::TreePath;
 use nodeyard_testbeds::checkout;
 
@@ -42,6 +44,17 @@ pub(crate) fn record(metrics: &Metrics) {
     );
     metrics.provider_limits(&provider("left"), BTreeMap::new());
     metrics.tenant_limits(BTreeMap::from([("acme.org:a".into(), limits(9))]));
+    let queue = WorkQueue::new(Options {
+        name: "leases",
+        concurrency: 1,
+        backoff: Backoff {
+            first: Duration::ZERO,
+            max: Duration::ZERO,
+        },
+        grace: Duration::ZERO,
+    });
+    queue.add("a lease");
+    metrics.add_queue("leases", Arc::new(queue));
 }
 
 #[tokio::test]

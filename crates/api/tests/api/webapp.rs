@@ -1,5 +1,6 @@
 //! What the pages say; that it is what Python's say is tested beside a real one.
 
+use nodeyard_model::now;
 use std::time::{Duration, SystemTime};
 
 use crate::bed::{Fleet, Served, embedded, until};
@@ -112,11 +113,11 @@ async fn answers_may_be_kept_for_a_second() {
         ];
         get(served.address, "/request-list", &headers).await
     };
-    let kept = since(SystemTime::now() + Duration::from_secs(1000)).await;
+    let kept = since((now() + Duration::from_secs(1000)).into()).await;
     assert_eq!((kept.status, &*kept.body), (304, ""));
     assert_eq!(kept.header("cache-control"), "max-age=1, public");
     assert_eq!(kept.header("access-control-allow-origin"), "*");
-    let old = since(SystemTime::now() - Duration::from_secs(1000)).await;
+    let old = since((now() - Duration::from_secs(1000)).into()).await;
     assert_eq!((old.status, old.json()), (200, first.json()));
     let nonsense = [("If-Modified-Since", "yesterday")];
     assert_eq!(

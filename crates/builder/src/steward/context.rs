@@ -1,10 +1,10 @@
 //! What every piece of work has at hand.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use nodeyard_config::{Config, Image};
-use nodeyard_model::{BuildId, BuildKey, ImageName, Timestamp};
+pub(super) use nodeyard_model::now;
+use nodeyard_model::{BuildId, BuildKey, ImageName};
 use nodeyard_plan::images::{self, Action, Pace, Picture, Plan, Setback, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
@@ -52,10 +52,6 @@ pub(super) struct Trouble {
     pub(super) build: BuildId,
     pub(super) order: i64,
     pub(super) reason: String,
-}
-
-pub(super) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 impl Context {

@@ -69,13 +69,8 @@ pub async fn known_images(registry: &Registry, config: &Config) -> Result<BTreeS
 }
 
 fn request(stat: &Stat) -> Request {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "milliseconds since 1970 are exact in 53 bits"
-    )]
-    let made = Timestamp::from_secs(stat.ctime as f64 / 1000.0);
     Request {
-        made: made.unwrap_or_else(|| std::time::UNIX_EPOCH.into()),
+        made: Timestamp::from_millis(stat.ctime),
         order: stat.czxid,
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nodeyard_config::{ImageSource, ZuulImage};
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, Timestamp, layout};
+use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, layout};
 use nodeyard_plan::images::{Action, BadBuild, Market, Picture, is_worth_more};
 use nodeyard_store::{Result, Tree, TreePath, ext};
 use uuid::Uuid;
@@ -121,10 +121,7 @@ impl Context {
                 let is_offered = || offers.iter().any(|offer| offer.zuul_build == *zuul_build);
                 bad.until > time || bad.tries > 0 && is_offered()
             });
-            market.next = Some(later(
-                time,
-                pause.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0)),
-            ));
+            market.next = Some(time + pause.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0)));
         })
         .await?;
         Ok(asked.is_ok())
@@ -140,7 +137,7 @@ impl Context {
             let is_free = market.asking.is_none_or(|until| until <= time) && market.asked == seen;
             is_ours.store(is_free, Ordering::Relaxed);
             if is_free {
-                market.asking = Some(later(time, limit + limit / 2));
+                market.asking = Some(time + limit + limit / 2);
             }
         })
         .await?;
@@ -251,7 +248,7 @@ impl Context {
             under.extend(settings.clone());
             let bad = BadBuild {
                 since,
-                until: later(since, self.left_alone(tries)),
+                until: since + self.left_alone(tries),
                 reason: match tries {
                     0..MOST_TRIES => failure.reason.clone(),
                     _ => format!("it has failed {tries} times: {}", failure.reason),
@@ -305,7 +302,7 @@ fn is_pausing(picture: &Picture) -> bool {
 
 /// What Zuul said of an image when it was last asked, by whomever.
 pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
-    ext::read_json(tree, &TreePath::new(layout::image_market(image))?).await
+    ext::read_json(tree, &TreePath::new(layout::image_zuul_builds(image))?).await
 }
 
 async fn change_market(
@@ -313,10 +310,6 @@ async fn change_market(
     image: &ImageName,
     change: impl Fn(&mut Market),
 ) -> Result<Market> {
-    let path = TreePath::new(layout::image_market(image))?;
+    let path = TreePath::new(layout::image_zuul_builds(image))?;
     ext::change_json(tree, &path, change).await
-}
-
-fn later(time: Timestamp, pause: Duration) -> Timestamp {
-    Timestamp::from_secs(time.as_secs() + pause.as_secs_f64()).unwrap_or(time)
 }

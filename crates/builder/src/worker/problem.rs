@@ -1,7 +1,7 @@
 //! Why a job has no result.
 
 use nodeyard_image::{CommitError, ConvertError};
-use nodeyard_model::with_causes;
+use nodeyard_model::{coded, with_causes};
 use tokio::task::JoinError;
 
 use crate::jobs::{BadPayload, Failure, FailureKind};
@@ -56,8 +56,8 @@ impl From<BadPayload> for Problem {
 impl From<CommitError> for Problem {
     fn from(error: CommitError) -> Self {
         match error {
-            CommitError::File(_) => Self::unable(with_causes(&error)),
-            _ => Self::failed(with_causes(&error)),
+            CommitError::File(_) => Self::unable(coded(&error)),
+            _ => Self::failed(coded(&error)),
         }
     }
 }
@@ -67,11 +67,11 @@ impl From<nodeyard_image::Error> for Problem {
         use nodeyard_image::Error as E;
         let kind = match &error {
             E::Unknown { .. } | E::NoFormat { .. } => FailureKind::Missing,
-            E::Exists { .. } | E::Taken { .. } | E::BadBase(_) => FailureKind::Refused,
-            E::Building { .. } | E::NoRoom(_) | E::File(_) => FailureKind::Unable,
-            E::Mismatch { .. } => FailureKind::Failed,
+            E::Exists { .. } | E::FilesExist { .. } | E::InvalidBaseName(_) => FailureKind::Refused,
+            E::Building { .. } | E::InsufficientSpace(_) | E::File(_) => FailureKind::Unable,
+            E::DigestMismatch { .. } => FailureKind::Failed,
         };
-        Self::new(kind, with_causes(&error))
+        Self::new(kind, coded(&error))
     }
 }
 
@@ -79,8 +79,8 @@ impl From<ConvertError> for Problem {
     fn from(error: ConvertError) -> Self {
         match error {
             ConvertError::Repository(error) => error.into(),
-            ConvertError::Start { .. } => Self::unable(with_causes(&error)),
-            error => Self::failed(with_causes(&error)),
+            ConvertError::Start { .. } => Self::unable(coded(&error)),
+            error => Self::failed(coded(&error)),
         }
     }
 }
@@ -94,7 +94,7 @@ impl From<SourceError> for Problem {
         };
         Self::Expected(Failure {
             exit_code: error.exit_code(),
-            ..Failure::new(kind, with_causes(&error))
+            ..Failure::new(kind, coded(&error))
         })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nodeyard_driver::{Driver, ExternalId, ImageTarget};
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::State;
+use nodeyard_image::ManifestState;
 use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
 
 use super::problem::{Problem, blocking};
@@ -117,9 +117,11 @@ impl Removal {
             }
         }
         let known = context.repository.get(&order.image_id);
-        if order.upload_id.is_some() && known.is_some_and(|known| known.state == State::Ready) {
+        if order.upload_id.is_some()
+            && known.is_some_and(|known| known.state == ManifestState::Ready)
+        {
             let (repository, id) = (context.repository.clone(), order.image_id);
-            blocking(move || repository.forget_upload(&id, &provider, order.upload_id)).await?;
+            blocking(move || repository.remove_upload(&id, &provider, order.upload_id)).await?;
         }
         Ok(())
     }

@@ -34,6 +34,9 @@ fn bad_files_are_explained_as_recorded() {
         let (config, diagnostics) = load_file(&path, Mode::Check);
         assert!(config.is_none(), "{} is accepted", path.display());
         assert!(diagnostics.has_errors(), "{} has no error", path.display());
+        for finding in &diagnostics.diagnostics {
+            assert!(!finding.id.is_empty(), "{} has no number", finding.code);
+        }
         let rendered = render(&diagnostics, false);
         let json = serde_json::to_string(&diagnostics).unwrap();
         for text in [&rendered, &json] {

@@ -110,7 +110,7 @@ fn floods_are_counted_and_not_shown() {
     let (_, diagnostics) = load_text(&text, Mode::Daemon);
     assert_eq!(diagnostics.errors, 5000);
     let rendered = render(&diagnostics, false);
-    assert_eq!(rendered.matches("error[wrong-type]").count(), 100);
+    assert_eq!(rendered.matches("error[NY0103 wrong-type]").count(), 100);
     assert!(rendered.contains("and 4900 more"), "{rendered}");
 }
 

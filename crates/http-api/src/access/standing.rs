@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
+use nodeyard_model::now;
 use tokio::time::sleep;
 
 use super::tokens::{TokenDigest, digest};
@@ -76,7 +77,7 @@ impl Standing {
             };
             let expiry = async {
                 match expires {
-                    Some(expires) => sleep(left_until(expires).min(NAP)).await,
+                    Some(expires) => sleep(expires.since(now()).min(NAP)).await,
                     None => pending().await,
                 }
             };
@@ -88,11 +89,6 @@ impl Standing {
     }
 }
 
-fn left_until(expires: jiff::Timestamp) -> Duration {
-    let left = expires.duration_since(jiff::Timestamp::now());
-    Duration::try_from(left).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -102,10 +98,11 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::time;
 
     /// With one token, which expires after so long.
     fn config(left: Duration) -> Arc<Config> {
-        let expires = jiff::Timestamp::now() + left;
+        let expires = time::shown(now() + left).unwrap();
         let text = format!(
             "api: {{tokens: [{{name: alice, token: the-token-of-alice, right: read, expires: '{expires}'}}]}}"
         );

@@ -4,9 +4,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use nodeyard_config::{Api, ApiToken, Config, LOCAL_TOKEN};
-use nodeyard_model::TenantName;
+use nodeyard_model::{TenantName, Timestamp};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use tokio::sync::watch;
@@ -29,7 +30,7 @@ struct Known {
     name: Arc<str>,
     right: Right,
     sight: Sight,
-    expires: Option<jiff::Timestamp>,
+    expires: Option<Timestamp>,
 }
 
 impl fmt::Debug for Known {
@@ -61,8 +62,8 @@ impl Tokens {
     pub(super) fn find(
         &self,
         digest: &TokenDigest,
-        now: jiff::Timestamp,
-    ) -> Result<(Caller, Option<jiff::Timestamp>), Problem> {
+        now: Timestamp,
+    ) -> Result<(Caller, Option<Timestamp>), Problem> {
         let mut found = 0_u64;
         for (number, known) in (1_u64..).zip(&self.0) {
             let same: Choice = known.digest.ct_eq(digest);
@@ -132,7 +133,10 @@ fn configured(token: &ApiToken) -> Option<Known> {
             Some(tenant) => Sight::Tenant(TenantName::from(tenant)),
             None => Sight::Everything,
         },
-        expires: token.expires.as_ref().map(|expires| expires.0),
+        expires: token
+            .expires
+            .as_ref()
+            .map(|expires| SystemTime::from(expires.0).into()),
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use nodeyard_model::TenantName;
+use nodeyard_model::{TenantName, now};
 use nodeyard_store::view::{Change, Changes, Item, Shape, View};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -221,7 +221,7 @@ fn frame(
         kind: subject.kind,
         id: &subject.id,
         change: happened,
-        time: time::shown(time::now()),
+        time: time::shown(now()),
     };
     // Texts cannot fail to be written.
     let mut data = serde_json::to_string(&head).unwrap_or_default();

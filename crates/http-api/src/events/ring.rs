@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use nodeyard_model::now;
 
 use super::Event;
 
@@ -74,10 +75,8 @@ pub(super) enum Found {
 
 impl Ring {
     pub(super) fn new() -> Self {
-        let run = SystemTime::now().duration_since(UNIX_EPOCH);
-        let run = run.map_or(0, |since| since.as_nanos() as u64);
         Self {
-            run,
+            run: (now().as_secs() * 1e9) as u64,
             kept: RwLock::new(Kept {
                 first: 1,
                 events: VecDeque::new(),

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use nodeyard_model::{
     BuildKey, BuildState, ImageBuild, ImageUpload, ProviderName, UploadId, UploadKey, UploadState,
+    now,
 };
 use nodeyard_operations::images;
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
@@ -183,7 +184,7 @@ pub(crate) async fn delete_build(
 ) -> Result<Answer<Accepted>> {
     caller.concerns_everybody(Right::Admin)?;
     let key = key(&id)?;
-    let deleted = images::delete_build(&app.registry, &key, time::now()).await;
+    let deleted = images::delete_build(&app.registry, &key, now()).await;
     deleted.map_err(|error| problem("build", error))?;
     Ok(Accepted::answer(format!("the builders will delete {id}")))
 }
@@ -300,7 +301,7 @@ pub(crate) async fn delete_upload(
 ) -> Result<Answer<Accepted>> {
     caller.concerns_everybody(Right::Admin)?;
     let key = upload_key(&build, &provider, &id)?;
-    let deleted = images::delete_upload(&app.registry, &key, time::now()).await;
+    let deleted = images::delete_upload(&app.registry, &key, now()).await;
     deleted.map_err(|error| problem("upload", error))?;
     Ok(Accepted::answer("the builders will delete the upload"))
 }

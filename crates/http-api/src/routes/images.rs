@@ -35,7 +35,7 @@ pub(crate) struct Image {
 
 impl From<nodeyard_api::ImageRow> for Image {
     fn from(row: nodeyard_api::ImageRow) -> Self {
-        let asked = row.request.and_then(|request| request.asked);
+        let asked = row.request.map(|request| request.asked);
         Self {
             name: row.image.to_string(),
             paused: row.paused,

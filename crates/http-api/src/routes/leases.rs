@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::extract::State;
 use nodeyard_lease as lease;
-use nodeyard_lease::{LeaseId, Leases, Phase, Status};
+use nodeyard_lease::{LeaseId, LeasePhase, LeaseStatus, Leases};
 use nodeyard_store::view::Changes;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -56,7 +56,7 @@ pub(super) fn must_use(caller: &Caller, lease: &lease::Lease) -> Result<()> {
 pub(crate) struct LeaseQuery {
     /// Only in this phase.
     #[param(value_type = Option<schema::LeasePhase>)]
-    phase: Option<Phase>,
+    phase: Option<LeasePhase>,
     /// Only of this requestor.
     requestor: Option<String>,
     /// How many to list at once.
@@ -160,7 +160,7 @@ pub(super) fn lease_id(text: &str) -> Result<LeaseId> {
 }
 
 /// A lease that the caller may touch.
-pub(super) async fn own(app: &App, caller: &Caller, id: LeaseId) -> Result<Status> {
+pub(super) async fn own(app: &App, caller: &Caller, id: LeaseId) -> Result<LeaseStatus> {
     let status = app.leases.get(&caller.as_lessee(), id).await;
     let status = status.map_err(refused)?;
     must_use(caller, &status.lease)?;
@@ -276,13 +276,17 @@ impl Follow for LeaseFeed {
     }
 
     fn keys(&self) -> Vec<LeaseId> {
-        self.0.seen_ids().0
+        self.0.cached_ids().0
     }
 
     fn show(&self, id: &LeaseId) -> Option<(Subject, String)> {
-        let status = self.0.seen(*id)?;
+        let status = self.0.cached(*id)?;
         let request = status.lease.request.map(|request| request.to_string());
-        let nodes = status.lease.parts.iter().map(|part| part.node.to_string());
+        let nodes = status
+            .lease
+            .nodes
+            .iter()
+            .map(|leased| leased.node.to_string());
         let shown = Lease::of(&status, false);
         let related = request.into_iter().chain(nodes).chain(shown.scope.clone());
         let subject = Subject {

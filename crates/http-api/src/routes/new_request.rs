@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use nodeyard_lease as lease;
-use nodeyard_lease::Status;
+use nodeyard_lease::LeaseStatus;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -85,9 +85,9 @@ pub(crate) enum Affinity {
 }
 
 impl NewRequest {
-    fn ask(self) -> Result<lease::Ask> {
+    fn ask(self) -> Result<lease::LeaseSpec> {
         let labels = self.labels.iter().map(|label| label.as_str().into());
-        let mut ask = lease::Ask::new(labels.collect(), Duration::from_secs(self.duration));
+        let mut ask = lease::LeaseSpec::new(labels.collect(), Duration::from_secs(self.duration));
         ask.tenant = self.tenant.map(|tenant| tenant.as_str().into());
         ask.provider = self
             .provider
@@ -97,9 +97,9 @@ impl NewRequest {
                 Problem::invalid_body("/provider", error.to_string())
             })?;
         ask.priority = match self.priority {
-            Priority::High => lease::Priority::High,
-            Priority::Normal => lease::Priority::Normal,
-            Priority::Low => lease::Priority::Low,
+            Priority::High => lease::LeasePriority::High,
+            Priority::Normal => lease::LeasePriority::Normal,
+            Priority::Low => lease::LeasePriority::Low,
         };
         if self.relative_priority.unsigned_abs() > MOST_PRIORITY {
             let text = format!("it must be from -{MOST_PRIORITY} to {MOST_PRIORITY}");
@@ -112,8 +112,8 @@ impl NewRequest {
             .transpose()
             .map_err(refused)?;
         ask.affinity = match self.affinity {
-            Affinity::Prefer => lease::Affinity::Prefer,
-            Affinity::Strict => lease::Affinity::Strict,
+            Affinity::Prefer => lease::ScopeAffinity::Prefer,
+            Affinity::Strict => lease::ScopeAffinity::Strict,
         };
         Ok(ask)
     }
@@ -144,7 +144,7 @@ pub(crate) async fn create_request(
     let lessee = caller.as_lessee();
     // The keys of one client say nothing to another.
     let key = key.map(|key| format!("{}/{key}", lessee.name));
-    let asked = app.leases.ask(&lessee, &ask, key.as_deref()).await;
+    let asked = app.leases.create(&lessee, &ask, key.as_deref()).await;
     let asked = asked.map_err(refused)?;
     let status = if asked.new {
         StatusCode::CREATED
@@ -152,7 +152,7 @@ pub(crate) async fn create_request(
         StatusCode::OK
     };
     let location = format!("/api/v1/leases/{}", asked.id);
-    let lease = Status {
+    let lease = LeaseStatus {
         id: asked.id,
         lease: asked.lease.into(),
         request: None,

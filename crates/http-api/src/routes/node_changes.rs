@@ -4,8 +4,8 @@
 //! line does it, which respects whoever has locked them.
 
 use axum::extract::State;
-use nodeyard_lease::{Connection, Hold, LeaseId, PartState};
-use nodeyard_model::{NodeId, NodeState};
+use nodeyard_lease::{HoldOptions, LeaseId, LeasedNodeState, NodeConnection};
+use nodeyard_model::{NodeId, NodeState, now};
 use nodeyard_operations as operations;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -19,8 +19,8 @@ use crate::answer::{Answer, Result};
 use crate::app::App;
 use crate::extract::{Named, OptionalJson, check_plain};
 use crate::problem::Problem;
+use crate::schema;
 use crate::whole::maybe_whole;
-use crate::{schema, time};
 
 /// Show how to reach a node
 ///
@@ -49,16 +49,16 @@ pub(crate) async fn show_connection(
             ));
         }
     }
-    Ok(Answer::ok(Connection::of(&node.value).into()))
+    Ok(Answer::ok(NodeConnection::from_node(&node.value).into()))
 }
 
 /// The lease that has a node now, and how.
-fn leased(app: &App, caller: &Caller, node: NodeId) -> Option<(LeaseId, PartState)> {
-    let id = app.leases.of_node(node)?;
-    let status = app.leases.seen(id)?;
-    let state = status.lease.part(node)?.state;
+fn leased(app: &App, caller: &Caller, node: NodeId) -> Option<(LeaseId, LeasedNodeState)> {
+    let id = app.leases.find_by_node(node)?;
+    let status = app.leases.cached(id)?;
+    let state = status.lease.node(node)?.state;
     let visible = caller.sees(status.lease.tenant.as_ref());
-    let has = matches!(state, PartState::Leased | PartState::Held);
+    let has = matches!(state, LeasedNodeState::Leased | LeasedNodeState::Held);
     (visible && has).then_some((id, state))
 }
 
@@ -116,7 +116,7 @@ pub(crate) async fn hold_node(
     let node = find(&app, &caller, &id)?;
     match leased(&app, &caller, node.id) {
         Some((lease, _)) => {
-            let hold = Hold {
+            let hold = HoldOptions {
                 comment: body.comment,
                 expiration: body.expiration,
             };
@@ -129,7 +129,7 @@ pub(crate) async fn hold_node(
                 comment: body.comment,
                 expiration: body.expiration.map(i64::from),
             };
-            let held = operations::nodes::hold(&app.registry, node.id, hold, time::now());
+            let held = operations::nodes::hold(&app.registry, node.id, hold, now());
             held.await.map_err(|error| problem("node", error))?;
         }
     }
@@ -158,11 +158,11 @@ pub(crate) async fn release_node(
     let lessee = caller.as_lessee();
     match leased(&app, &caller, node.id) {
         Some((lease, state)) => {
-            if let Some(status) = app.leases.seen(lease) {
+            if let Some(status) = app.leases.cached(lease) {
                 must_use(&caller, &status.lease)?;
             }
             let released = match state {
-                PartState::Held => app.leases.release_hold(&lessee, lease, node.id).await,
+                LeasedNodeState::Held => app.leases.release_hold(&lessee, lease, node.id).await,
                 _ => app.leases.release_node(&lessee, lease, node.id).await,
             };
             released.map_err(refused)?;
@@ -172,7 +172,7 @@ pub(crate) async fn release_node(
                 let text = "the node is held by an operator; this needs the right \"operate\"";
                 return Err(Problem::forbidden(Right::Operate, text));
             }
-            let released = operations::nodes::delete(&app.registry, node.id, time::now());
+            let released = operations::nodes::delete(&app.registry, node.id, now());
             released.await.map_err(|error| problem("node", error))?;
         }
         None => {
@@ -207,13 +207,13 @@ pub(crate) async fn delete_node(
 ) -> Result<Answer<super::images::Accepted>> {
     let node = find(&app, &caller, &id)?;
     match leased(&app, &caller, node.id) {
-        Some((lease, PartState::Leased)) => {
+        Some((lease, LeasedNodeState::Leased)) => {
             let lessee = caller.as_lessee();
             let released = app.leases.release_node(&lessee, lease, node.id).await;
             released.map_err(refused)?;
         }
         _ => {
-            let deleted = operations::nodes::delete(&app.registry, node.id, time::now());
+            let deleted = operations::nodes::delete(&app.registry, node.id, now());
             deleted.await.map_err(|error| problem("node", error))?;
         }
     }

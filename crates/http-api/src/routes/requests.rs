@@ -1,7 +1,7 @@
 //! Node requests: those of Zuul, and those behind leases.
 
 use axum::extract::State;
-use nodeyard_lease::Status;
+use nodeyard_lease::LeaseStatus;
 use nodeyard_model as model;
 use nodeyard_model::{RequestId, RequestState};
 use nodeyard_store::registry::RequestShape;
@@ -71,14 +71,14 @@ impl Request {
                 .map(ToString::to_string)
                 .collect(),
             event_id: request.event_id.as_deref().map(str::to_owned),
-            lease: nodeyard_lease::lease_of(request).map(|lease| lease.to_string()),
+            lease: nodeyard_lease::lease_of_request(request).map(|lease| lease.to_string()),
         }
     }
 
     /// The request of a lease whose record is gone: it has what it asked for, or is over.
-    fn of_lease(id: RequestId, status: &Status) -> Self {
+    fn of_lease(id: RequestId, status: &LeaseStatus) -> Self {
         let lease = &status.lease;
-        let fulfilled = !lease.parts.is_empty();
+        let fulfilled = !lease.nodes.is_empty();
         let since = lease.end.as_ref().map_or(lease.created, |end| end.at);
         let provider = lease.placement.provider();
         Self {
@@ -90,16 +90,16 @@ impl Request {
             },
             since: time::shown(since),
             created: time::shown(lease.created),
-            labels: lease.ask.labels.iter().map(ToString::to_string).collect(),
+            labels: lease.spec.labels.iter().map(ToString::to_string).collect(),
             nodes: lease
-                .parts
+                .nodes
                 .iter()
                 .map(|part| part.node.to_string())
                 .collect(),
             requestor: Some(lease.requestor.to_string()),
             tenant: lease.tenant.as_ref().map(ToString::to_string),
             provider: provider.map(ToString::to_string),
-            relative_priority: lease.ask.relative_priority,
+            relative_priority: lease.spec.relative_priority,
             declined_by: Vec::new(),
             event_id: None,
             lease: Some(status.id.to_string()),
@@ -227,7 +227,7 @@ pub(crate) async fn cancel_request(
 ) -> Result<Answer<Lease>> {
     let request: RequestId = id.parse().map_err(|_| unknown(&id))?;
     find(&app, &caller, request).await?;
-    match app.leases.of_request(request) {
+    match app.leases.find_by_request(request) {
         Some(lease) => leases::end(&app, &caller, lease).await,
         None => Err(Problem::conflict(format!(
             "request {id} was not made here; its requestor has to take it back"
@@ -304,8 +304,8 @@ async fn find(app: &App, caller: &Caller, id: RequestId) -> Result<Request> {
     }
     let lease = app
         .leases
-        .of_request(id)
-        .and_then(|lease| app.leases.seen(lease));
+        .find_by_request(id)
+        .and_then(|lease| app.leases.cached(lease));
     lease
         .filter(|status| caller.sees(status.lease.tenant.as_ref()))
         .map(|status| Request::of_lease(id, &status))
@@ -322,7 +322,7 @@ impl Request {
 
 /// As events tell of it.
 pub(crate) fn tell(item: &Item<RequestShape>) -> Option<(Subject, String)> {
-    let lease = nodeyard_lease::lease_of(&item.value).map(|id| id.to_string());
+    let lease = nodeyard_lease::lease_of_request(&item.value).map(|id| id.to_string());
     let nodes = item.value.nodes.iter().map(ToString::to_string);
     let subject = Subject {
         tenant: item.value.tenant_name.clone(),

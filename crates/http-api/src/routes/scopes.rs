@@ -334,11 +334,11 @@ impl Follow for ScopeFeed {
     }
 
     fn keys(&self) -> Vec<ScopeId> {
-        self.0.seen_ids().1
+        self.0.cached_ids().1
     }
 
     fn show(&self, id: &ScopeId) -> Option<(Subject, String)> {
-        let status = self.0.seen_scope(*id)?;
+        let status = self.0.cached_scope(*id)?;
         let subject = Subject {
             tenant: status.tenant().cloned(),
             ..Subject::new(Kind::Scope, status.name().as_str())

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nodeyard_api::{Explain, Reasons, Views};
 use nodeyard_config::{Config, Environment, Mode, Port, load_bytes};
 use nodeyard_http_api::{HttpApi, LocalToken, Sources};
-use nodeyard_lease::{Clock, Keeper, Leases, NoExplanations, Options, Parts};
-use nodeyard_model::{Label, Node, NodeState, ProviderName, RequestId, Timestamp};
+use nodeyard_lease::{LeaseDependencies, LeaseKeeper, Leases, NoExplanations, Options};
+use nodeyard_model::{Clock, Label, Node, NodeState, ProviderName, RequestId, Timestamp};
 use nodeyard_store::Tree;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::{self, Registry};
@@ -107,7 +107,7 @@ impl Bed {
         let (sender, config) = watch::channel(Arc::new(config));
         sources.config = config;
         let (registry, views) = (sources.registry.clone(), sources.views.clone());
-        let keeper = Keeper::new(Options::new("test"), &sources.leases);
+        let keeper = LeaseKeeper::new(Options::new("test"), &sources.leases);
         let api = HttpApi::bind(sources).await.unwrap();
         let address = api.local_addr().unwrap();
         let shutdown = CancellationToken::new();
@@ -140,7 +140,7 @@ impl Bed {
 pub(crate) fn sources(tree: Arc<dyn Tree>, config: Config, local: Option<LocalToken>) -> Sources {
     let registry = Registry::new(Arc::clone(&tree));
     let records = registry::Views::open(&registry).unwrap();
-    let parts = Parts {
+    let parts = LeaseDependencies {
         tree,
         views: records.clone(),
         clock: Clock::system(),

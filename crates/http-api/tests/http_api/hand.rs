@@ -1,6 +1,6 @@
 //! A launcher in a few lines: gives every request the nodes it asks for.
 
-use nodeyard_model::{ConnectionPort, NodeState, RequestId, RequestState, Timestamp};
+use nodeyard_model::{ConnectionPort, NodeState, RequestId, RequestState, now};
 use nodeyard_store::registry::{Patience, Registry};
 use tokio::task::JoinHandle;
 
@@ -36,7 +36,6 @@ impl Hand {
 }
 
 async fn serve(registry: &Registry, id: RequestId) {
-    let now = || Timestamp::from(std::time::SystemTime::now());
     let requests = registry.requests();
     let Some(mut held) = requests.lock(id, Patience::None).await.unwrap().held() else {
         return;

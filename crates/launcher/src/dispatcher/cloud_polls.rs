@@ -87,7 +87,7 @@ impl Dispatcher {
     /// false if that was done for the request before, or the provider has no cloud.
     pub(super) fn poll_cloud_for(&mut self, key: &PoolKey, request: RequestId) -> bool {
         let running = self.providers.get(&key.provider);
-        if !running.is_some_and(|running| running.provider.machines().is_some()) {
+        if running.is_none_or(|running| running.provider.machines().is_none()) {
             return false;
         }
         let asked = self.clouds_asked_for.entry(request).or_default();

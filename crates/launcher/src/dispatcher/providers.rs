@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodeyard_config as config;
 use nodeyard_model::{
-    ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, with_causes,
+    ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, coded,
 };
 use nodeyard_plan::{Drains, LabelPolicy, PoolKey};
 use nodeyard_store::TreePath;
@@ -183,10 +183,9 @@ impl Dispatcher {
         let provider = match result {
             Ok(provider) => provider,
             Err(error) => {
+                self.failed_providers.insert(name.clone(), coded(&error));
                 let error = &error as &dyn std::error::Error;
                 warn!(provider = %name, error, "failed to start provider; retrying");
-                self.failed_providers
-                    .insert(name.clone(), with_causes(error));
                 let retry = self.ctx.timing.start_retry;
                 self.timers.after(retry, Timer::Start(name.clone()));
                 return;

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use nodeyard_driver::Clock;
-use nodeyard_model::{RequestId, Timestamp, layout};
+use nodeyard_model::{Clock, RequestId, Timestamp, layout};
 use nodeyard_plan::explain::Ended;
 use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
 use tokio::sync::mpsc;
@@ -112,7 +111,7 @@ async fn prune(tree: &dyn Tree, now: Timestamp) -> Result<()> {
             let Some(stat) = tree.stat(&path).await? else {
                 continue;
             };
-            let made = Timestamp::from_secs(stat.ctime as f64 / 1000.0).unwrap_or(now);
+            let made = Timestamp::from_millis(stat.ctime);
             if now.since(made) <= STORED_FOR {
                 return Ok(());
             }
@@ -154,7 +153,7 @@ mod tests {
         let tree = engine.session();
         let all: Vec<_> = (0..STORED + 20).map(ended).collect();
         write(&*tree, &all).await.unwrap();
-        let now = Timestamp::from(std::time::SystemTime::now());
+        let now = nodeyard_model::now();
         prune(&*tree, now).await.unwrap();
         for (index, stored) in all.iter().enumerate() {
             let found = read(&*tree, stored.request).await.unwrap();
@@ -163,10 +162,8 @@ mod tests {
         // The same request once more is no error.
         write(&*tree, &all[20..21]).await.unwrap();
 
-        let later = now.as_secs() + STORED_FOR.as_secs_f64() + 60.0;
-        prune(&*tree, Timestamp::from_secs(later).unwrap())
-            .await
-            .unwrap();
+        let later = now + STORED_FOR + Duration::from_secs(60);
+        prune(&*tree, later).await.unwrap();
         let root = TreePath::new(layout::EXPLANATIONS).unwrap();
         assert!(ext::child_names(&*tree, &root).await.unwrap().is_empty());
         tree.close().await;

@@ -7,13 +7,13 @@ use nodeyard_model::{Label, Node, NodeId, NodeRequest, Resources, TenantName};
 use nodeyard_plan::Zone;
 use nodeyard_plan::protocol::{self, node::Planned};
 use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Result};
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, debug, info_span, warn};
 
 use super::{Got, Serving, Taken};
-use crate::commit::steadily;
 use crate::launch::{Launch, LaunchError};
 use crate::report::Report;
 
@@ -235,7 +235,7 @@ impl Serving {
     async fn store(&self, got: &mut Got) -> Result<()> {
         let nodes = self.ctx.registry.nodes();
         let store = || nodes.store(&got.held.guard, got.id, &got.held.value);
-        got.held.stat = steadily(&**got.held.guard.tree(), store).await?;
+        got.held.stat = persist_in_session(&**got.held.guard.tree(), store).await?;
         Ok(())
     }
 }

@@ -8,9 +8,9 @@ use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_driver::{self as driver, Driver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::{
-    Clock, DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
+    DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
 };
-use nodeyard_model::{Node, NodeId, RequestId};
+use nodeyard_model::{Clock, Node, NodeId, RequestId};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
 use nodeyard_store::Tree;

@@ -9,11 +9,12 @@ use async_trait::async_trait;
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Poll};
 use nodeyard_driver_fake::{
-    CallError, Clock, FakeDriver, FlavorOptions, InProcess, Options, Quota, Simulate, Span,
-    Transport, World,
+    CallError, FakeDriver, FlavorOptions, InProcess, Options, Quota, Simulate, Span, Transport,
+    World,
 };
 use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
 use nodeyard_launcher::{DriverFactory, Surroundings};
+use nodeyard_model::Clock;
 use nodeyard_store::testing::Fuse;
 use serde_json::value::RawValue;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nodeyard_driver::backing::{Placement, SlotTable};
 use nodeyard_model::{Node, NodeId, NodeState, RequestState, Resources};
-use nodeyard_nodescan::{Scan, ScanError, Scanner, Target};
+use nodeyard_nodescan::{Scan, ScanError, ScanTarget, Scanner};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
@@ -305,8 +305,8 @@ struct DeafSlots;
 
 #[async_trait]
 impl Scanner for DeafSlots {
-    async fn scan(&self, target: &Target) -> Result<Scan, ScanError> {
-        if target.limit == Duration::from_secs(1) {
+    async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
+        if target.timeout == Duration::from_secs(1) {
             return Err(ScanError::unreachable(target, "no answer".to_owned()));
         }
         Ok(Scan {

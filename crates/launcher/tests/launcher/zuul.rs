@@ -1,11 +1,10 @@
 //! A requestor that takes the steps Zuul takes, and checks what Zuul relies on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use nodeyard_model::{
-    Label, Node, NodeId, NodeRequest, NodeState, RequestId, RequestState, Timestamp,
-};
+pub(crate) use nodeyard_model::now;
+use nodeyard_model::{Label, Node, NodeId, NodeRequest, NodeState, RequestId, RequestState};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::{Held, Lifetime, Patience, Registry, RequestShape};
 use nodeyard_store::view::View;
@@ -22,10 +21,6 @@ pub(crate) struct Zuul {
 pub(crate) struct Nodeset {
     pub(crate) request: RequestId,
     pub(crate) nodes: Vec<(NodeId, Held<Node>)>,
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// So many nodes were used, and each by one request only.

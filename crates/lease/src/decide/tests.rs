@@ -1,15 +1,21 @@
-//! A small world in which keepers with old pictures, owners who change their minds and things that break take
-//! turns in any order. Nothing may be left when all is over.
+//! A model of a store in which keepers with stale snapshots, lessees and faults take turns in any order. In the end
+//! nothing may be left.
 
 use nodeyard_model::{Label, ProviderName};
 use proptest::prelude::*;
 
 use super::*;
-use crate::ask::Ask;
-use crate::lease::{End, Part};
+use crate::lease::{LeaseEnding, LeasedNode};
+use crate::spec::LeaseSpec;
 
-const KEEP: Duration = Duration::from_secs(1000);
+const RETENTION: Duration = Duration::from_secs(1000);
 const DURATION: u64 = 100;
+
+/// Renewals have been possible all the time.
+const CONTINUOUS: Renewal = Renewal {
+    window: Duration::from_secs(600),
+    possible_for: Duration::MAX,
+};
 
 fn at(seconds: f64) -> Timestamp {
     Timestamp::from_secs(seconds).unwrap()
@@ -28,14 +34,14 @@ struct WorldNode {
     id: NodeId,
     /// None when the record is gone, and its lock with it.
     node: Option<Node>,
-    /// Who stands in line for its lock; true is the lease.
-    line: Vec<bool>,
+    /// The contenders for its lock; true for the lease.
+    queue: Vec<bool>,
 }
 
 #[derive(Debug, Clone)]
 struct World {
     now: f64,
-    /// None when it was forgotten.
+    /// None when the record was deleted.
     lease: Option<Lease>,
     version: usize,
     request: Option<(RequestId, NodeRequest)>,
@@ -44,17 +50,16 @@ struct World {
 }
 
 /// What a keeper has read.
-type Picture = World;
+type Snapshot = World;
 
-/// What happens next.
 #[derive(Debug, Clone)]
 enum Event {
     /// A keeper reads everything.
-    Look {
+    Read {
         keeper: usize,
     },
-    /// A keeper does what its picture asks for; of several writes only the first so many.
-    Act {
+    /// A keeper executes the step for its snapshot; of several writes only the first so many.
+    Execute {
         keeper: usize,
         writes: usize,
     },
@@ -72,10 +77,10 @@ enum Event {
     ForceUnlock {
         index: usize,
     },
-    StrangerLocks {
+    OtherLocks {
         index: usize,
     },
-    StrangerUnlocks {
+    OtherUnlocks {
         index: usize,
     },
 }
@@ -84,8 +89,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let keeper = 0..2_usize;
     let index = 0..6_usize;
     let event = prop_oneof![
-        6 => keeper.clone().prop_map(|keeper| Event::Look { keeper }),
-        9 => (keeper, 0..4_usize).prop_map(|(keeper, writes)| Event::Act { keeper, writes }),
+        6 => keeper.clone().prop_map(|keeper| Event::Read { keeper }),
+        9 => (keeper, 0..4_usize).prop_map(|(keeper, writes)| Event::Execute { keeper, writes }),
         4 => Just(Event::Launch),
         1 => Just(Event::RequestFails),
         1 => Just(Event::RequestDeleted),
@@ -94,8 +99,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::Release),
         1 => index.clone().prop_map(|index| Event::NodeGone { index }),
         1 => index.clone().prop_map(|index| Event::ForceUnlock { index }),
-        2 => index.clone().prop_map(|index| Event::StrangerLocks { index }),
-        2 => index.prop_map(|index| Event::StrangerUnlocks { index }),
+        2 => index.clone().prop_map(|index| Event::OtherLocks { index }),
+        2 => index.prop_map(|index| Event::OtherUnlocks { index }),
     ];
     prop::collection::vec(event, 0..80)
 }
@@ -104,16 +109,16 @@ impl World {
     fn new() -> Self {
         let labels: Vec<Label> = vec!["small".into(), "large".into()];
         let lease = Lease {
-            phase: Phase::Waiting,
-            ask: Ask::new(labels, Duration::from_secs(DURATION)),
+            phase: LeasePhase::Waiting,
+            spec: LeaseSpec::new(labels, Duration::from_secs(DURATION)),
             tenant: None,
             requestor: "test".into(),
             scope: None,
             created: at(0.0),
             expires: at(DURATION as f64),
             request: None,
-            placement: Placement::Anywhere,
-            parts: Vec::new(),
+            placement: LeasePlacement::Anywhere,
+            nodes: Vec::new(),
             end: None,
         };
         let mut world = Self {
@@ -124,39 +129,49 @@ impl World {
             requests: 0,
             nodes: Vec::new(),
         };
-        world.ask();
+        world.new_request();
         world
     }
 
-    fn ask(&mut self) {
+    fn new_request(&mut self) {
         self.requests += 1;
         let request = NodeRequest::new(RequestState::Requested, at(self.now));
         self.request = Some((request_id(self.requests), request));
     }
 
-    fn sight(&self) -> Sight<'_> {
-        let parts = self.lease.iter().flat_map(|lease| &lease.parts);
-        let nodes = parts.map(|part| {
-            let found = self.nodes.iter().find(|node| node.id == part.node).unwrap();
-            NodeSight {
+    fn observed(&self) -> Observed<'_> {
+        let nodes = self.lease.iter().flat_map(|lease| &lease.nodes);
+        let nodes = nodes.map(|leased| {
+            let found = self
+                .nodes
+                .iter()
+                .find(|node| node.id == leased.node)
+                .unwrap();
+            ObservedNode {
                 node: found.node.as_ref(),
-                lock: match found.line.iter().position(|ours| *ours) {
-                    None => LockSight::Absent,
-                    Some(0) => LockSight::Held,
-                    Some(_) => LockSight::Queued,
+                lock: match found.queue.iter().position(|ours| *ours) {
+                    None => LeaseLock::Absent,
+                    Some(0) => LeaseLock::Held,
+                    Some(_) => LeaseLock::Queued,
                 },
             }
         });
-        Sight {
+        Observed {
             request: self.request.as_ref().map(|(id, record)| (*id, record)),
             nodes: nodes.collect(),
-            scope: ScopeSight::None,
+            scope: ObservedScope::None,
         }
     }
 
-    fn step(&self) -> Option<Step> {
+    fn step(&self) -> Option<LeaseStep> {
         let lease = self.lease.as_ref()?;
-        Some(next(lease, &self.sight(), KEEP, at(self.now)))
+        Some(next_step(
+            lease,
+            &self.observed(),
+            RETENTION,
+            CONTINUOUS,
+            at(self.now),
+        ))
     }
 
     fn node(&mut self, id: NodeId) -> &mut WorldNode {
@@ -168,78 +183,77 @@ impl World {
         self.version += 1;
     }
 
-    /// True if the nodes, locks and request that a picture shows are still as it shows them: the versions that a
-    /// step names.
-    fn is_as_in(&self, picture: &Picture) -> bool {
+    /// Returns true if nodes and request have the versions of a snapshot.
+    fn has_versions_of(&self, snapshot: &Snapshot) -> bool {
         let nodes = |world: &World| -> Vec<_> {
             world.nodes.iter().map(|node| node.node.clone()).collect()
         };
         let requests = |world: &World| world.request.clone();
-        nodes(self) == nodes(picture) && requests(self) == requests(picture)
+        nodes(self) == nodes(snapshot) && requests(self) == requests(snapshot)
     }
 
-    /// Does what `picture` asks for, as the store would let it.
-    fn act(&mut self, picture: &Picture, writes: usize) {
-        let Some(step) = picture.step() else { return };
-        if self.version != picture.version || self.lease.is_none() {
+    /// Executes the step for a snapshot, as far as the store would allow it.
+    fn execute(&mut self, snapshot: &Snapshot, writes: usize) {
+        let Some(step) = snapshot.step() else { return };
+        if self.version != snapshot.version || self.lease.is_none() {
             return;
         }
         let now = at(self.now);
         match step {
-            Step::Wait { .. } => {}
-            Step::Note(request) => self.write(|lease| lease.request = Some(request)),
-            Step::Take { request, nodes } => self.write(|lease| {
-                lease.phase = Phase::Taking;
+            LeaseStep::Wait { .. } => {}
+            LeaseStep::RecordRequest(request) => self.write(|lease| lease.request = Some(request)),
+            LeaseStep::RecordNodes { request, nodes } => self.write(|lease| {
+                lease.phase = LeasePhase::Taking;
                 lease.request = Some(request);
-                let part = |node| Part {
+                let leased = |node| LeasedNode {
                     node,
                     label: "small".into(),
-                    state: PartState::Leased,
+                    state: LeasedNodeState::Leased,
                 };
-                lease.parts = nodes.into_iter().map(part).collect();
+                lease.nodes = nodes.into_iter().map(leased).collect();
             }),
-            Step::Lock => {
-                let absent = picture
+            LeaseStep::JoinLockQueues => {
+                let absent = snapshot
                     .nodes
                     .iter()
-                    .filter(|node| !node.line.contains(&true));
+                    .filter(|node| !node.queue.contains(&true));
                 let absent: Vec<NodeId> = absent.map(|node| node.id).collect();
-                let parts = self.lease.clone().unwrap().parts;
-                let wanted = parts.iter().filter(|part| absent.contains(&part.node));
-                for part in wanted.take(writes) {
-                    let node = self.node(part.node);
+                let nodes = self.lease.clone().unwrap().nodes;
+                let wanted = nodes.iter().filter(|leased| absent.contains(&leased.node));
+                for leased in wanted.take(writes) {
+                    let node = self.node(leased.node);
                     if node.node.is_some() {
-                        node.line.push(true);
+                        node.queue.push(true);
                     }
                 }
             }
-            Step::Accept if self.is_as_in(picture) => {
-                for part in self.lease.clone().unwrap().parts {
-                    let node = self.node(part.node).node.as_mut().unwrap();
+            LeaseStep::Activate if self.has_versions_of(snapshot) => {
+                for leased in self.lease.clone().unwrap().nodes {
+                    let node = self.node(leased.node).node.as_mut().unwrap();
                     node.set_state(NodeState::InUse, now);
                 }
                 self.request = None;
                 self.write(|lease| {
-                    lease.phase = Phase::Active;
+                    lease.phase = LeasePhase::Active;
                     lease.expires = at(now.as_secs() + DURATION as f64);
                 });
             }
-            Step::Accept => {}
-            Step::GiveUp => self.write(|lease| lease.phase = Phase::Dropping),
-            Step::Undo => {
+            LeaseStep::Activate => {}
+            LeaseStep::Abandon => self.write(|lease| lease.phase = LeasePhase::Dropping),
+            LeaseStep::RequestAgain => {
                 self.unlock_all();
-                self.ask();
+                self.new_request();
                 self.write(|lease| {
-                    lease.phase = Phase::Waiting;
+                    lease.phase = LeasePhase::Waiting;
                     lease.request = None;
-                    lease.parts.clear();
+                    lease.nodes.clear();
                 });
             }
-            Step::End(cause) => self.write(|lease| end(lease, cause, now)),
-            Step::Finish => {
-                for part in self.lease.clone().unwrap().parts {
-                    let node = self.node(part.node);
-                    let held = node.line.first() == Some(&true);
+            LeaseStep::End(cause) => self.write(|lease| end(lease, cause, now)),
+            LeaseStep::Release => {
+                for leased in self.lease.clone().unwrap().nodes {
+                    let node = self.node(leased.node);
+                    let held = node.queue.first() == Some(&true);
                     if let (Some(node), true) = (&mut node.node, held)
                         && node.state == NodeState::InUse
                     {
@@ -249,38 +263,38 @@ impl World {
                 self.unlock_all();
                 self.request = None;
                 self.write(|lease| {
-                    lease.phase = Phase::Ended;
-                    for part in &mut lease.parts {
-                        part.state = PartState::Returned;
+                    lease.phase = LeasePhase::Ended;
+                    for leased in &mut lease.nodes {
+                        leased.state = LeasedNodeState::Returned;
                     }
                 });
             }
-            Step::Mark(marks) => {
+            LeaseStep::RecordStates(marks) => {
                 for (id, _) in &marks {
-                    self.node(*id).line.retain(|ours| !ours);
+                    self.node(*id).queue.retain(|ours| !ours);
                 }
                 self.write(|lease| {
                     for (id, state) in marks {
-                        lease.set_part(id, state);
+                        lease.set_node_state(id, state);
                     }
                 });
             }
-            Step::Forget => self.lease = None,
+            LeaseStep::Delete => self.lease = None,
         }
     }
 
     fn unlock_all(&mut self) {
-        for part in self.lease.clone().unwrap().parts {
-            self.node(part.node).line.retain(|ours| !ours);
+        for leased in self.lease.clone().unwrap().nodes {
+            self.node(leased.node).queue.retain(|ours| !ours);
         }
     }
 
-    fn happen(&mut self, event: &Event, pictures: &mut [Option<Picture>; 2]) {
+    fn happen(&mut self, event: &Event, snapshots: &mut [Option<Snapshot>; 2]) {
         match *event {
-            Event::Look { keeper } => pictures[keeper] = Some(self.clone()),
-            Event::Act { keeper, writes } => {
-                if let Some(picture) = pictures[keeper].clone() {
-                    self.act(&picture, writes);
+            Event::Read { keeper } => snapshots[keeper] = Some(self.clone()),
+            Event::Execute { keeper, writes } => {
+                if let Some(snapshot) = snapshots[keeper].clone() {
+                    self.execute(&snapshot, writes);
                 }
             }
             Event::Launch => self.launch(),
@@ -311,32 +325,32 @@ impl World {
                     .as_ref()
                     .is_some_and(|lease| lease.phase.is_alive())
                 {
-                    self.write(|lease| end(lease, Cause::Released, now));
+                    self.write(|lease| end(lease, EndCause::Released, now));
                 }
             }
             Event::NodeGone { index } => {
                 if let Some(node) = self.nodes.get_mut(index) {
                     node.node = None;
-                    node.line.clear();
+                    node.queue.clear();
                 }
             }
             Event::ForceUnlock { index } => {
                 if let Some(node) = self.nodes.get_mut(index)
-                    && !node.line.is_empty()
+                    && !node.queue.is_empty()
                 {
-                    node.line.remove(0);
+                    node.queue.remove(0);
                 }
             }
-            Event::StrangerLocks { index } => {
+            Event::OtherLocks { index } => {
                 if let Some(node) = self.nodes.get_mut(index)
                     && node.node.is_some()
                 {
-                    node.line.push(false);
+                    node.queue.push(false);
                 }
             }
-            Event::StrangerUnlocks { index } => {
+            Event::OtherUnlocks { index } => {
                 if let Some(node) = self.nodes.get_mut(index) {
-                    node.line.retain(|ours| *ours);
+                    node.queue.retain(|ours| *ours);
                 }
             }
         }
@@ -356,7 +370,7 @@ impl World {
                 self.nodes.push(WorldNode {
                     id,
                     node: Some(node),
-                    line: Vec::new(),
+                    queue: Vec::new(),
                 });
             }
             request.set_state(RequestState::Fulfilled, now);
@@ -368,36 +382,43 @@ impl World {
         let step = self.step().unwrap();
         let overdue = at(self.now) >= lease.expires;
         match (&step, lease.phase) {
-            (Step::Wait { until: Some(until) }, _) => {
-                assert!(*until > at(self.now), "waits for what has passed");
+            (LeaseStep::Wait { until: Some(until) }, _) => {
+                assert!(*until > at(self.now), "waits for a time in the past");
             }
-            (Step::Accept, phase) => {
-                assert_eq!(phase, Phase::Taking);
+            (LeaseStep::Activate, phase) => {
+                assert_eq!(phase, LeasePhase::Taking);
                 let held = self
-                    .sight()
+                    .observed()
                     .nodes
                     .iter()
-                    .all(|node| node.lock == LockSight::Held);
-                assert!(held, "takes what is not locked");
+                    .all(|node| node.lock == LeaseLock::Held);
+                assert!(held, "uses unlocked nodes");
             }
-            (Step::Forget, phase) => assert_eq!(phase, Phase::Ended),
+            (LeaseStep::Delete, phase) => assert_eq!(phase, LeasePhase::Ended),
             _ => {}
         }
-        let alive = matches!(lease.phase, Phase::Waiting | Phase::Taking | Phase::Active);
+        let alive = matches!(
+            lease.phase,
+            LeasePhase::Waiting | LeasePhase::Taking | LeasePhase::Active
+        );
         if alive && overdue {
-            assert_eq!(step, Step::End(Cause::Expired));
+            assert_eq!(step, LeaseStep::End(EndCause::Expired));
         }
-        let known = |id: NodeId| lease.parts.iter().any(|part| part.node == id);
-        for node in self.nodes.iter().filter(|node| node.line.contains(&true)) {
-            assert!(known(node.id), "a contender that nobody knows of");
-            assert_ne!(lease.phase, Phase::Ended, "a contender of what is over");
+        let known = |id: NodeId| lease.nodes.iter().any(|leased| leased.node == id);
+        for node in self.nodes.iter().filter(|node| node.queue.contains(&true)) {
+            assert!(known(node.id), "no record leads to this contender");
+            assert_ne!(
+                lease.phase,
+                LeasePhase::Ended,
+                "a contender of an ended lease"
+            );
         }
     }
 }
 
-fn end(lease: &mut Lease, cause: Cause, now: Timestamp) {
-    lease.phase = Phase::Ending;
-    lease.end = Some(End {
+fn end(lease: &mut Lease, cause: EndCause, now: Timestamp) {
+    lease.phase = LeasePhase::Ending;
+    lease.end = Some(LeaseEnding {
         at: now,
         cause,
         text: None,
@@ -407,45 +428,45 @@ fn end(lease: &mut Lease, cause: Cause, now: Timestamp) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever happens in between, a lease that is left alone comes to its end, and nothing is left of it.
+    /// A lease that is not renewed ends after any events, and leaves nothing.
     #[test]
     fn every_lease_ends_and_leaves_nothing(events in events()) {
         let mut world = World::new();
-        let mut pictures = [None, None];
+        let mut snapshots = [None, None];
         for event in &events {
-            world.happen(event, &mut pictures);
+            world.happen(event, &mut snapshots);
             world.check();
         }
         for node in &mut world.nodes {
-            node.line.retain(|ours| *ours);
+            node.queue.retain(|ours| *ours);
         }
         let mut steps = 0;
         while let Some(step) = world.step() {
             world.check();
             match step {
-                Step::Wait { until } => {
-                    // With nothing more to wait for it would never end.
+                LeaseStep::Wait { until } => {
+                    // Without a time it would never end.
                     world.now = until.unwrap().as_secs();
                 }
                 _ => {
-                    let picture = world.clone();
-                    world.act(&picture, usize::MAX);
+                    let snapshot = world.clone();
+                    world.execute(&snapshot, usize::MAX);
                 }
             }
             steps += 1;
-            prop_assert!(steps < 100, "goes round in circles: {world:?}");
+            prop_assert!(steps < 100, "does not end: {world:?}");
         }
         prop_assert!(world.request.is_none());
         for node in &world.nodes {
-            prop_assert!(node.line.is_empty());
+            prop_assert!(node.queue.is_empty());
         }
     }
 }
 
-fn lease(placement: Placement, affinity: Affinity) -> Lease {
+fn lease(placement: LeasePlacement, affinity: ScopeAffinity) -> Lease {
     let mut lease = World::new().lease.unwrap();
     lease.placement = placement;
-    lease.ask.affinity = affinity;
+    lease.spec.affinity = affinity;
     lease
 }
 
@@ -454,33 +475,45 @@ fn another_provider_will_do_where_that_was_said() {
     let [east, west] = ["east", "west"].map(|name| ProviderName::new(name).unwrap());
     let mut node = Node::new(NodeState::Ready, at(0.0));
     node.provider = Some(east.clone());
-    let scope = || Placement::Scope {
+    let scope = || LeasePlacement::Scope {
         provider: west.clone(),
     };
-    let asked = Placement::Asked {
+    let asked = LeasePlacement::Asked {
         provider: west.clone(),
     };
-    let fallback = Placement::Fallback {
+    let fallback = LeasePlacement::Fallback {
         instead_of: west.clone(),
     };
     for (lease, expected) in [
-        (lease(Placement::Anywhere, Affinity::Strict), Place::AsAsked),
-        (lease(scope(), Affinity::Strict), Place::Elsewhere),
-        (lease(scope(), Affinity::Prefer), Place::Instead(fallback)),
-        (lease(asked, Affinity::Prefer), Place::Elsewhere),
+        (
+            lease(LeasePlacement::Anywhere, ScopeAffinity::Strict),
+            PlacementMatch::Matches,
+        ),
+        (
+            lease(scope(), ScopeAffinity::Strict),
+            PlacementMatch::Mismatch,
+        ),
+        (
+            lease(scope(), ScopeAffinity::Prefer),
+            PlacementMatch::Fallback(fallback),
+        ),
+        (
+            lease(asked, ScopeAffinity::Prefer),
+            PlacementMatch::Mismatch,
+        ),
     ] {
-        assert_eq!(place(&lease, [&node]), expected, "{lease:?}");
+        assert_eq!(match_placement(&lease, [&node]), expected, "{lease:?}");
     }
     node.provider = Some(west.clone());
     assert_eq!(
-        place(&lease(scope(), Affinity::Strict), [&node]),
-        Place::AsAsked
+        match_placement(&lease(scope(), ScopeAffinity::Strict), [&node]),
+        PlacementMatch::Matches
     );
 }
 
 #[test]
 fn a_scope_goes_after_its_leases() {
-    let mut scope = Scope {
+    let mut scope = LeaseScope {
         name: "s".parse().unwrap(),
         tenant: None,
         owner: "test".into(),
@@ -493,14 +526,47 @@ fn a_scope_goes_after_its_leases() {
     let wait = |until: Option<f64>| ScopeStep::Wait {
         until: until.map(at),
     };
-    assert_eq!(next_for_scope(&scope, 0, at(9.0)), wait(Some(10.0)));
-    assert_eq!(next_for_scope(&scope, 1, at(10.0)), wait(None));
-    assert_eq!(next_for_scope(&scope, 0, at(10.0)), ScopeStep::Forget);
+    let next =
+        |scope: &LeaseScope, leases, now| next_scope_step(scope, leases, CONTINUOUS, at(now));
+    assert_eq!(next(&scope, 0, 9.0), wait(Some(10.0)));
+    assert_eq!(next(&scope, 1, 10.0), ScopeStep::Close);
+    assert_eq!(next(&scope, 0, 10.0), ScopeStep::Delete);
+    let restarted = Renewal {
+        possible_for: Duration::from_secs(4),
+        ..CONTINUOUS
+    };
+    let after_restart = next_scope_step(&scope, 0, restarted, at(50.0));
+    assert_eq!(after_restart, wait(Some(56.0)));
     scope.closing = true;
-    assert_eq!(next_for_scope(&scope, 0, at(1.0)), ScopeStep::Forget);
-    // One that nobody opened lives as long as its leases.
+    assert_eq!(next(&scope, 1, 1.0), wait(None));
+    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Delete);
+    // Without an expiry it exists as long as its leases.
     scope.closing = false;
     scope.expires = None;
-    assert_eq!(next_for_scope(&scope, 1, at(99.0)), wait(None));
-    assert_eq!(next_for_scope(&scope, 0, at(1.0)), ScopeStep::Forget);
+    assert_eq!(next(&scope, 1, 99.0), wait(None));
+    assert_eq!(next(&scope, 0, 1.0), ScopeStep::Delete);
+}
+
+#[test]
+fn an_overdue_lease_can_be_renewed_after_an_interruption() {
+    let lease = World::new().lease.unwrap();
+    let end = |window, possible_for, now| {
+        let renewal = Renewal {
+            window: Duration::from_secs(window),
+            possible_for: Duration::from_secs(possible_for),
+        };
+        renewal.end_of(lease.expires, lease.spec.duration, at(now))
+    };
+    for (window, possible_for, now, expected) in [
+        (30, 0, 10.0, 100.0),
+        (30, 0, 90.0, 120.0),
+        (30, 0, 5000.0, 5030.0),
+        (30, 20, 5000.0, 5010.0),
+        (30, 40, 5000.0, 5000.0),
+        // At most for its duration.
+        (600, 0, 5000.0, 5100.0),
+    ] {
+        assert_eq!(end(window, possible_for, now), at(expected), "{now}");
+    }
+    assert!(Renewal::OPEN.end_of(lease.expires, 1, at(5000.0)) > at(5000.0));
 }

@@ -1,16 +1,17 @@
-//! A clock that jumps, and all that works on leases.
+//! The fixture: a store, a launcher with simulated clouds, a keeper, and a clock that can be stepped.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
 use nodeyard_lease::{
-    Ask, Caller, Clock, Keeper, Leases, NoExplanations, Options, Parts as LeaseParts, Phase, Status,
+    ExplainFailure, LeaseDependencies, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus, Leases,
+    Lessee, NoExplanations, Options,
 };
-use nodeyard_model::{Label, NodeId, Timestamp, layout};
+use nodeyard_model::{Clock, Label, NodeId, layout, now};
 use nodeyard_nodescan::NetworkScanner;
 use nodeyard_store::lock::Locks;
 use nodeyard_store::registry::{Registry, Views};
@@ -24,11 +25,11 @@ use crate::cloud::Clouds;
 pub(crate) use nodeyard_testbeds::eventually;
 pub(crate) use nodeyard_testbeds::store::Store;
 
-/// So long that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// The time of the system, and what a test adds to it. Cloning is cheap.
+/// The system's time with an offset. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Time(Arc<AtomicU64>);
 
@@ -41,12 +42,12 @@ impl Time {
         let ahead = Arc::clone(&self.0);
         Clock::new(move || {
             let ahead = Duration::from_secs(ahead.load(Ordering::SeqCst));
-            Timestamp::from(SystemTime::now() + ahead)
+            now() + ahead
         })
     }
 }
 
-/// A service at work.
+/// A running service.
 pub(crate) struct Running<E> {
     tree: Arc<dyn Tree>,
     stop: CancellationToken,
@@ -70,7 +71,7 @@ impl<E: std::fmt::Debug + Send + 'static> Running<E> {
         self.tree.close().await;
     }
 
-    /// Ends it as `kill -9` would, with its session.
+    /// Aborts the service and closes its session, as `kill -9` would.
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -112,16 +113,34 @@ pub(crate) async fn launcher(
 }
 
 pub(crate) fn leases(tree: &Arc<dyn Tree>, time: &Time) -> Leases {
-    let parts = LeaseParts {
+    leases_with(tree, time, Arc::new(NoExplanations))
+}
+
+pub(crate) fn leases_with(
+    tree: &Arc<dyn Tree>,
+    time: &Time,
+    explain: Arc<dyn ExplainFailure>,
+) -> Leases {
+    let dependencies = LeaseDependencies {
         views: Views::open(&Registry::new(Arc::clone(tree))).unwrap(),
         tree: Arc::clone(tree),
         clock: time.clock(),
-        explain: Arc::new(NoExplanations),
+        explain,
     };
-    Leases::open(parts).unwrap()
+    Leases::open(dependencies).unwrap()
 }
 
-/// A process with a keeper, and what its API would use.
+/// Returns options of a keeper that ends leases as soon as they are overdue, also after a step of the clock.
+pub(crate) fn options() -> Options {
+    Options {
+        // A step of the clock wakes no timer.
+        pass: Duration::from_millis(100),
+        renewal_window: Duration::ZERO,
+        ..Options::new("test")
+    }
+}
+
+/// A process with a keeper and an interface for lessees.
 pub(crate) struct Keeping {
     pub(crate) leases: Leases,
     locks: Locks,
@@ -131,12 +150,11 @@ pub(crate) struct Keeping {
 impl Keeping {
     pub(crate) fn start(tree: Arc<dyn Tree>, time: &Time) -> Self {
         let leases = leases(&tree, time);
-        let options = Options {
-            // The clock of a test jumps, which wakes nobody.
-            pass: Duration::from_millis(100),
-            ..Options::new("test")
-        };
-        let keeper = Keeper::new(options, &leases);
+        Self::start_with(tree, leases, options())
+    }
+
+    pub(crate) fn start_with(tree: Arc<dyn Tree>, leases: Leases, options: Options) -> Self {
+        let keeper = LeaseKeeper::new(options, &leases);
         Self {
             leases,
             locks: Locks::new(Arc::clone(&tree)),
@@ -144,7 +162,7 @@ impl Keeping {
         }
     }
 
-    /// Of all keepers this is the one that works.
+    /// Returns true if this keeper is the leader.
     pub(crate) async fn is_working(&self) -> bool {
         let election = TreePath::new(layout::LEASES_ELECTION).unwrap();
         let candidates = self.locks.lock(election).contenders().await.unwrap();
@@ -162,7 +180,7 @@ impl Keeping {
     }
 }
 
-/// Everything that somebody who wants nodes needs.
+/// A store with a launcher and a keeper.
 pub(crate) struct Yard {
     pub(crate) store: Store,
     pub(crate) time: Time,
@@ -170,7 +188,7 @@ pub(crate) struct Yard {
     pub(crate) text: String,
     pub(crate) launcher: Running<nodeyard_launcher::Error>,
     pub(crate) keeping: Keeping,
-    /// Looks at the records, and does nothing else.
+    /// For reading the records.
     pub(crate) records: Registry,
 }
 
@@ -197,29 +215,33 @@ impl Yard {
         &self.keeping.leases
     }
 
-    /// Asks for nodes and waits for them.
-    pub(crate) async fn lease(&self, caller: &Caller, ask: &Ask) -> Status {
-        let asked = self.leases().ask(caller, ask, None).await.unwrap();
-        self.settled(caller, asked.id).await
+    /// Creates a lease and waits until it is settled.
+    pub(crate) async fn lease(&self, caller: &Lessee, ask: &LeaseSpec) -> LeaseStatus {
+        let asked = self.leases().create(caller, ask, None).await.unwrap();
+        self.wait_settled(caller, asked.id).await
     }
 
-    pub(crate) async fn settled(&self, caller: &Caller, id: nodeyard_lease::LeaseId) -> Status {
-        let settled = self.leases().settled(caller, id);
+    pub(crate) async fn wait_settled(
+        &self,
+        caller: &Lessee,
+        id: nodeyard_lease::LeaseId,
+    ) -> LeaseStatus {
+        let settled = self.leases().wait_settled(caller, id);
         tokio::time::timeout(PATIENCE, settled)
             .await
             .expect("a lease does not wait for ever")
             .unwrap()
     }
 
-    pub(crate) async fn ended(&self, caller: &Caller, id: nodeyard_lease::LeaseId) -> Status {
+    pub(crate) async fn ended(&self, caller: &Lessee, id: nodeyard_lease::LeaseId) -> LeaseStatus {
         eventually("the lease ends", || async {
             let status = self.leases().get(caller, id).await.unwrap();
-            (status.lease.phase == Phase::Ended).then_some(status)
+            (status.lease.phase == LeasePhase::Ended).then_some(status)
         })
         .await
     }
 
-    /// Deletes the lock of a node.
+    /// Breaks the lock of a node.
     pub(crate) async fn take_away(&self, node: NodeId) {
         let lock = self.records.nodes().lock_of(node).unwrap();
         let holder = &lock.contenders().await.unwrap()[0];
@@ -227,13 +249,13 @@ impl Yard {
         tree.delete(&holder.path, Version::Any).await.unwrap();
     }
 
-    /// No node, no request, no server, and no lease that has not ended.
+    /// Waits until there are no nodes, requests and servers, and all leases have ended.
     pub(crate) async fn nothing_is_left(&self) {
         nothing_is_left(&self.records, &self.clouds).await;
         let admin = admin();
         eventually("every lease has ended", || async {
             let leases = self.leases().list(&admin);
-            let ended = |status: &Status| status.lease.phase == Phase::Ended;
+            let ended = |status: &LeaseStatus| status.lease.phase == LeasePhase::Ended;
             leases.iter().all(ended).then_some(())
         })
         .await;
@@ -256,26 +278,26 @@ pub(crate) async fn nothing_is_left(records: &Registry, clouds: &Clouds) {
     .await;
 }
 
-pub(crate) fn ask(labels: &[&str]) -> Ask {
-    Ask::new(labels.iter().copied().map(Label::from).collect(), HOUR)
+pub(crate) fn ask(labels: &[&str]) -> LeaseSpec {
+    LeaseSpec::new(labels.iter().copied().map(Label::from).collect(), HOUR)
 }
 
-pub(crate) fn caller(tenant: &str) -> Caller {
-    Caller {
+pub(crate) fn caller(tenant: &str) -> Lessee {
+    Lessee {
         name: format!("somebody of {tenant}").into(),
         tenant: Some(tenant.into()),
     }
 }
 
-/// May touch everything.
-pub(crate) fn admin() -> Caller {
-    Caller {
+/// Returns a lessee with access to all tenants.
+pub(crate) fn admin() -> Lessee {
+    Lessee {
         name: "admin".into(),
         tenant: None,
     }
 }
 
-/// Shows the log of a test that is run alone with `RUST_LOG` set.
+/// Prints the log if `RUST_LOG` is set.
 pub(crate) fn logs() {
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt()

@@ -7,9 +7,10 @@ use std::time::Duration;
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Poll};
 use nodeyard_driver_fake::{
-    Clock, FakeDriver, FlavorOptions, InProcess, Options, Simulate, Span, Transport as _, World,
+    FakeDriver, FlavorOptions, InProcess, Options, Simulate, Span, Transport as _, World,
 };
 use nodeyard_launcher::{DriverFactory, Surroundings};
+use nodeyard_model::Clock;
 
 const PROVIDERS: [&str; 2] = ["east", "west"];
 

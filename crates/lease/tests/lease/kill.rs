@@ -1,11 +1,10 @@
 //! `kill -9` at every step of a lease's life.
 //!
-//! A process that asks for nodes, keeps the lease and gives it back dies before or after its n-th operation on the
-//! store, for every n there is. Another one goes on: it asks again with the same key, as whoever got no answer would.
-//! Whatever n is, each node is used once, and nothing is left.
+//! A process that creates, keeps and releases a lease dies before or after its n-th operation on the store, for every n.
+//! Another one repeats the call with the same key. Each node is used once, and nothing is left.
 
 use futures_util::future::join_all;
-use nodeyard_lease::{Affinity, Ask, Cause, Hold, Leases, Phase};
+use nodeyard_lease::{EndCause, HoldOptions, LeasePhase, LeaseSpec, Leases, ScopeAffinity};
 use nodeyard_model::NodeId;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
@@ -14,50 +13,57 @@ use nodeyard_testbeds::sample;
 use crate::bed::{Keeping, Store, Time, ask, caller, eventually, launcher, logs, nothing_is_left};
 use crate::cloud::{Clouds, small_and_large};
 
-/// Runs at the same time; each waits most of the time.
+/// Runs at the same time; they mostly wait.
 const AT_ONCE: usize = 6;
 
 /// How the life of the lease ends.
 #[derive(Debug, Clone, Copy)]
 enum Life {
-    /// Nodes leave one by one: given back, put on hold and released from that.
+    /// Nodes are removed one by one: released, or put on hold and released from that.
     OneByOne,
-    /// It is released as a whole, within a scope that is closed then.
+    /// Its scope is closed.
     Scope,
 }
 
-/// All that the owner of a lease does. May be begun anew at any time.
+/// Makes all calls of a lessee. Can be repeated at any time.
 async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
     let me = caller("acme");
     let wanted = match life {
         Life::OneByOne => ask(&["small", "large"]),
-        Life::Scope => Ask {
+        Life::Scope => LeaseSpec {
             scope: Some("s".parse().unwrap()),
-            affinity: Affinity::Strict,
+            affinity: ScopeAffinity::Strict,
             ..ask(&["large", "small"])
         },
     };
-    let asked = leases.ask(&me, &wanted, Some("key")).await.unwrap();
-    let status = leases.settled(&me, asked.id).await.unwrap();
-    let nodes: Vec<NodeId> = status.lease.parts.iter().map(|part| part.node).collect();
+    let asked = leases.create(&me, &wanted, Some("key")).await.unwrap();
+    let status = leases.wait_settled(&me, asked.id).await.unwrap();
+    let nodes: Vec<NodeId> = status
+        .lease
+        .nodes
+        .iter()
+        .map(|leased| leased.node)
+        .collect();
     assert_eq!(nodes.len(), 2, "{status:?}");
     match life {
         Life::OneByOne => {
             leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
-            // Only the first time: afterwards it is over.
-            let _ = leases.hold(&me, asked.id, nodes[1], Hold::default()).await;
+            // Fails when it is repeated.
+            let _ = leases
+                .hold(&me, asked.id, nodes[1], HoldOptions::default())
+                .await;
             leases.release_hold(&me, asked.id, nodes[1]).await.unwrap();
         }
         Life::Scope => {
             let scope = "s".parse().unwrap();
-            // It may be gone already.
+            // Fails if it was deleted already.
             let _ = leases.close_scope(&me, None, &scope).await;
         }
     }
     nodes
 }
 
-/// False if the process had nothing left to do before it came to its end.
+/// Returns false if the process completed before the n-th operation.
 async fn die(at: usize, moment: Moment, life: Life) -> bool {
     let store = Store::embedded();
     let time = Time::default();
@@ -91,7 +97,7 @@ async fn die(at: usize, moment: Moment, life: Life) -> bool {
     scopes_end(&heir.leases).await;
     let leases = eventually("the lease has ended", || async {
         let leases = heir.leases.list(&caller("acme"));
-        let ended = leases.first()?.lease.phase == Phase::Ended;
+        let ended = leases.first()?.lease.phase == LeasePhase::Ended;
         ended.then_some(leases)
     })
     .await;
@@ -99,7 +105,7 @@ async fn die(at: usize, moment: Moment, life: Life) -> bool {
     let lease = &leases[0].lease;
     let cause = lease.end.as_ref().unwrap().cause;
     assert!(
-        matches!(cause, Cause::Released | Cause::ScopeEnded),
+        matches!(cause, EndCause::Released | EndCause::ScopeEnded),
         "{cause} ({at}, {moment:?}, {life:?})"
     );
     heir.service.stop().await;

@@ -1,5 +1,4 @@
-//! Leases with everything around them: the embedded store and ZooKeeper, a launcher with simulated clouds, and
-//! keepers that come and go.
+//! Leases on the embedded store and on ZooKeeper, with a launcher, simulated clouds and several keepers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,8 +9,10 @@
 
 mod bed;
 mod cloud;
+mod downtime;
 mod kill;
 mod life;
+mod panics;
 mod python;
 mod scopes;
 mod session;

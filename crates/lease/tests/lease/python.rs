@@ -1,6 +1,6 @@
-//! A launcher of Python Nodepool serves leases, and leaves their nodes alone.
+//! A launcher of Python Nodepool serves leases, and does not clean up their nodes.
 
-use nodeyard_lease::Phase;
+use nodeyard_lease::LeasePhase;
 use nodeyard_model::NodeState;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{TreePath, ext};
@@ -35,20 +35,25 @@ async fn python_serves_leases_and_respects_them() {
     let me = caller("acme");
     let leases = &keeping.leases;
     let asked = leases
-        .ask(&me, &ask(&["small", "small"]), None)
+        .create(&me, &ask(&["small", "small"]), None)
         .await
         .unwrap();
-    let status = leases.settled(&me, asked.id).await.unwrap();
+    let status = leases.wait_settled(&me, asked.id).await.unwrap();
     python.check().unwrap();
-    assert_eq!(status.lease.phase, Phase::Active, "{status:?}");
-    let nodes: Vec<_> = status.lease.parts.iter().map(|part| part.node).collect();
+    assert_eq!(status.lease.phase, LeasePhase::Active, "{status:?}");
+    let nodes: Vec<_> = status
+        .lease
+        .nodes
+        .iter()
+        .map(|leased| leased.node)
+        .collect();
 
     // One node goes around once more: it was used, deleted and registered anew, while the other one stays.
     leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
-    let again = leases.ask(&me, &ask(&["small"]), None).await.unwrap();
-    let again = leases.settled(&me, again.id).await.unwrap();
-    assert_eq!(again.lease.phase, Phase::Active, "{again:?}");
-    assert!(!nodes.contains(&again.lease.parts[0].node));
+    let again = leases.create(&me, &ask(&["small"]), None).await.unwrap();
+    let again = leases.wait_settled(&me, again.id).await.unwrap();
+    assert_eq!(again.lease.phase, LeasePhase::Active, "{again:?}");
+    assert!(!nodes.contains(&again.lease.nodes[0].node));
     let kept = records.nodes().get(nodes[1]).await.unwrap().unwrap();
     assert_eq!(kept.value.state, NodeState::InUse);
 

@@ -1,9 +1,10 @@
-//! Scopes: what they own, where they pin it, and how they end.
+//! Scopes: ownership, placement and expiry.
 
 use nodeyard_lease::{
-    Affinity, Ask, Cause, Error, Phase, Placement, ScopeName, ScopeStatus, Status,
+    EndCause, Error, LeasePhase, LeasePlacement, LeaseSpec, LeaseStatus, ScopeAffinity, ScopeName,
+    ScopeStatus,
 };
-use nodeyard_model::{NodeRequest, NodeState, Opaque, RequestState, Timestamp};
+use nodeyard_model::{NodeRequest, NodeState, Opaque, RequestState};
 use nodeyard_store::registry::{Lifetime, Patience};
 
 use crate::bed::{HOUR, PATIENCE, Store, Yard, admin, ask, caller, eventually};
@@ -13,16 +14,16 @@ fn scope(name: &str) -> ScopeName {
     name.parse().unwrap()
 }
 
-fn within(name: &str, affinity: Affinity, labels: &[&str]) -> Ask {
-    Ask {
+fn within(name: &str, affinity: ScopeAffinity, labels: &[&str]) -> LeaseSpec {
+    LeaseSpec {
         scope: Some(scope(name)),
         affinity,
         ..ask(labels)
     }
 }
 
-async fn provider(yard: &Yard, status: &Status) -> String {
-    let node = status.lease.parts[0].node;
+async fn provider(yard: &Yard, status: &LeaseStatus) -> String {
+    let node = status.lease.nodes[0].node;
     let node = yard.records.nodes().get(node).await.unwrap().unwrap();
     node.value.provider.unwrap().to_string()
 }
@@ -43,12 +44,12 @@ async fn the_first_nodes_pin_the_others() {
     let yard = Yard::start(Store::embedded(), two_clouds()).await;
     let me = caller("acme");
     let first = yard
-        .lease(&me, &within("s", Affinity::Prefer, &["western"]))
+        .lease(&me, &within("s", ScopeAffinity::Prefer, &["western"]))
         .await;
-    assert_eq!(first.lease.placement, Placement::Anywhere);
+    assert_eq!(first.lease.placement, LeasePlacement::Anywhere);
     for _ in 0..3 {
         let next = yard
-            .lease(&me, &within("s", Affinity::Prefer, &["common"]))
+            .lease(&me, &within("s", ScopeAffinity::Prefer, &["common"]))
             .await;
         assert_eq!(provider(&yard, &next).await, "west");
         assert!(
@@ -58,10 +59,10 @@ async fn the_first_nodes_pin_the_others() {
                 .starts_with("provider west")
         );
     }
-    // A request that names a provider has its reasons.
-    let named = Ask {
+    // The provider in a spec takes precedence.
+    let named = LeaseSpec {
         provider: Some("east".parse().unwrap()),
-        ..within("s", Affinity::Strict, &["common"])
+        ..within("s", ScopeAffinity::Strict, &["common"])
     };
     assert_eq!(
         provider(&yard, &yard.lease(&me, &named).await).await,
@@ -69,26 +70,29 @@ async fn the_first_nodes_pin_the_others() {
     );
 
     let fallback = yard
-        .lease(&me, &within("s", Affinity::Prefer, &["eastern"]))
+        .lease(&me, &within("s", ScopeAffinity::Prefer, &["eastern"]))
         .await;
     assert_eq!(provider(&yard, &fallback).await, "east");
     let placement = &fallback.lease.placement;
     assert!(
-        matches!(placement, Placement::Fallback { .. }),
+        matches!(placement, LeasePlacement::Fallback { .. }),
         "{placement}"
     );
 
     let strict = yard
-        .lease(&me, &within("s", Affinity::Strict, &["eastern"]))
+        .lease(&me, &within("s", ScopeAffinity::Strict, &["eastern"]))
         .await;
     let strict = yard.ended(&me, strict.id).await;
-    assert_eq!(strict.lease.end.as_ref().unwrap().cause, Cause::Failed);
-    assert!(matches!(strict.lease.placement, Placement::Scope { .. }));
+    assert_eq!(strict.lease.end.as_ref().unwrap().cause, EndCause::Failed);
+    assert!(matches!(
+        strict.lease.placement,
+        LeasePlacement::Scope { .. }
+    ));
 
-    // The same name is another scope for another tenant, or at another time.
+    // Another tenant has another scope of this name.
     let theirs = caller("umbrella");
     let other = yard
-        .lease(&theirs, &within("s", Affinity::Strict, &["eastern"]))
+        .lease(&theirs, &within("s", ScopeAffinity::Strict, &["eastern"]))
         .await;
     assert_eq!(provider(&yard, &other).await, "east");
     yard.leases()
@@ -107,16 +111,16 @@ async fn the_first_nodes_pin_the_others() {
             .unwrap()
             .lease
             .phase,
-        Phase::Active
+        LeasePhase::Active
     );
     let anew = yard
-        .lease(&me, &within("s", Affinity::Strict, &["eastern"]))
+        .lease(&me, &within("s", ScopeAffinity::Strict, &["eastern"]))
         .await;
     assert_eq!(provider(&yard, &anew).await, "east");
     yard.leases().release(&me, anew.id).await.unwrap();
     yard.leases().release(&theirs, other.id).await.unwrap();
     yard.nothing_is_left().await;
-    // Nobody had opened them, so they go with their leases.
+    // They were not opened explicitly, so they are deleted with their leases.
     eventually("no scope is left", || async {
         yard.leases().scopes(&admin()).is_empty().then_some(())
     })
@@ -134,10 +138,10 @@ async fn a_scope_ends_with_its_time_and_takes_its_leases_along() {
     let twice = leases.open_scope(&me, None, &name, 600).await;
     assert!(matches!(twice, Err(Error::ScopeExists { .. })), "{twice:?}");
     let has = yard
-        .lease(&me, &within("afternoon", Affinity::Prefer, &["small"]))
+        .lease(&me, &within("afternoon", ScopeAffinity::Prefer, &["small"]))
         .await;
-    let waits = within("afternoon", Affinity::Prefer, &["large"]);
-    let waits = leases.ask(&me, &waits, None).await.unwrap();
+    let waits = within("afternoon", ScopeAffinity::Prefer, &["large"]);
+    let waits = leases.create(&me, &waits, None).await.unwrap();
 
     yard.time.jump(HOUR / 10);
     leases.renew_scope(&me, None, &name, None).await.unwrap();
@@ -157,7 +161,10 @@ async fn a_scope_ends_with_its_time_and_takes_its_leases_along() {
     yard.time.jump(HOUR / 10);
     for id in [has.id, waits.id] {
         let ended = yard.ended(&me, id).await;
-        assert_eq!(ended.lease.end.as_ref().unwrap().cause, Cause::ScopeEnded);
+        assert_eq!(
+            ended.lease.end.as_ref().unwrap().cause,
+            EndCause::ScopeEnded
+        );
     }
     yard.nothing_is_left().await;
     eventually("the scope is gone", || async {
@@ -171,7 +178,7 @@ async fn a_scope_ends_with_its_time_and_takes_its_leases_along() {
 async fn its_nodes_are_an_inventory() {
     let yard = Yard::start(Store::embedded(), small_and_large(9)).await;
     let me = caller("acme");
-    let asked = within("jobs", Affinity::Prefer, &["small", "large", "small"]);
+    let asked = within("jobs", ScopeAffinity::Prefer, &["small", "large", "small"]);
     let status = yard.lease(&me, &asked).await;
     eventually("the nodes are seen to be in use", || async {
         let scope = yard
@@ -189,14 +196,16 @@ async fn its_nodes_are_an_inventory() {
         .unwrap();
     let inventory = shown.inventory();
     let names = |label: &str| -> Vec<String> {
-        let parts = status.lease.parts.iter();
-        let parts = parts.filter(|part| part.label.as_str() == label);
-        parts.map(|part| format!("{label}-{}", part.node)).collect()
+        let parts = status.lease.nodes.iter();
+        let parts = parts.filter(|leased| leased.label.as_str() == label);
+        parts
+            .map(|leased| format!("{label}-{}", leased.node))
+            .collect()
     };
     for label in ["small", "large"] {
         assert_eq!(inventory[label]["hosts"], serde_json::json!(names(label)));
     }
-    let node = status.lease.parts[0].node;
+    let node = status.lease.nodes[0].node;
     let node = yard.records.nodes().get(node).await.unwrap().unwrap().value;
     let host = &inventory["_meta"]["hostvars"][&names("small")[0]];
     assert_eq!(host["ansible_host"], serde_json::json!(node.interface_ip));
@@ -207,7 +216,7 @@ async fn its_nodes_are_an_inventory() {
     assert_eq!(host["nodepool"]["provider"], "east");
 
     yard.leases()
-        .release_node(&me, status.id, status.lease.parts[0].node)
+        .release_node(&me, status.id, status.lease.nodes[0].node)
         .await
         .unwrap();
     let shown = yard
@@ -224,7 +233,7 @@ async fn its_nodes_are_an_inventory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buildset_of_zuul_is_seen_and_left_alone() {
     let yard = Yard::start(Store::embedded(), small_and_large(9)).await;
-    let now = Timestamp::from(std::time::SystemTime::now());
+    let now = nodeyard_model::now();
     let mut record = NodeRequest::new(RequestState::Requested, now);
     record.labels = vec!["small".into(), "large".into()];
     record.requestor = Some("zuul-system-id".into());
@@ -288,9 +297,9 @@ async fn a_buildset_of_zuul_is_seen_and_left_alone() {
             .err(),
         yard.leases().open_scope(&me, None, &name, 60).await.err(),
         yard.leases()
-            .ask(
+            .create(
                 &me,
-                &within("zuul:0f3c", Affinity::Prefer, &["small"]),
+                &within("zuul:0f3c", ScopeAffinity::Prefer, &["small"]),
                 None,
             )
             .await

@@ -1,10 +1,10 @@
-//! The store goes away for a while, with or without the session.
+//! Lost connections and sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use nodeyard_lease::{Cause, Phase};
+use nodeyard_lease::{EndCause, LeasePhase};
 use nodeyard_model::layout;
 use nodeyard_store::{Session, TreePath};
 
@@ -22,17 +22,17 @@ async fn lost_connections_lose_nothing() {
     let lives = (0..20).map(|_| {
         let (leases, me) = (yard.leases().clone(), me.clone());
         tokio::spawn(async move {
-            let asked = leases.ask(&me, &ask(&["small"]), None).await.unwrap();
-            let status = leases.settled(&me, asked.id).await.unwrap();
-            assert_eq!(status.lease.phase, Phase::Active, "{status:?}");
+            let asked = leases.create(&me, &ask(&["small"]), None).await.unwrap();
+            let status = leases.wait_settled(&me, asked.id).await.unwrap();
+            assert_eq!(status.lease.phase, LeasePhase::Active, "{status:?}");
             leases.renew(&me, asked.id, None).await.unwrap();
             let ended = leases.release(&me, asked.id).await.unwrap();
-            assert_eq!(ended.end.as_ref().unwrap().cause, Cause::Released);
-            status.lease.parts[0].node
+            assert_eq!(ended.end.as_ref().unwrap().cause, EndCause::Released);
+            status.lease.nodes[0].node
         })
     });
     let lives: Vec<_> = lives.collect();
-    // Not for ever: a busy machine must get its work done in between.
+    // A limited number, so that a slow machine gets work done.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(70)).await;
         proxy.drop_connections();
@@ -70,9 +70,9 @@ async fn a_keeper_goes_on_in_a_new_session() {
         (matches!(session, Session::Connected(_)) && session.id() != before).then_some(())
     })
     .await;
-    // What was leased still is, and what comes now is served.
+    // The lease is still active, and new ones are served.
     let next = yard.lease(&me, &ask(&["large"])).await;
-    assert_eq!(next.lease.phase, Phase::Active);
+    assert_eq!(next.lease.phase, LeasePhase::Active);
     let status = yard.leases().get(&me, active.id).await.unwrap();
     assert_eq!(status.lease, active.lease);
     yard.time.jump(HOUR);

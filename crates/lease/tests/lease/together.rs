@@ -1,10 +1,10 @@
-//! Several keepers, restarts, and what others do to the same records.
+//! Several keepers, restarts, and other processes that change the same records.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use nodeyard_lease::{Cause, PartState, Phase};
+use nodeyard_lease::{EndCause, LeasePhase, LeasedNodeState};
 use nodeyard_model::{Node, NodeState, layout};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{TreePath, Version, ext};
@@ -23,7 +23,7 @@ async fn leases_outlive_launchers_and_keepers() {
     yard.launcher.kill().await;
     yard.launcher = launcher(&yard.store, &yard.clouds, &yard.text).await;
     yard.keeping = Keeping::start(yard.store.session().await, &yard.time);
-    // The new launcher has had every opportunity to clean up: it has served somebody else since.
+    // When another lease was served, the new launcher has had the opportunity to clean up.
     let other = yard.lease(&me, &ask(&["small"])).await;
     yard.leases().release(&me, other.id).await.unwrap();
     eventually("the other node goes", || async {
@@ -59,14 +59,14 @@ async fn one_of_many_keepers_works_and_the_next_takes_over() {
         };
         let me = &me;
         async move {
-            let asked = leases.ask(me, &ask(&["large"]), None).await.unwrap();
-            leases.settled(me, asked.id).await.unwrap()
+            let asked = leases.create(me, &ask(&["large"]), None).await.unwrap();
+            leases.wait_settled(me, asked.id).await.unwrap()
         }
     });
     let many = join_all(many).await;
     let nodes: BTreeSet<_> = many
         .iter()
-        .flat_map(|status| status.lease.parts.iter().map(|part| part.node))
+        .flat_map(|status| status.lease.nodes.iter().map(|leased| leased.node))
         .collect();
     assert_eq!(nodes.len(), 6, "each node is given once");
 
@@ -76,7 +76,7 @@ async fn one_of_many_keepers_works_and_the_next_takes_over() {
     yard.time.jump(HOUR);
     for status in many.iter().chain([&first]) {
         let ended = yard.ended(&me, status.id).await;
-        assert_eq!(ended.lease.end.as_ref().unwrap().cause, Cause::Expired);
+        assert_eq!(ended.lease.end.as_ref().unwrap().cause, EndCause::Expired);
     }
     yard.nothing_is_left().await;
     yard.stop().await;
@@ -87,18 +87,18 @@ async fn a_node_that_is_taken_away_by_force_is_told() {
     let yard = Yard::start(Store::embedded(), small_and_large(4)).await;
     let me = caller("acme");
     let status = yard.lease(&me, &ask(&["small", "large"])).await;
-    let gone = status.lease.parts[0].node;
+    let gone = status.lease.nodes[0].node;
     yard.take_away(gone).await;
     let lease = eventually("the loss is noticed", || async {
         let lease = yard.leases().get(&me, status.id).await.unwrap().lease;
-        (lease.part(gone).unwrap().state == PartState::Lost).then_some(lease)
+        (lease.node(gone).unwrap().state == LeasedNodeState::Lost).then_some(lease)
     })
     .await;
-    assert_eq!(lease.phase, Phase::Active);
-    let other = status.lease.parts[1].node;
+    assert_eq!(lease.phase, LeasePhase::Active);
+    let other = status.lease.nodes[1].node;
     yard.take_away(other).await;
     let ended = yard.ended(&me, status.id).await;
-    assert_eq!(ended.lease.end.as_ref().unwrap().cause, Cause::Lost);
+    assert_eq!(ended.lease.end.as_ref().unwrap().cause, EndCause::Lost);
     yard.nothing_is_left().await;
     yard.stop().await;
 }
@@ -113,7 +113,7 @@ async fn a_node_that_is_lost_before_it_was_taken_is_replaced() {
     let tree = store.session().await;
     let asked = leases(&tree, &time);
     let asked = asked
-        .ask(&me, &ask(&["small", "large"]), None)
+        .create(&me, &ask(&["small", "large"]), None)
         .await
         .unwrap();
     let request = asked.lease.request.unwrap();
@@ -127,18 +127,18 @@ async fn a_node_that_is_lost_before_it_was_taken_is_replaced() {
         .await
         .unwrap();
     let keeping = Keeping::start(tree, &time);
-    let status = tokio::time::timeout(HOUR, keeping.leases.settled(&me, asked.id))
+    let status = tokio::time::timeout(HOUR, keeping.leases.wait_settled(&me, asked.id))
         .await
         .unwrap()
         .unwrap();
     let end = &status.lease.end;
-    assert_eq!(status.lease.phase, Phase::Active, "{end:?}");
+    assert_eq!(status.lease.phase, LeasePhase::Active, "{end:?}");
     assert_ne!(status.lease.request, Some(request));
-    assert!(status.lease.part(nodes[1]).is_none());
+    assert!(status.lease.node(nodes[1]).is_none());
     keeping.leases.release(&me, asked.id).await.unwrap();
     eventually("no node is left", || async {
         let nodes = records.nodes().list().await.unwrap();
-        // The one that was given up with the lost one is anybody's.
+        // The abandoned node is idle.
         let idle = |node: &Node| node.state == NodeState::Ready && node.allocated_to.is_none();
         nodes
             .iter()
@@ -157,7 +157,7 @@ async fn what_a_vanished_lease_had_is_given_back() {
     let active = yard.lease(&me, &ask(&["small"])).await;
     let waiting = yard
         .leases()
-        .ask(&me, &ask(&["small"]), None)
+        .create(&me, &ask(&["small"]), None)
         .await
         .unwrap();
     for id in [active.id, waiting.id] {

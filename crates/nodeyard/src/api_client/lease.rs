@@ -1,6 +1,6 @@
 //! What the API says about leases and scopes, as far as commands use it.
 
-use nodeyard_lease::Connection;
+use nodeyard_lease::NodeConnection;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub(crate) struct Node {
     pub(crate) label: String,
     pub(crate) state: String,
     #[serde(default)]
-    pub(crate) connection: Option<Connection>,
+    pub(crate) connection: Option<NodeConnection>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

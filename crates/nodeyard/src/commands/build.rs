@@ -2,12 +2,11 @@
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
-use nodeyard_model::{BuildKey, UploadKey};
+use nodeyard_model::{BuildKey, UploadKey, now};
 use nodeyard_operations::{Error, images};
 use nodeyard_store::registry::Registry;
 
 use crate::commands::image::logs;
-use crate::commands::nodepool::now;
 use crate::commands::records::{self, RecordCommand, RecordKind};
 use crate::context::Context;
 use crate::store_access::{self, TargetArgs};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use nodeyard_config::{Config, Reloader, Source, Stamp};
+use nodeyard_model::ErrorCode;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -18,6 +19,7 @@ use crate::commands::builder::{self, Hands};
 use crate::commands::launcher::{self, Pages, Served, Tools};
 use crate::commands::signals;
 use crate::context::{self, Context};
+use crate::error_codes::WithCode as _;
 use crate::exit::Outcome;
 use crate::logging::{self, Destination};
 use crate::program::{self, Program};
@@ -48,7 +50,7 @@ pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyho
     let context = Context::from(&flags);
     let source = context.required_source()?;
     let (config, stamp) = context::load(&source)?;
-    check_needs(program, &config)?;
+    check_needs(program, &config).code(ErrorCode::NoFleet)?;
     let detached = match foreground {
         true => None,
         false => Some(Detached::begin(&pid_file)?),

@@ -130,8 +130,8 @@ async fn find_lease(
     };
     let lease: Lease = serde_json::from_slice(&record.data)
         .with_context(|| format!("failed to read the record of lease {id}"))?;
-    let labels = lease.ask.labels.iter().map(ToString::to_string);
-    let nodes = lease.parts.iter().map(|part| part.node.to_string());
+    let labels = lease.spec.labels.iter().map(ToString::to_string);
+    let nodes = lease.nodes.iter().map(|leased| leased.node.to_string());
     let end = lease.end.as_ref().map(|end| match &end.text {
         Some(text) => format!("{}: {text}", end.cause),
         None => end.cause.to_string(),

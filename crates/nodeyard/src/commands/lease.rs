@@ -1,10 +1,11 @@
 //! `nodeyard lease`: leases from outside, wherever they were asked for.
 
 use std::io::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{bail, ensure};
 use clap::{Args, Subcommand};
+use nodeyard_model::{Timestamp, now};
 use serde_json::{Value, json};
 
 use crate::api_client::{ApiArgs, ApiClient, Lease, Page};
@@ -179,11 +180,11 @@ async fn list(
 
 /// Returns how long it is until then, in the largest unit that fits.
 pub(super) fn left(until: &str) -> String {
-    let Ok(until) = until.parse::<jiff::Timestamp>() else {
+    let Ok(end) = until.parse::<jiff::Timestamp>() else {
         return until.to_owned();
     };
-    let seconds = until.duration_since(jiff::Timestamp::now()).as_secs();
-    records::span(u64::try_from(seconds).unwrap_or(0))
+    let left = Timestamp::from(SystemTime::from(end)).since(now());
+    records::span(left.as_secs())
 }
 
 async fn find(client: &ApiClient, text: &str) -> anyhow::Result<Lease> {

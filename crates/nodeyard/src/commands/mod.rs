@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod daemon;
 pub(crate) mod drain;
+pub(crate) mod errors;
 pub(crate) mod explain;
 pub(crate) mod image;
 pub(crate) mod init;

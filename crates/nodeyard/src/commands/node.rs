@@ -2,12 +2,11 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
-use nodeyard_model::{NodeId, NodeState, layout};
+use nodeyard_model::{NodeId, NodeState, layout, now};
 use nodeyard_operations::{Error, nodes};
 use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registry;
 
-use crate::commands::nodepool::now;
 use crate::commands::records::{self, RecordCommand, RecordKind};
 use crate::context::Context;
 use crate::progress_line::ProgressLine;

@@ -13,10 +13,10 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use nodeyard_config::Config;
+use nodeyard_model::now;
 use nodeyard_store::registry::Registry;
 use serde_json::{Map, Value};
 
-use crate::commands::nodepool::now;
 use crate::context::Context;
 use crate::output;
 use crate::store_access::{self, TargetArgs};

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Args;
 use nodeyard_config::Driver;
-use nodeyard_driver_fake::{Clock, Simulate, URL_VARIABLE, World, serve};
+use nodeyard_driver_fake::{Simulate, URL_VARIABLE, World, serve};
+use nodeyard_model::Clock;
 use tokio::net::TcpListener;
 use tracing::info;
 

@@ -3,9 +3,11 @@
 //! The ids are those of the event itself or of the spans around it, innermost first.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use jiff::Zoned;
-use nodeyard_model::with_causes;
+use jiff::tz::TimeZone;
+use nodeyard_model::{now, with_causes};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -16,6 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::names;
 use super::plan::Plan;
+use crate::error_codes::code_of;
 
 /// A line of a log before it has a form.
 #[derive(Debug)]
@@ -106,6 +109,9 @@ impl Visit for Facts {
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.put(field, with_causes(value).into());
+        if let Some(code) = code_of(value) {
+            self.others.push(("code", code.id().into()));
+        }
     }
 }
 
@@ -148,10 +154,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Entries {
         }
         let metadata = event.metadata();
         self.plan.write(&Entry {
-            time: Zoned::now(),
+            time: local_time(),
             level: *metadata.level(),
             logger: names::logger(metadata.target(), &facts),
             facts,
         });
     }
+}
+
+/// Returns the time of the system in its time zone.
+fn local_time() -> Zoned {
+    let time = jiff::Timestamp::try_from(SystemTime::from(now())).unwrap_or_default();
+    time.to_zoned(TimeZone::system())
 }

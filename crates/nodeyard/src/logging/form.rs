@@ -96,7 +96,7 @@ impl Template {
         lines_alike: bool,
     ) -> anyhow::Result<Self> {
         if let Some(dates) = &dates {
-            strtime::format(dates, &Zoned::now())
+            strtime::format(dates, &Zoned::default())
                 .with_context(|| format!("datefmt {dates:?} cannot be used"))?;
         }
         let mut pieces = Vec::new();

@@ -16,16 +16,20 @@ mod names;
 mod plan;
 mod python;
 mod sink;
+mod text;
 
 use std::io;
 use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anyhow::bail;
+use nodeyard_model::ErrorCode;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
+
+use crate::error_codes::WithCode as _;
 
 use entry::Entries;
 use form::Form;
@@ -68,6 +72,7 @@ pub(crate) fn start(level: Level) -> anyhow::Result<()> {
     match format()? {
         None => {
             tracing_subscriber::fmt()
+                .fmt_fields(text::FieldsWithCodes)
                 .with_env_filter(levels(level))
                 .with_ansi(AutoStream::choice(&io::stderr()) != ColorChoice::Never)
                 .with_writer(io::stderr)
@@ -85,7 +90,7 @@ pub(crate) fn start_daemon(level: Level, destination: Destination<'_>) -> anyhow
         Destination::Stdout => install(Plan::simple(form, Sink::Stdout), level),
         Destination::File(path) => install(Plan::simple(form, Sink::file(path)?), level),
         Destination::Configured(path) => {
-            let plan = python::read(path)?;
+            let plan = python::read(path).code(ErrorCode::LoggingConfiguration)?;
             if std::env::var_os(LEVELS).is_some() {
                 install(plan.without_levels(), level);
             } else {

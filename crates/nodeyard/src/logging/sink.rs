@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
+use nodeyard_model::ErrorCode;
+
+use crate::error_codes::WithCode as _;
 
 #[derive(Debug, Clone)]
 pub(super) enum Sink {
@@ -22,7 +25,8 @@ impl Sink {
                 "cannot write the log {}; make its directory, or name another with -l",
                 path.display()
             )
-        })?;
+        });
+        let opened = opened.code(ErrorCode::LogFile)?;
         Ok(Self::File(Arc::new(LogFile {
             path: path.to_owned(),
             file: Mutex::new(opened),

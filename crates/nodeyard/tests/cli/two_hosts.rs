@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use nodeyard_testbeds::web_server::{Asked, Reply};
 use nodeyard_testbeds::{WebServer, ZooKeeperServer};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ struct Yard {
     web: WebServer,
     /// Where records can be asked for.
     steward: &'static str,
-    _jobs: JobServer,
+    _jobs: ExternalJobServer,
     _cloud: Daemon,
     _zookeeper: ZooKeeperServer,
 }
@@ -122,7 +122,7 @@ impl Yard {
         bed.set("NODEPOOL_TEST_BUILDER_CLEANUP_INTERVAL", "0.2");
         let (cloud, _) = bed.simulate();
         let zookeeper = ZooKeeperServer::start().unwrap();
-        let jobs = JobServer::start(kind, None).unwrap();
+        let jobs = ExternalJobServer::start(kind, None).unwrap();
         let zuul = Arc::<Zuul>::default();
         let web = Arc::clone(&zuul).serve();
         let certificates = zookeeper.certificates();
@@ -285,7 +285,7 @@ fn the_other_takes_over(kind: Kind, stewards: &[&'static str]) {
     assert_eq!(fs::read_dir(downloads).unwrap().count(), 0);
 
     // Whoever was killed comes back and finds that nobody needs what it had begun.
-    let long_ago = SystemTime::now() - Duration::from_secs(2 * 24 * 60 * 60);
+    let long_ago = (nodeyard_model::now() - Duration::from_secs(2 * 24 * 60 * 60)).into();
     for left in yard.held(&dead) {
         let left = fs::File::options().write(true).open(left).unwrap();
         left.set_modified(long_ago).unwrap();

@@ -493,7 +493,6 @@ impl World {
         };
         let pool_is_short = !defer.is_at_tenant() && !self.has_room(&pool.setup.key, &room);
         let since = case.waiting.known_since;
-        let patient_until = since.as_secs() + self.policy.patience.as_secs_f64();
         let wait = Wait {
             booking: Booking {
                 request: case.request,
@@ -504,7 +503,7 @@ impl World {
                 tenant,
                 nodes,
             },
-            patient_until: Timestamp::from_secs(patient_until).unwrap_or(since),
+            patient_until: since + self.policy.patience,
             pool_is_short,
         };
         let here_only = case.held_by.is_some() || *case.candidates == [pool.setup.id.clone()];

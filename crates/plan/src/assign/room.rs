@@ -54,8 +54,7 @@ impl World {
         if !siblings.iter().any(has_idle) {
             return Vec::new();
         }
-        let since = now.as_secs() - STUCK_AFTER.as_secs_f64();
-        let since = Timestamp::from_secs(since).unwrap_or(now);
+        let since = now - STUCK_AFTER;
         for sibling in &siblings {
             let leaving = self.fleet.leaving(sibling, since);
             provider_lacks -= &leaving;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, ProviderName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::later;
 use super::steward_report::{JobState, StewardReport};
 use crate::span::Span;
 
@@ -94,7 +93,7 @@ impl PendingImage {
             ImageStage::Worker { .. } => return None,
         };
         let takes = self.usual?.saturating_add(self.then.unwrap_or_default());
-        Some(later(begin, takes))
+        Some(begin + takes)
     }
 }
 
@@ -212,7 +211,7 @@ pub fn availability(evidence: &ImageEvidence<'_>, grace: Duration, now: Timestam
         None => "no builder looks after it".to_owned(),
     };
     let since = evidence.unattended_since.unwrap_or(now);
-    let until = later(since, grace);
+    let until = since + grace;
     let waits = until > now;
     ImageVerdict {
         availability: if waits {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use nodeyard_model::{BuildId, BuildState};
 
+use super::Judge;
 use super::picture::{ImagePolicy, Imports, Origin, Services, Subject};
 use super::verdict::{Action, BuildVerdict, Plan, Wait, WhyBuild, WhyPaused};
-use super::{Judge, later};
 
 pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
     let picture = judge.picture;
@@ -151,7 +151,7 @@ fn need(
     }
     Err(BuildVerdict::UpToDate {
         build: id,
-        due: later(build.since, rebuild_age),
+        due: build.since + rebuild_age,
     })
 }
 

@@ -143,11 +143,11 @@ impl ContainerDriver {
         let deadline = Instant::now() + self.options.boot_timeout;
         loop {
             let limit = deadline.saturating_duration_since(Instant::now());
-            let target = nodescan::Target {
+            let target = nodescan::ScanTarget {
                 address: address.into(),
                 port,
                 connection_type: label.connection_type.clone(),
-                limit,
+                timeout: limit,
             };
             let exited = async {
                 if let Err(error) = self.client.wait(container, limit).await {

@@ -74,8 +74,13 @@ fn target(order: &UploadOrder) -> ImageTarget {
 
 async fn delete_image(driver: &ContainerDriver, order: &UploadOrder) {
     let target = target(order);
-    let deleted = timeout(PATIENCE, driver.delete_image(&target)).await;
-    deleted.expect("the deletion never ends").unwrap();
+    let deleted = async {
+        while let Err(error) = driver.delete_image(&target).await {
+            assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+        }
+    };
+    let deleted = timeout(PATIENCE, deleted).await;
+    deleted.expect("the deletion never ends");
 }
 
 async fn count(driver: &ContainerDriver, system: &str) -> usize {

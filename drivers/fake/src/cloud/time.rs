@@ -1,12 +1,6 @@
 //! Times in the format of OpenStack.
 
-use std::time::Duration;
-
 use nodeyard_model::Timestamp;
-
-pub(super) fn after(time: Timestamp, wait: Duration) -> Timestamp {
-    Timestamp::from_secs(time.as_secs() + wait.as_secs_f64()).unwrap_or(time)
-}
 
 /// Formats to the microsecond, so that images created in the same second are ordered.
 pub(super) fn iso(time: Timestamp) -> String {

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Instance, Machines, Progress};
 use nodeyard_driver_fake::{
-    CallError, Clock, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport,
-    World, serve,
+    CallError, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport, World,
+    serve,
 };
-use nodeyard_nodescan::{Scanner, Target};
+use nodeyard_model::Clock;
+use nodeyard_nodescan::{ScanTarget, Scanner};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -341,18 +342,18 @@ async fn the_driver_speaks_the_protocol() {
         "np0000000001"
     );
 
-    let target = Target {
+    let target = ScanTarget {
         address: "fake".into(),
         port: 22,
         connection_type: "ssh".into(),
-        limit: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
     };
     let scanner = RemoteScan::new(&server.url).unwrap();
     assert_eq!(
         scanner.scan(&target).await.unwrap().keys[0].as_str(),
         "ssh-rsa FAKEKEY"
     );
-    let elsewhere = Target {
+    let elsewhere = ScanTarget {
         address: "192.0.2.1".into(),
         ..target
     };

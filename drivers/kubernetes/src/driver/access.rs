@@ -224,11 +224,11 @@ impl KubernetesDriver {
         let (address, port) = self.wait_for_address(link, ssh, space, pod).await?;
         let known = self.host_keys(link, ssh, &space.namespace, name).await?;
         if ssh.host_key_checking {
-            let target = nodescan::Target {
+            let target = nodescan::ScanTarget {
                 address: address.as_str().into(),
                 port,
                 connection_type: "ssh".into(),
-                limit: ssh.boot_timeout.saturating_sub(timer.age()),
+                timeout: ssh.boot_timeout.saturating_sub(timer.age()),
             };
             let scan = self.scanner.scan(&target).await.map_err(|cause| {
                 let text = format!("the SSH server of pod {name} does not answer");

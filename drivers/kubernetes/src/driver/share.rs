@@ -5,13 +5,11 @@
 //! creates its member first and then changes an annotation of the namespace; and a namespace is read first, then its
 //! members, and it is deleted only if its version is still the same. Of the two, one always notices the other.
 
-use std::time::SystemTime;
-
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use nodeyard_config::{ClusterLabel, Share};
 use nodeyard_driver::{CreateOrder, Error, ErrorClass, Progress};
-use nodeyard_model::{NodeId, Timestamp};
+use nodeyard_model::NodeId;
 use serde_json::{Value, json};
 
 use super::create::is_pod;
@@ -178,7 +176,7 @@ impl KubernetesDriver {
         namespace: &str,
         node: NodeId,
     ) -> Result<bool, Error> {
-        let now = Timestamp::from(SystemTime::now());
+        let now = nodeyard_model::now();
         let path = format!("/api/v1/namespaces/{namespace}");
         let text = format!("{node} {}", now.as_secs());
         let change = json!({"metadata": {"annotations": {TOUCHED: text}}});

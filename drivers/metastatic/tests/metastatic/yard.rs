@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use nodeyard_config::{self as config, Environment, Metastatic, Mode};
 use nodeyard_driver::backing::{Backing, BackingNode, BackingRequest, BackingSnapshot, SlotTable};
 use nodeyard_driver::kit::{Faults, Injected, tokio_clock};
-use nodeyard_driver::{Clock, Error, Owner, SystemId};
+use nodeyard_driver::{Error, Owner, SystemId};
 use nodeyard_driver_metastatic::MetastaticDriver;
+use nodeyard_model::Clock;
 use nodeyard_model::{
     Label, Node, NodeId, NodeState, ProviderName, RequestId, RequestState, Timestamp,
 };

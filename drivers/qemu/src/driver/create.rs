@@ -1,7 +1,8 @@
 //! Creates a machine and waits until it has booted.
 
-use nodeyard_driver::{BootImage, Clock, CreateOrder, Error, ErrorClass, Instance, Progress};
+use nodeyard_driver::{BootImage, CreateOrder, Error, ErrorClass, Instance, Progress};
 use nodeyard_driver_common::LabelImage;
+use nodeyard_model::Clock;
 use nodeyard_model::ConnectionPort;
 
 use super::{QemuDriver, local_id};

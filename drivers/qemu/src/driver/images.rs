@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nodeyard_driver::{
-    Clock, CloudImage, Error, ImageStatus, Progress, UploadOrder, UploadedImage, image_filters,
+    CloudImage, Error, ImageStatus, Progress, UploadOrder, UploadedImage, image_filters,
 };
+use nodeyard_model::Clock;
 
 use super::QemuDriver;
 use crate::host::{LocalId, StoredUpload, UploadStatus};

@@ -5,8 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodeyard_driver::{Error, Progress};
 use rustix::fs::{SeekFrom, ioctl_ficlone, seek};
@@ -157,8 +156,8 @@ pub(super) async fn copy_image(
 ) -> io::Result<()> {
     let (source, target) = (source.to_owned(), target.to_owned());
     let progress = progress.clone();
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let _guard = SetOnDrop(Arc::clone(&cancelled));
+    let cancelled = Arc::new(Mutex::new(false));
+    let _guard = CancelOnDrop(Arc::clone(&cancelled));
     let task = tokio::task::spawn_blocking(move || {
         let directory = target.parent().unwrap_or(Path::new("."));
         if target.exists() {
@@ -169,25 +168,38 @@ pub(super) async fn copy_image(
             .tempfile_in(directory)?;
         let from = File::open(&source)?;
         if ioctl_ficlone(part.as_file(), &from).is_err() {
+            let unless_cancelled = lock(&cancelled)?;
             if fs::hard_link(&source, &target).is_ok() {
                 return Ok(());
             }
+            drop(unless_cancelled);
             copy_data(&from, part.as_file(), &progress, &cancelled)?;
         }
         part.as_file().sync_all()?;
+        let _unless_cancelled = lock(&cancelled)?;
         part.persist(&target)?;
         Ok(())
     });
     task.await.map_err(io::Error::other)?
 }
 
-/// Cancels the copy when the caller drops it.
-struct SetOnDrop(Arc<AtomicBool>);
+/// Cancels the copy when the caller drops it. The thread holds the lock while it creates the target, so that no target
+/// appears after the drop.
+struct CancelOnDrop(Arc<Mutex<bool>>);
 
-impl Drop for SetOnDrop {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
+}
+
+/// Returns the lock, or an error if the copy was cancelled.
+fn lock(cancelled: &Mutex<bool>) -> io::Result<MutexGuard<'_, bool>> {
+    let cancelled = cancelled.lock().unwrap_or_else(PoisonError::into_inner);
+    if *cancelled {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    Ok(cancelled)
 }
 
 /// Copies the data and leaves out the holes.
@@ -195,7 +207,7 @@ fn copy_data(
     from: &File,
     to: &File,
     progress: &Progress,
-    cancelled: &AtomicBool,
+    cancelled: &Mutex<bool>,
 ) -> io::Result<()> {
     let length = from.metadata()?.len();
     to.set_len(length)?;
@@ -211,9 +223,7 @@ fn copy_data(
         let end = seek(from, SeekFrom::Hole(data))?.min(length);
         at = data;
         while at < end {
-            if cancelled.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
+            drop(lock(cancelled)?);
             let want = usize::try_from(end - at)
                 .unwrap_or(usize::MAX)
                 .min(buffer.len());
@@ -289,13 +299,13 @@ mod tests {
         from.write_all_at(b"middle", (32 << 20) + 3).unwrap();
         let from = File::open(directory.path().join("from")).unwrap();
         let to = File::create_new(directory.path().join("to")).unwrap();
-        copy_data(&from, &to, &Progress::default(), &AtomicBool::new(false)).unwrap();
+        copy_data(&from, &to, &Progress::default(), &Mutex::new(false)).unwrap();
         let metadata = fs::metadata(directory.path().join("to")).unwrap();
         assert_eq!(metadata.len(), 64 << 20);
         assert!(metadata.blocks() * 512 < 4 << 20);
         let bytes = |name| fs::read(directory.path().join(name)).unwrap();
         assert!(bytes("from") == bytes("to"));
-        let stop = copy_data(&from, &to, &Progress::default(), &AtomicBool::new(true));
+        let stop = copy_data(&from, &to, &Progress::default(), &Mutex::new(true));
         assert_eq!(stop.unwrap_err().kind(), io::ErrorKind::Interrupted);
     }
 

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_model::Timestamp;
 use rustix::fs::{FlockOperation, flock};
@@ -116,14 +116,14 @@ impl RecordDirectory {
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
             };
-            let modified = metadata.modified().unwrap_or(SystemTime::now());
+            let modified = metadata.modified().map_or(now, Timestamp::from);
             let stem = path
                 .file_stem()
                 .and_then(|stem| stem.to_str())
                 .unwrap_or_default();
             let has_record =
                 fs::metadata(self.path(&format!("{stem}.json"))).is_ok_and(|file| file.len() > 0);
-            if has_record || now.since(modified.into()) < ORPHAN_AGE || in_use(stem) {
+            if has_record || now.since(modified) < ORPHAN_AGE || in_use(stem) {
                 continue;
             }
             let removed = if metadata.is_dir() {

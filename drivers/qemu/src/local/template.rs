@@ -125,7 +125,7 @@ impl Templates {
         }
         // Marks the template as used.
         File::open(self.directory.join(format!("{key}.json")))?
-            .set_modified(std::time::SystemTime::now())
+            .set_modified(nodeyard_model::now().into())
     }
 
     /// Creates the template if it does not exist.

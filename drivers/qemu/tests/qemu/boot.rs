@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nodeyard_driver::ErrorClass;
 use nodeyard_driver_qemu::{Firmware, QemuImageChoice};
 use nodeyard_model::ConnectionPort;
-use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
+use nodeyard_nodescan::{NetworkScanner, ScanTarget, Scanner};
 use nodeyard_testbeds::qemu_guest;
 
 use crate::common::{PATIENCE, Yard, launch, launch_again, order, remove};
@@ -86,11 +86,11 @@ async fn a_guest_boots_lets_its_owner_in_and_goes() {
     };
     assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.1"));
 
-    let target = Target {
+    let target = ScanTarget {
         address: "127.0.0.1".into(),
         port,
         connection_type: "ssh".into(),
-        limit: PATIENCE,
+        timeout: PATIENCE,
     };
     let scan = NetworkScanner::default().scan(&target).await.unwrap();
     assert!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nodeyard_driver::Instance;
 use nodeyard_driver_qemu::{LocalHost, QemuDriver, QemuHost, QemuImageChoice};
 use nodeyard_model::{ConnectionPort, Timestamp};
-use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
+use nodeyard_nodescan::{NetworkScanner, ScanTarget, Scanner};
 use nodeyard_testbeds::{qemu_debian, qemu_debian_with_cloud_init};
 
 use crate::boot::{make_key, ssh_as};
@@ -44,11 +44,11 @@ async fn say(key: &Path, port: u16, script: &'static str) -> Vec<String> {
 async fn identity(key: &Path, port: u16) -> Vec<String> {
     let script = "hostname; cat /etc/machine-id; od -An -N16 -tx1 /dev/urandom; cat /etc/ssh/ssh_host_*_key.pub";
     let mut all = say(key, port, script).await;
-    let target = Target {
+    let target = ScanTarget {
         address: "127.0.0.1".into(),
         port,
         connection_type: "ssh".into(),
-        limit: PATIENCE,
+        timeout: PATIENCE,
     };
     let scan = NetworkScanner::default().scan(&target).await.unwrap();
     all.extend(scan.keys.iter().map(|key| key.as_str().to_owned()));
@@ -81,7 +81,7 @@ async fn machines_with_the_same_memory_are_not_the_same_machine() {
     }
     // The time when its memory was saved is not the time that it is.
     let time: u64 = say(&key, ports[1], "date +%s").await[0].parse().unwrap();
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let now = nodeyard_model::now().as_secs() as u64;
     assert!(now.abs_diff(time) < 300, "{time} instead of {now}");
 
     // Machines need nothing of the template but what they have already.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_driver::{
     BootImage, ErrorClass, ImageFilter, ImageStatus, ImageTarget, Images, Machines, Progress,
@@ -11,7 +11,7 @@ use nodeyard_driver::{
 use nodeyard_driver_qemu::{
     GuestAccess, LabelImage, QemuDiskImageOptions, QemuDriver, QemuImageChoice,
 };
-use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
+use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey, now};
 
 use crate::common::{PATIENCE, PROVIDER, Yard, launch, order, owner, remove};
 
@@ -226,7 +226,7 @@ async fn the_newest_file_that_meets_the_filters_is_used() {
     for (name, age) in [("debian-old", 500), ("debian-new", 100), ("other", 0)] {
         let file = fs::File::create(images.join(name)).unwrap();
         file.set_len(1 << 20).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(age))
+        file.set_modified((now() - Duration::from_secs(age)).into())
             .unwrap();
     }
     let instance = launch(&driver, &order(1)).await.unwrap();

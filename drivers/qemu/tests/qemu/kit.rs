@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Failure, Faults, Injected, Report, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Clock, Driver, Error, Progress, SystemId};
+use nodeyard_driver::{BootImage, Driver, Error, Progress, SystemId};
 use nodeyard_driver_qemu::{
     DiskFormat, GuestEndpoint, LocalHost, LocalId, MachineSpec, MachineStatus, QemuDriver,
     QemuHost, QemuMachine, StopMethod, StoredUpload, UploadStatus,
 };
+use nodeyard_model::Clock;
 use nodeyard_model::{ImageName, Resources, Timestamp};
 
 use crate::common::{Yard, order, owner};

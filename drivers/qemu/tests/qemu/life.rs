@@ -3,10 +3,10 @@
 use std::fs;
 
 use nodeyard_driver::{
-    Clock, ErrorClass, ExternalId, Machines, Progress, ProgressState, ResourceKind, Target,
+    ErrorClass, ExternalId, Machines, Progress, ProgressState, ResourceKind, Target,
 };
 use nodeyard_driver_qemu::{LocalHost, QemuHost};
-use nodeyard_model::{ConnectionPort, Timestamp};
+use nodeyard_model::{Clock, ConnectionPort, Timestamp};
 use serde_json::Value;
 
 use crate::common::{PATIENCE, Yard, kill, launch, launch_again, node, order, remove};

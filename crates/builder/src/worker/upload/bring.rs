@@ -9,8 +9,8 @@ use std::time::Duration;
 use nodeyard_driver::{
     Bytes, Driver, ExternalId, ImageTarget, Owner, Progress, UploadOrder, UploadedImage,
 };
-use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
-use nodeyard_model::{UploadKey, with_causes};
+use nodeyard_image::{ConversionTarget, Converter, Format, InvalidFormat, Manifest, UploadOutcome};
+use nodeyard_model::{UploadKey, coded, now};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::jobs::{UploadJob, UploadResult};
 use crate::worker::info::to_manifest;
 use crate::worker::problem::{Problem, blocking};
 use crate::worker::provider::UploadSettings;
-use crate::worker::{Context, cloud, hook, now};
+use crate::worker::{Context, cloud, hook};
 
 /// How long a cloud gets to remove what an upload has left in it.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
@@ -87,7 +87,7 @@ impl Upload {
         })?;
         settings.metadata.extend(order.metadata.clone());
         let format = settings.format.parse();
-        let format = format.map_err(|error: BadFormat| Problem::refused(error.to_string()))?;
+        let format = format.map_err(|error: InvalidFormat| Problem::refused(error.to_string()))?;
         let name = match &order.external_name {
             Some(name) => name.clone(),
             None => settings.external_name(image, key.upload, now())?,
@@ -106,7 +106,7 @@ impl Upload {
     }
 
     pub(super) async fn run(self, steps: watch::Sender<u64>) -> Result<UploadResult, Problem> {
-        self.record(Outcome::Pending).await?;
+        self.record(UploadOutcome::Pending).await?;
         let begun = Instant::now();
         let outcome = self.bring(&steps).await;
         self.context.events.uploaded(
@@ -117,7 +117,7 @@ impl Upload {
         );
         match &outcome {
             Ok(done) => {
-                let ready = Outcome::Ready {
+                let ready = UploadOutcome::Ready {
                     external_id: done.external_id.clone(),
                     external_name: done.external_name.clone(),
                     format: done.format.clone(),
@@ -133,13 +133,13 @@ impl Upload {
             Err(vain) if vain.leaves_remains && !self.key.has_record() => {}
             Err(vain) => {
                 let failure = to_manifest(&vain.problem.clone().into_failure());
-                self.record(Outcome::Failed(failure)).await?;
+                self.record(UploadOutcome::Failed(failure)).await?;
             }
         }
         outcome.map_err(|vain| vain.problem)
     }
 
-    async fn record(&self, outcome: Outcome) -> Result<(), Problem> {
+    async fn record(&self, outcome: UploadOutcome) -> Result<(), Problem> {
         let (repository, key) = (self.context.repository.clone(), self.key.clone());
         blocking(move || {
             repository.record_upload(&key.id, &key.provider, Some(key.upload), outcome)
@@ -172,7 +172,7 @@ impl Upload {
             }
             Ok(Err(error)) => {
                 let provider = &self.key.provider;
-                Problem::failed(format!("upload to {provider}: {}", with_causes(&error)))
+                Problem::failed(format!("upload to {provider}: {}", coded(&error)))
             }
             Err(_) => Problem::failed(format!(
                 "the upload took longer than {} allows, {} seconds",
@@ -210,7 +210,7 @@ impl Upload {
         if self.manifest.files.contains_key(&self.format) {
             return Ok(repository.path(&id, &self.format)?);
         }
-        let target = Target {
+        let target = ConversionTarget {
             format: self.format.clone(),
             compression: self.settings.compression,
         };

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
@@ -14,7 +14,7 @@ use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
 use nodeyard_image::ImageId;
-use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, UploadState};
+use nodeyard_model::{BuildId, BuildState, Clock, ImageName, ProviderName, UploadState};
 use nodeyard_store::registry::Registry;
 use nodeyard_testbeds::executable;
 use nodeyard_testbeds::gearman::Kind;
@@ -24,7 +24,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::steward::bed::{
-    Clouds, JobServer, PATIENCE, Records, Running, Store, eventually, image, logs, parse, provider,
+    Clouds, PATIENCE, Records, Running, Store, TestJobServer, eventually, image, logs, parse,
+    provider,
 };
 
 /// Two simulated clouds.
@@ -42,12 +43,12 @@ impl TwoClouds {
     pub(crate) fn with(simulate: &Simulate) -> Arc<Self> {
         let options = ["one", "two"].map(|name| (name.to_owned(), simulate.clone()));
         let (haste, ahead) = (Arc::<AtomicU64>::default(), AtomicU64::new(0));
-        let clock = fake::Clock::new({
+        let clock = Clock::new({
             let haste = Arc::clone(&haste);
             move || {
                 let step = haste.load(Ordering::SeqCst);
                 let ahead = ahead.fetch_add(step, Ordering::SeqCst) + step;
-                (SystemTime::now() + Duration::from_secs(ahead)).into()
+                nodeyard_model::now() + Duration::from_secs(ahead)
             }
         });
         let world = Arc::new(World::new(HashMap::from(options), clock));
@@ -154,13 +155,13 @@ pub(crate) struct RunningWorker {
 }
 
 impl RunningWorker {
-    pub(crate) async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
+    pub(crate) async fn start(server: &TestJobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
         Self::start_at("builder01.example.com", server, clouds, text).await
     }
 
     pub(crate) async fn start_at(
         hostname: &str,
-        server: &JobServer,
+        server: &TestJobServer,
         clouds: &Arc<TwoClouds>,
         text: &str,
     ) -> Self {
@@ -171,7 +172,7 @@ impl RunningWorker {
     pub(crate) async fn start_on(
         threads: &tokio::runtime::Handle,
         hostname: &str,
-        server: &JobServer,
+        server: &TestJobServer,
         clouds: &Arc<TwoClouds>,
         text: &str,
     ) -> Self {
@@ -208,7 +209,7 @@ impl RunningWorker {
 async fn an_image_from_its_configuration_to_its_end() {
     logs();
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
     let host = Host::new();
     let text = host.config(&host.image(""), BOTH);
@@ -285,7 +286,7 @@ async fn an_image_from_its_configuration_to_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     let store = Store::zookeeper().await;
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
     let host = Host::new();
     let slow = format!("#!/bin/sh\nsleep 600\n{BUILD}");
@@ -335,7 +336,7 @@ async fn is_everywhere(registry: &Registry, image: &ImageName, hostname: &str) -
 async fn builders_make_what_only_they_can_with_real_job_servers_between() {
     for kind in [Kind::Gearmand, Kind::Geard] {
         let store = Store::zookeeper().await;
-        let server = JobServer::foreign(kind);
+        let server = TestJobServer::foreign(kind);
         let clouds = TwoClouds::new();
         let names = ["ubuntu", "debian"];
         let hosts = names.map(|_| Host::new());

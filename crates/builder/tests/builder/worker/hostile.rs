@@ -11,7 +11,7 @@ use nodeyard_driver::{
     CloudImage, Driver, Error, ImageTarget, Images, Owner, Progress, UploadOrder, UploadedImage,
 };
 use nodeyard_driver_fake::Simulate;
-use nodeyard_gearman::client::{JobRequest, Outcome};
+use nodeyard_gearman::client::{JobOutcome, JobRequest};
 use nodeyard_testbeds::SmallDisk;
 
 use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
@@ -153,7 +153,7 @@ async fn a_build_that_prints_without_end_fills_neither_disk_nor_client() {
         .submit(&JobRequest::new("image-build:bad", request))
         .await
         .unwrap();
-    let Outcome::Complete(data) = soon("the build ends", job.wait()).await else {
+    let JobOutcome::Complete(data) = soon("the build ends", job.wait()).await else {
         panic!("it did nothing wrong");
     };
     let log = host.log("bad", "1");
@@ -410,7 +410,7 @@ async fn a_panic_harms_nothing_else() {
                 r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#,
             )
             .await;
-        let Outcome::Exception(text) = outcome else {
+        let JobOutcome::Exception(text) = outcome else {
             panic!("{outcome:?}");
         };
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -442,7 +442,7 @@ async fn a_lost_job_server_costs_no_build() {
         jobs.restart().await;
         assert_eq!(
             soon("the client notices", job.wait()).await,
-            Outcome::Unknown
+            JobOutcome::Unknown
         );
         jobs.offered("image-info:1").await;
         assert_eq!(jobs.info("1").await.state, LocalState::Building);

@@ -1,6 +1,6 @@
 //! What the API shows of a lease.
 
-use nodeyard_lease::{Connection, PartState, Status};
+use nodeyard_lease::{LeaseStatus, LeasedNodeState, NodeConnection};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -76,8 +76,8 @@ pub(crate) struct ConnectionInfo {
     cluster: Option<serde_json::Value>,
 }
 
-impl From<Connection> for ConnectionInfo {
-    fn from(connection: Connection) -> Self {
+impl From<NodeConnection> for ConnectionInfo {
+    fn from(connection: NodeConnection) -> Self {
         Self {
             kind: connection.kind,
             host: connection.host,
@@ -102,41 +102,41 @@ pub(crate) struct LeaseEnd {
     detail: String,
 }
 
-fn part_state(state: PartState) -> &'static str {
+fn part_state(state: LeasedNodeState) -> &'static str {
     match state {
-        PartState::Leased => "leased",
-        PartState::Held => "held",
-        PartState::Returned => "returned",
-        PartState::Lost => "lost",
+        LeasedNodeState::Leased => "leased",
+        LeasedNodeState::Held => "held",
+        LeasedNodeState::Returned => "returned",
+        LeasedNodeState::Lost => "lost",
     }
 }
 
 impl Lease {
     /// With how to reach the nodes, for those who may know.
-    pub(super) fn of(status: &Status, connections: bool) -> Self {
+    pub(super) fn of(status: &LeaseStatus, connections: bool) -> Self {
         let lease = &status.lease;
         let nodes = status.nodes.iter().map(|seen| LeaseNode {
-            id: seen.part.node.to_string(),
-            label: seen.part.label.to_string(),
-            state: part_state(seen.part.state),
+            id: seen.leased.node.to_string(),
+            label: seen.leased.label.to_string(),
+            state: part_state(seen.leased.state),
             connection: seen
                 .node
                 .as_ref()
-                .filter(|_| connections && seen.part.state == PartState::Leased)
-                .map(|node| Connection::of(node).into()),
+                .filter(|_| connections && seen.leased.state == LeasedNodeState::Leased)
+                .map(|node| NodeConnection::from_node(node).into()),
         });
         Self {
             id: status.id.to_string(),
             phase: lease.phase.to_string(),
-            labels: lease.ask.labels.iter().map(ToString::to_string).collect(),
+            labels: lease.spec.labels.iter().map(ToString::to_string).collect(),
             request: lease.request.map(|request| request.to_string()),
             nodes: nodes.collect(),
             tenant: lease.tenant.as_ref().map(ToString::to_string),
             requestor: lease.requestor.to_string(),
-            scope: lease.ask.scope.as_ref().map(ToString::to_string),
+            scope: lease.spec.scope.as_ref().map(ToString::to_string),
             created: time::shown(lease.created),
             expires: time::shown(lease.expires),
-            duration: lease.ask.duration,
+            duration: lease.spec.duration,
             placement: lease.placement.to_string(),
             end: lease.end.as_ref().map(|end| LeaseEnd {
                 time: time::shown(end.at),
@@ -149,7 +149,7 @@ impl Lease {
         }
     }
 
-    pub(in crate::routes) fn for_caller(caller: &Caller, status: &Status) -> Self {
+    pub(in crate::routes) fn for_caller(caller: &Caller, status: &LeaseStatus) -> Self {
         Self::of(status, may_use(caller, &status.lease))
     }
 }

@@ -10,8 +10,8 @@ use clap::Args;
 use nodeyard_builder::jobs::{Failure, Function, ImageInfo, InfoJob, from_payload, to_payload};
 use nodeyard_builder::steward::Functions;
 use nodeyard_config::Config;
-use nodeyard_gearman::Endpoint;
-use nodeyard_gearman::client::{Client, ClientOptions, JobEvent, JobRequest};
+use nodeyard_gearman::GearmanEndpoint;
+use nodeyard_gearman::client::{JobClient, JobClientOptions, JobEvent, JobRequest};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildKey, ImageName};
 use nodeyard_store::registry::Registry;
@@ -99,11 +99,11 @@ async fn from_worker(config: &Config, key: &BuildKey, follow: bool) -> anyhow::R
 
 /// Prints what a worker tells, and returns where the log goes on, if it does.
 async fn tell(
-    endpoint: &Endpoint,
+    endpoint: &GearmanEndpoint,
     function: &Function,
     asked: &InfoJob,
 ) -> anyhow::Result<Option<u64>> {
-    let client = Client::new(ClientOptions::new(vec![endpoint.clone()]));
+    let client = JobClient::new(JobClientOptions::new(vec![endpoint.clone()]));
     let request = JobRequest::new(function.to_string(), to_payload(asked));
     let mut job = client.submit(&request).await?;
     let mut out = io::stdout();
@@ -114,7 +114,7 @@ async fn tell(
         let event = event.with_context(|| {
             format!("the worker does not answer, by way of the job server {endpoint}")
         })?;
-        match event.unwrap_or(JobEvent::Lost) {
+        match event.unwrap_or(JobEvent::ConnectionLost) {
             JobEvent::Data(data) => {
                 out.write_all(&std::mem::take(&mut held))?;
                 match Failure::from_data(&data) {
@@ -136,7 +136,7 @@ async fn tell(
                 let text = String::from_utf8_lossy(&text);
                 bail!("the worker has not told the whole log: {text}");
             }
-            JobEvent::Lost => bail!("the job server {endpoint} was lost"),
+            JobEvent::ConnectionLost => bail!("the job server {endpoint} was lost"),
             JobEvent::Status { .. } | JobEvent::Warning(_) => {}
         }
     }

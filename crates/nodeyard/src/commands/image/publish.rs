@@ -18,14 +18,13 @@ use nodeyard_driver::{
     Error, ExternalId, ImageStatus, ImageTarget, Images, Progress, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{Digests, Format, digest, inspect};
-use nodeyard_model::{BuildId, ProviderName};
+use nodeyard_model::{BuildId, ProviderName, now};
 use serde::Serialize;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::cloud::{Cloud, CloudArgs};
 use super::published::{Publisher, no_record, word};
-use crate::commands::nodepool::now;
 use crate::commands::signals;
 use crate::context::Context;
 use crate::output::{self, Format as Output};

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use nodeyard_builder::worker::cloud::delete_image;
 use nodeyard_driver::{ErrorClass, ExternalId, ImageTarget};
-use nodeyard_model::{BuildId, Timestamp, with_causes};
+use nodeyard_model::{BuildId, Timestamp, now, with_causes};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -16,7 +16,6 @@ use super::cloud::{Cloud, CloudArgs};
 use super::published::{
     Fate, Patience, Published, Publisher, left_behind, no_record, superfluous, word,
 };
-use crate::commands::nodepool::now;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output::{self, Format};

@@ -6,12 +6,11 @@ use std::io::{self, Write as _};
 use anyhow::{bail, ensure};
 use nodeyard_builder::steward::{self, Functions};
 use nodeyard_launcher::canary;
-use nodeyard_model::{BuildKey, BuildState, ImageName, ProviderName, UploadState};
+use nodeyard_model::{BuildKey, BuildState, ImageName, ProviderName, UploadState, now};
 use nodeyard_plan::canary::{CanaryState, Launches};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
-use crate::commands::nodepool::now;
 use crate::context::Context;
 use crate::output;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use nodeyard_builder::steward::{self, Functions, notes::Notes, progress};
 use nodeyard_config::{Config, Provider};
-use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState};
+use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState, now};
 use nodeyard_plan::images::{
     BuildVerdict, ImportReport, ImportVerdict, Pace, Subject, Wait, decide,
 };
@@ -14,7 +14,7 @@ use nodeyard_store::registry::Registry;
 use tokio::time::sleep;
 
 use crate::commands::builder::job_server;
-use crate::commands::nodepool::{images, now};
+use crate::commands::nodepool::images;
 use crate::context::Context;
 use crate::progress_line::ProgressLine;
 

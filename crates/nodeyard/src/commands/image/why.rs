@@ -6,13 +6,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use nodeyard_builder::steward::progress::{self, Progress};
 use nodeyard_builder::steward::{self, Functions};
-use nodeyard_model::ImageName;
+use nodeyard_model::{ImageName, now};
 use nodeyard_plan::images::{Explanation, Pace, decide};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
 use crate::commands::builder::job_server;
-use crate::commands::nodepool::now;
 use crate::context::Context;
 use crate::output::{self, Format};
 

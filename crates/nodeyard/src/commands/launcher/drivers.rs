@@ -16,6 +16,7 @@ use nodeyard_driver_openstack::{self as openstack, OpenStackDriver};
 use nodeyard_driver_qemu::{self as qemu, QemuDriver};
 use nodeyard_driver_static::StaticDriver;
 use nodeyard_launcher::Surroundings;
+use nodeyard_model::Clock;
 use nodeyard_nodescan::Scanner;
 use tokio::sync::watch;
 
@@ -71,7 +72,7 @@ impl Drivers {
         let mut clouds = self.clouds.lock().unwrap_or_else(PoisonError::into_inner);
         let world = clouds.entry(name.to_owned()).or_insert_with(|| {
             let options = HashMap::from([(name.to_owned(), fake::Simulate::of(&section.simulate))]);
-            Arc::new(fake::World::new(options, fake::Clock::system()))
+            Arc::new(fake::World::new(options, Clock::system()))
         });
         let transport = fake::connect(self.cloud_url.as_deref(), world, name).map_err(|cause| {
             Error::permanent("the simulated cloud cannot be reached").because(cause)
@@ -141,8 +142,7 @@ impl nodeyard_launcher::DriverFactory for Drivers {
         match &provider.driver {
             config::Driver::Metastatic(section) => {
                 let backing = around.backing(&metastatic::identity(&around.owner.provider));
-                let driver =
-                    MetastaticDriver::new(section, around.owner, backing, fake::Clock::system());
+                let driver = MetastaticDriver::new(section, around.owner, backing, Clock::system());
                 Ok(Arc::new(driver))
             }
             _ => self.of_cloud(provider, around.owner),

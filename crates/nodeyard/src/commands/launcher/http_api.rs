@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nodeyard_api::Views;
+use nodeyard_api::{Metrics, Views};
 use nodeyard_config::{Api, Config};
 use nodeyard_http_api::{HttpApi, LocalToken, Sources};
-use nodeyard_launcher::Clock;
-use nodeyard_lease::{Keeper, Leases, Options, Parts};
+use nodeyard_lease::{LeaseDependencies, LeaseKeeper, Leases, Options};
+use nodeyard_model::Clock;
 use nodeyard_store::registry::{self, Registry};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ pub(super) struct Leasing<'a> {
     pub(super) registry: Registry,
     pub(super) records: registry::Views,
     pub(super) views: Views,
+    pub(super) metrics: Metrics,
     pub(super) config: watch::Receiver<Arc<Config>>,
     pub(super) explainer: Arc<Explainer>,
     pub(super) ready: watch::Receiver<bool>,
@@ -30,7 +31,7 @@ pub(super) struct Leasing<'a> {
 
 /// A keeper, and an API that has its port.
 pub(super) struct Serving {
-    keeper: Keeper,
+    keeper: LeaseKeeper,
     api: Option<HttpApi>,
 }
 
@@ -39,13 +40,14 @@ impl Leasing<'_> {
     /// it is not: several launchers may run on a host.
     pub(super) async fn begin(self) -> anyhow::Result<Serving> {
         let wanted = self.config.borrow().api != Api::default();
-        let leases = Leases::open(Parts {
+        let leases = Leases::open(LeaseDependencies {
             tree: Arc::clone(self.registry.tree()),
             views: self.records,
             clock: Clock::system(),
             explain: Arc::clone(&self.explainer) as _,
         })?;
-        let keeper = Keeper::new(Options::new(self.hostname), &leases);
+        self.metrics.add_queue("leases", leases.queue());
+        let keeper = LeaseKeeper::new(Options::new(self.hostname), &leases);
         let sources = Sources {
             registry: self.registry,
             views: self.views,

@@ -97,7 +97,7 @@ pub(super) struct Explainer {
 
 /// What the keeper of leases tells of a request that failed.
 #[async_trait]
-impl nodeyard_lease::Explain for Explainer {
+impl nodeyard_lease::ExplainFailure for Explainer {
     async fn failure(&self, request: RequestId) -> Option<String> {
         let reasons = Explain::explain(self, request).await?;
         Some(reasons.text.trim().to_owned())
@@ -183,6 +183,7 @@ pub(super) async fn run(
         registry,
         records,
         views: views.clone(),
+        metrics: metrics.clone(),
         config,
         explainer: Arc::clone(&explainer),
         ready: launcher.ready(),

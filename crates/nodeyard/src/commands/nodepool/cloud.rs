@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use nodeyard_config::Config;
 use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
-use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState};
+use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState, now};
 use nodeyard_status::{Cell, Table};
 use nodeyard_store::registry::{Attempt, Registry};
 use tracing::warn;
 
-use super::{PATIENCE, lists, now};
+use super::{PATIENCE, lists};
 use crate::commands::launcher::{self, Tools};
 use crate::context::Context;
 use crate::exit::Refusal;

@@ -3,11 +3,9 @@
 use std::io::{self, BufRead as _, Write as _};
 
 use bytes::Bytes;
-use nodeyard_model::{NodeState, ProviderName, Record as _, layout};
+use nodeyard_model::{NodeState, ProviderName, Record as _, layout, now};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{TreePath, Version, ext};
-
-use super::now;
 
 pub(super) async fn provider(
     registry: &Registry,

@@ -1,11 +1,11 @@
 //! What is done to images, told in Nodepool's words.
 
 use anyhow::{anyhow, bail};
-use nodeyard_model::{BuildKey, ImageName, UploadKey};
+use nodeyard_model::{BuildKey, ImageName, UploadKey, now};
 use nodeyard_operations::{Error, images};
 use nodeyard_store::registry::Registry;
 
-use super::{ImageDeleteArgs, now};
+use super::ImageDeleteArgs;
 use crate::context::Context;
 use crate::exit::Refusal;
 

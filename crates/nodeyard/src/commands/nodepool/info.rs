@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
-use nodeyard_model::{BuildKey, NodeId, Opaque, ProviderName};
+use nodeyard_model::{BuildKey, NodeId, Opaque, ProviderName, now};
 use nodeyard_status::{Cell, Table};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
-use super::now;
 use crate::output::{self, Format};
 
 #[derive(Serialize)]

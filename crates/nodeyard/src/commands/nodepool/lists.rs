@@ -2,11 +2,10 @@
 
 use std::io::{self, Write as _};
 
-use nodeyard_model::NodeId;
+use nodeyard_model::{NodeId, now};
 use nodeyard_status::{self as status, Table};
 use nodeyard_store::registry::Registry;
 
-use super::now;
 use crate::output::{self, Format};
 
 pub(super) fn print(table: &Table, format: Format) -> anyhow::Result<()> {

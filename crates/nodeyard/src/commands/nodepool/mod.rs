@@ -9,10 +9,10 @@ mod lists;
 mod nodes;
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use nodeyard_model::{BuildId, ImageName, NodeId, ProviderName, Timestamp, UploadId};
+use nodeyard_model::{BuildId, ImageName, NodeId, ProviderName, UploadId};
 use nodeyard_store::registry::{Patience, Registry};
 
 use crate::commands::image::wait;
@@ -137,8 +137,4 @@ async fn on_store(
         StoreCommand::ExportImageData { path } => image_data::export(registry, &path).await,
         StoreCommand::ImportImageData { path } => image_data::import(registry, &path).await,
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    Timestamp::from(SystemTime::now())
 }

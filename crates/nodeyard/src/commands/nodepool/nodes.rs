@@ -1,12 +1,12 @@
 //! `nodepool delete` and `hold`: the node as it is afterwards, or why it cannot be.
 
 use anyhow::anyhow;
-use nodeyard_model::{Node, NodeId};
+use nodeyard_model::{Node, NodeId, now};
 use nodeyard_operations::nodes::Hold;
 use nodeyard_operations::{Error, nodes};
 use nodeyard_store::registry::Registry;
 
-use super::{lists, now};
+use super::lists;
 use crate::exit::Refusal;
 use crate::output::Format;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use nodeyard_lease::Connection;
+use nodeyard_lease::NodeConnection;
 use serde_json::{Value, json};
 
 use crate::api_client::Node;
@@ -69,7 +69,7 @@ impl Way {
 /// Host keys are checked against those in the record of the node, and against nothing else. A node without any was
 /// never asked for them.
 fn ssh(
-    connection: &Connection,
+    connection: &NodeConnection,
     host: &str,
     files: Option<&Path>,
     identity: Option<&Path>,
@@ -114,7 +114,7 @@ fn exec(engine: &str, container: &str, user: Option<&str>) -> (Vec<String>, Vec<
 }
 
 fn kubectl(
-    connection: &Connection,
+    connection: &NodeConnection,
     pod: &str,
     files: Option<&Path>,
 ) -> anyhow::Result<(Vec<String>, Vec<String>)> {

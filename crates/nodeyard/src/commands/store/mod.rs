@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use nodeyard_model::ErrorCode;
 use nodeyard_store::TreePath;
 
 use crate::context::Context;
 use crate::dump;
+use crate::error_codes::WithCode as _;
 use crate::store_access;
 
 #[derive(Debug, Args)]
@@ -86,7 +88,9 @@ pub(crate) async fn run(args: StoreArgs, context: &Context) -> anyhow::Result<()
             file,
             overwrite,
             dry_run,
-        } => dump::import(&**tree, &file, overwrite, dry_run).await,
+        } => dump::import(&**tree, &file, overwrite, dry_run)
+            .await
+            .code(ErrorCode::Import),
     };
     // The server may be gone by now; whoever waits for a result should not wait for that as well.
     let _ = tokio::time::timeout(Duration::from_secs(5), access.close()).await;

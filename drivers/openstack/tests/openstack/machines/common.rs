@@ -143,8 +143,8 @@ pub(crate) fn settings(clouds_yaml: &Path) -> CloudSettings {
 pub(crate) fn session(settings: CloudSettings, transport: Arc<dyn Transport>) -> Session {
     let options = nodeyard_openstack::Options {
         backoff: Backoff {
-            first: Duration::from_millis(20),
-            longest: Duration::from_secs(5),
+            initial_delay: Duration::from_millis(20),
+            max_delay: Duration::from_secs(5),
         },
         limit: Duration::from_secs(120),
         ..nodeyard_openstack::Options::default()

@@ -32,7 +32,7 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
         provider: to,
         upload,
     };
-    let now = std::time::SystemTime::now().into();
+    let now = nodeyard_model::now();
     let mut node = Node::new(NodeState::InUse, now);
     node.image_id = Some(layout::upload(&key).into());
     let (node, _) = records.0.nodes().create(&node).await.unwrap();
