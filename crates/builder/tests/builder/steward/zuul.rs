@@ -526,7 +526,7 @@ async fn only_what_is_signed_for_this_job_is_admitted() {
     let why = bed.why(&records).await;
     for (build, reason) in [
         ("unsigned", "is not signed"),
-        ("foreign", "not by the key"),
+        ("foreign", "not made with the configured key"),
         ("branch", "branch is \"evil\""),
     ] {
         let line = why

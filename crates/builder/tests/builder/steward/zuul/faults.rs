@@ -97,7 +97,7 @@ async fn entries_that_make_no_sense_hide_no_build() {
     eventually("the good one is imported", || ready(&records, "good")).await;
     let why = bed.why(&records).await;
     assert!(
-        why.contains("Zuul's odd is passed over") && why.contains("`job_name` is no text"),
+        why.contains("Zuul's odd is passed over") && why.contains("`job_name` is not a string"),
         "{why}"
     );
     assert!(why.contains("Zuul's build without an id"), "{why}");
@@ -112,7 +112,7 @@ async fn what_is_wrong_with_a_worker_is_not_held_against_a_build() {
     bed.zuul.publish("aaaa", |_| {});
     let (worker, steward) = (bed.worker().await, bed.steward().await);
     let records = Records::of(&bed.store).await;
-    told(&bed, &records, "the environment has no variable").await;
+    told(&bed, &records, "which should contain a secret, is not set").await;
     let bad = market(&records).await.bad;
     assert!(bad.values().all(|bad| bad.tries > 0), "{bad:?}");
     // Only the worker is mended; the steward does not know of it.
