@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use nodeyard_config::{Artifact, Auth, AuthKind, Compression, DownloadAuth, ZuulImage};
+use nodeyard_config::{
+    ArtifactCompression, ArtifactConfig, Auth, AuthKind, DownloadAuth, ZuulImage,
+};
 use nodeyard_fetch::{Client, Credentials, Options, Origin, Secret, Url};
 use nodeyard_image::{Digests, Packing};
 use nodeyard_zuul_api as api;
@@ -66,7 +68,10 @@ fn credentials(auth: &Auth) -> Credentials {
 }
 
 /// The artifact of a build that an entry of the configuration is about.
-pub(crate) fn matching<'b>(build: &'b api::Build, wanted: &Artifact) -> Option<&'b api::Artifact> {
+pub(crate) fn matching<'b>(
+    build: &'b api::Build,
+    wanted: &ArtifactConfig,
+) -> Option<&'b api::Artifact> {
     build.artifacts.iter().find(|artifact| {
         let same = |key: &str, value: &str| artifact.text(key).as_deref() == Some(value);
         let mut metadata = wanted.metadata.iter();
@@ -86,14 +91,14 @@ pub(crate) fn without_query(address: &str) -> Option<Box<str>> {
 }
 
 /// How an artifact is packed.
-pub(crate) fn packing(compression: Compression, url: &Url) -> Packing {
+pub(crate) fn packing(compression: ArtifactCompression, url: &Url) -> Packing {
     match compression {
-        Compression::Auto => Packing::of(url),
-        Compression::None => Packing::None,
-        Compression::Gzip => Packing::Gzip,
-        Compression::Xz => Packing::Xz,
-        Compression::Zst => Packing::Zstd,
-        Compression::Bzip2 => Packing::Bzip2,
+        ArtifactCompression::Auto => Packing::of(url),
+        ArtifactCompression::None => Packing::None,
+        ArtifactCompression::Gzip => Packing::Gzip,
+        ArtifactCompression::Xz => Packing::Xz,
+        ArtifactCompression::Zst => Packing::Zstd,
+        ArtifactCompression::Bzip2 => Packing::Bzip2,
     }
 }
 

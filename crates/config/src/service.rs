@@ -1,21 +1,20 @@
-//! Our own services: the HTTP API, the pages of builders and the gearman job server.
+//! Sections of services that Nodepool does not have: the HTTP API, the builder's web pages and the gearman job server.
 
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::point_in_time::PointInTime;
 use crate::section::section;
-use crate::values::{Name, OneOrMany, Port, Secret, choice};
+use crate::values::{Name, OneOrMany, Port, SecretText, choice};
 use crate::yaml::Map;
 
-/// The port gearman servers listen on by custom.
+/// The standard port of gearman servers.
 const GEARMAN_PORT: Port = Port(4730);
 const API_PORT: Port = Port(8006);
 const BUILDER_PORT: Port = Port(8007);
-/// Requests a second.
+/// Requests per second.
 const API_RATE: u64 = 100;
 const LOOPBACK: &str = "127.0.0.1";
 
-/// The name of the token that a host makes for itself, which no other may have: what a token asks for is known by
-/// its name.
+/// The reserved name of the local token. The name of a token is the requestor of its requests.
 pub const LOCAL_TOKEN: &str = "local";
 
 section! {
@@ -132,7 +131,7 @@ impl Default for BuilderWebapp {
 
 section! {
     /// The HTTP API.
-    pub struct Api (_outer: ()) checked by check_api {
+    pub struct ApiConfig (_outer: ()) checked by check_api {
         /// Address to listen on.
         "listen-address" [ours] listen_address: String = default(LOOPBACK.to_owned());
         /// Port.
@@ -149,7 +148,7 @@ section! {
     }
 }
 
-impl Default for Api {
+impl Default for ApiConfig {
     fn default() -> Self {
         Self {
             listen_address: LOOPBACK.into(),
@@ -162,7 +161,7 @@ impl Default for Api {
     }
 }
 
-fn check_api(api: &Api, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_api(api: &ApiConfig, map: &Map, decoder: &mut Decoder<'_>) {
     if let (Some(address), None) = (map.set("listen-address"), &api.tls)
         && !api.tokens.is_empty()
         && !is_loopback(&api.listen_address)
@@ -220,7 +219,7 @@ section! {
         /// Name, by which what it asked for is known; `local` is that of the host's own token.
         "name" [ours] name: Name = required;
         /// The token itself; `token-file` keeps it out of this file.
-        "token" [ours secret] token: Option<Secret> = optional;
+        "token" [ours secret] token: Option<SecretText> = optional;
         /// File with the token.
         "token-file" [ours] token_file: Option<String> = optional;
         /// Environment variable with the token.
@@ -238,7 +237,7 @@ fn check_token(_token: &ApiToken, map: &Map, decoder: &mut Decoder<'_>) {
     decoder.exactly_one(
         map,
         &["token", "token-file", "token-env"],
-        Judgement::Strict,
+        Strictness::Strict,
     );
 }
 

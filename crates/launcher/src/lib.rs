@@ -17,7 +17,6 @@
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
 mod declined;
-pub mod drain;
 pub mod history;
 
 mod attend;
@@ -48,6 +47,7 @@ use std::time::Duration;
 use nodeyard_config::Config;
 use nodeyard_model::{Component, ComponentKind, ComponentState, layout};
 use nodeyard_nodescan::Scanner;
+use nodeyard_operations::drain::DrainShape;
 use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
 use nodeyard_store::{Tree, TreePath, ext};
@@ -56,7 +56,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
@@ -146,7 +145,7 @@ impl Launcher {
         let drains = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
         let image_work = TreePath::new(layout::IMAGE_NOTES).map_err(nodeyard_store::Error::from)?;
         let followed = Followed {
-            drains: View::open(Arc::clone(&parts.tree), drains, drain::DrainShape),
+            drains: View::open(Arc::clone(&parts.tree), drains, DrainShape),
             image_work: View::open(Arc::clone(&parts.tree), image_work, ImageWorkShape),
         };
         let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);

@@ -120,14 +120,15 @@ impl Http {
         }
         let unusable = "the certificates of a cloud cannot be used";
         let client = builder.build();
-        let client = client.map_err(|cause| SettingsError::new(unusable).because(cause))?;
+        let client = client.map_err(|cause| SettingsError::new(unusable).with_source(cause))?;
         Ok(Self(client))
     }
 }
 
 fn no_certificate(path: &Path, cause: reqwest::Error) -> SettingsError {
     let path = path.display();
-    SettingsError::new(format!("{path} has no certificate or key that is of use")).because(cause)
+    SettingsError::new(format!("{path} has no certificate or key that is of use"))
+        .with_source(cause)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nodeyard_config::{Config, Image};
+use nodeyard_config::{Config, ImageDefinition};
 use nodeyard_model::{BuildId, BuildKey, ImageName, Timestamp};
 use nodeyard_plan::images::{self, Action, Pace, Picture, Plan, Setback, Subject};
 use nodeyard_store::Result;
@@ -87,7 +87,7 @@ impl Context {
     }
 
     /// What the configuration says of an image, if it still has it.
-    pub(super) fn image(&self, image: &ImageName) -> Option<Image> {
+    pub(super) fn image(&self, image: &ImageName) -> Option<ImageDefinition> {
         self.config.borrow().images.get(image.as_str()).cloned()
     }
 

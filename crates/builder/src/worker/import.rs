@@ -63,7 +63,7 @@ struct Wanted {
     format: Format,
     artifact: ImportArtifact,
     url: Url,
-    compression: config::Compression,
+    compression: config::ArtifactCompression,
 }
 
 impl Import {
@@ -250,7 +250,7 @@ impl Import {
             sent: fetched.sent,
             plain: fetched.plain,
             promised: fetched.promised,
-            unchecked: self.how.checksum == config::Checksum::Off,
+            unchecked: self.how.checksum == config::ChecksumPolicy::Off,
             signed_by,
         };
         errand.say(format!("{line}, {}", provenance.verdict()));
@@ -299,9 +299,9 @@ impl Import {
             packing: zuul::packing(wanted.compression, &wanted.url),
             promised: zuul::promised(&wanted.artifact.metadata),
             checksum: match how.checksum {
-                config::Checksum::Required => Checksum::Required,
-                config::Checksum::IfAvailable => Checksum::IfAvailable,
-                config::Checksum::Off => Checksum::Off,
+                config::ChecksumPolicy::Required => Checksum::Required,
+                config::ChecksumPolicy::IfAvailable => Checksum::IfAvailable,
+                config::ChecksumPolicy::Off => Checksum::Off,
             },
             max_size: how.max_size,
             connections: number(how.download_connections).min(64),

@@ -34,7 +34,7 @@ fn what_a_worker_does_is_counted() {
     let server = JobServer::start(Kind::Gearmand, None).unwrap();
     let (bed, port) = worker(server.port());
     let daemon = bed.builder("worker.yaml");
-    daemon.wait_for_log("pages of the builder");
+    daemon.wait_for_log("builder pages");
     assert_eq!(get(port, "/live").0, 200);
     wait_until("it is ready", || get(port, "/ready").0 == 200);
 
@@ -80,7 +80,7 @@ fn a_worker_that_nobody_can_ask_is_alive_but_not_ready() {
     let mut server = JobServer::start(Kind::Gearmand, None).unwrap();
     let (bed, port) = worker(server.port());
     let daemon = bed.builder("worker.yaml");
-    daemon.wait_for_log("pages of the builder");
+    daemon.wait_for_log("builder pages");
     wait_until("it is ready", || get(port, "/ready").0 == 200);
     server.kill();
     wait_until("it is not", || {

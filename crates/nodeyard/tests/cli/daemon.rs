@@ -135,7 +135,7 @@ fn what_is_wrong_reaches_the_terminal_and_leaves_nothing_behind() {
     );
     start(&["-l", "log.conf"]).failed("LOUD");
     assert!(!bed.path("launcher.pid").exists());
-    start(&["-l", "log.conf", "-p", "no/such/pid"]).failed("make its directory");
+    start(&["-l", "log.conf", "-p", "no/such/pid"]).failed("create its directory");
     bed.write("nodepool.yaml", "labels: []\n");
     start(&[]).failed("zookeeper-servers");
 }
@@ -158,7 +158,7 @@ fn certificates_that_cannot_be_used_stop_everything_at_once() {
     }
     for command in [&["up"] as &[_], &["store", "ls"]] {
         let ran = bed.run(file.iter().chain(command));
-        ran.failed("`zookeeper-tls` cannot be used")
+        ran.failed("invalid `zookeeper-tls`")
             .failed("/no/such/ca.pem");
     }
 }

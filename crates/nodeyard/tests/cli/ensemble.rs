@@ -35,7 +35,7 @@ fn goes_on_with_other_servers(program: &str, args: &[&str]) {
     let changed = directly.replace("zookeeper-timeout: 60", "zookeeper-timeout: 61");
     bed.write("nodepool.yaml", format!("{changed}{text}"));
     daemon.wait_for_log("configuration reloaded");
-    daemon.wait_for_log("used only after a restart: `zookeeper-timeout`");
+    daemon.wait_for_log("restart to apply the changes of `zookeeper-timeout`");
     proxy.refuse(true);
     bed.submit_to(&store, 1, "small");
     wait_until("the second request is served", || {

@@ -40,7 +40,7 @@ fn what_ended_is_explained_and_a_failure_also_after_a_restart() {
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("web pages");
     says(&bed, 1, "nobody-has-this");
-    explain(&bed, 2, &[]).failed("not there");
+    explain(&bed, 2, &[]).failed("no outcome of it");
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn image_data_moves_between_both_programs() {
     );
     to.bed.write("foreign.json", "{\"/etc/passwd\": \"\"}");
     to.ours(&["import-image-data", "foreign.json"])
-        .failed("/etc/passwd is no image data");
+        .failed("/etc/passwd is not image data");
 }
 
 #[test]

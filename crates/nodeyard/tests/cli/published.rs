@@ -1,5 +1,5 @@
-//! Images that jobs publish by themselves, and the filters that find them. The cloud is a process of its own, and there is
-//! no store at all.
+//! Images that jobs publish by themselves, and the filters that find them. The cloud is a process of its own, and there
+//! is no store at all.
 
 use std::process::Command;
 
@@ -120,7 +120,7 @@ providers:
         .bed
         .run(["-c", "nodepool.yaml", "image", "candidates"]);
     let table = table.failed("away").out;
-    assert!(table.contains("wins: the newest"), "{table}");
+    assert!(table.contains("selected: the newest"), "{table}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
     let cloud = Cloud::start();
     cloud
         .image(&["candidates"])
-        .failed("no image is found for cloud/newest");
+        .failed("no matching image for cloud/newest");
     let dry = cloud.publish("b1", &["--dry-run"]).succeeded().json();
     assert_eq!(dry["outcome"], "dry-run");
     assert_eq!(cloud.names(), ["Fake Precise"]);
@@ -166,15 +166,13 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
     assert_eq!(by_name.json(), found);
     cloud
         .image(&["candidates", "named"])
-        .failed("by-name of label named is named, not chosen");
-    cloud
-        .image(&["candidates", "nothing"])
-        .failed("neither a label nor a cloud image");
+        .failed("by-name of label named is selected by name");
+    cloud.image(&["candidates", "nothing"]).failed("no label");
     let table = cloud
         .bed
         .run(["-c", "nodepool.yaml", "image", "candidates"]);
     let table = table.succeeded().out;
-    assert!(table.contains("wins: the newest"), "{table}");
+    assert!(table.contains("selected: the newest"), "{table}");
     assert!(table.contains("1 image without any of this"), "{table}");
 }
 
@@ -275,9 +273,9 @@ fn what_cannot_be_published_is_refused_before_anything_is_sent() {
     let publish =
         |file: &str| cloud.image(&["publish", file, "--image", "jammy", "--provider", "cloud"]);
     publish("none.raw").failed("cannot read none.raw");
-    publish("empty.raw").failed("with something in it");
+    publish("empty.raw").failed("is empty or not a regular file");
     publish("wrong.qcow2").failed("wrong.qcow2");
-    publish("disguised.raw").failed("is qcow2, whatever it is called");
+    publish("disguised.raw").failed("is not raw but qcow2");
     publish("disk.img").failed("--file-format");
     for bad in [
         &["--property", "nodepool_build_id=1"][..],
@@ -297,7 +295,7 @@ fn what_cannot_be_published_is_refused_before_anything_is_sent() {
             "--provider",
             "other",
         ])
-        .failed("there is no provider other");
+        .failed("no provider other");
     assert_eq!(cloud.names(), ["Fake Precise"]);
 }
 

@@ -308,7 +308,7 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
         .run(&["lease", "renew", id, "--lease", "2h"])
         .succeeded()
         .out;
-    assert!(renewed.contains("lasts until"), "{renewed}");
+    assert!(renewed.contains("expires at"), "{renewed}");
 
     // Nothing of it is in the process.
     yard.daemon.kill();
@@ -345,7 +345,7 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     yard.run(&["lease", "rm", waiting.trim()]).succeeded();
     yard.nothing_is_leased();
     assert_eq!(yard.daemon.terminate(), 0);
-    yard.run(&["lease", "ls"]).failed("does not answer");
+    yard.run(&["lease", "ls"]).failed("does not respond");
 }
 
 #[test]

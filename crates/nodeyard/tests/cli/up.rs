@@ -125,5 +125,5 @@ providers:
     ]);
     assert_eq!(json.succeeded().json()["request"], "200-0000000000");
     bed.run(["-c", "nodepool.yaml", "explain", "200-0000000001"])
-        .failed("not there");
+        .failed("no outcome of it");
 }

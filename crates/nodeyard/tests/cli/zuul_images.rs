@@ -97,10 +97,10 @@ fn who_waits_for_one_is_told_what_zuul_says_until_it_is_there() {
     let _daemon = up(&bed);
     says.nothing_good(503);
     let waiting = bed.start("waiting", WAIT);
-    waiting.wait_for_log("did not say what it has");
+    waiting.wait_for_log("because polling failed");
     waiting.wait_for_log("status 503");
     says.builds(&json!([]));
-    waiting.wait_for_log("no build that can be used");
+    waiting.wait_for_log("no usable build");
     says.builds(&json!([build("aaaa", &server.url("/disk.qcow2"))]));
     waiting.wait_for_log("is ready");
     // Nobody has looked at its digest, which is wrong.
