@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_overlap_with_what_they_cover() {
+    fn wildcard_addresses_overlap_with_specific_ones() {
         for (a, b, expected) in [
             ("0.0.0.0", "127.0.0.1", true),
             ("0.0.0.0", "localhost", true),

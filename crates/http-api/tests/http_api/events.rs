@@ -208,7 +208,7 @@ async fn two_thousand_streams_get_the_same_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_delays_nobody() {
+async fn a_client_that_does_not_read_delays_no_other() {
     let testbed = Testbed::new().await;
     let mut sleepers = Vec::new();
     for _ in 0..20 {

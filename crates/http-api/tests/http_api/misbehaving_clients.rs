@@ -7,7 +7,7 @@ use crate::client::raw;
 use crate::testbed::{ALICE, DEADLINE, Testbed};
 
 #[tokio::test]
-async fn an_incomplete_head_delays_nobody() {
+async fn incomplete_headers_delay_no_other_client() {
     let testbed = Testbed::new().await;
     let mut slow = Vec::new();
     for _ in 0..300 {

@@ -111,7 +111,7 @@ fn images_that_no_record_knows_are_listed() {
 }
 
 #[test]
-fn what_happens_is_measured() {
+fn operations_are_measured() {
     let ear = UdpSocket::bind("127.0.0.1:0").unwrap();
     ear.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut cloud = Cloud::start();

@@ -13,7 +13,7 @@ fn is_fulfilled(bed: &Bed, request: &str) -> bool {
         .any(|record| record["id"] == request && record["state"] == "fulfilled")
 }
 
-fn goes_on_with_other_servers(program: &str, args: &[&str]) {
+fn continues_with_other_servers(program: &str, args: &[&str]) {
     let zookeeper = ZooKeeperServer::start().unwrap();
     let proxy = Proxy::start(zookeeper.tls_port()).unwrap();
     let bed = Bed::new();
@@ -45,11 +45,11 @@ fn goes_on_with_other_servers(program: &str, args: &[&str]) {
 }
 
 #[test]
-fn a_launcher_goes_on_with_other_servers() {
-    goes_on_with_other_servers("nodepool-launcher", &["-f"]);
+fn a_launcher_continues_with_other_servers() {
+    continues_with_other_servers("nodepool-launcher", &["-f"]);
 }
 
 #[test]
-fn everything_in_one_goes_on_with_other_servers() {
-    goes_on_with_other_servers("nodeyard", &["up"]);
+fn nodeyard_up_continues_with_other_servers() {
+    continues_with_other_servers("nodeyard", &["up"]);
 }

@@ -29,7 +29,7 @@ fn the_configuration_is_searched_and_named() {
 }
 
 #[test]
-fn what_there_is_is_listed_shown_and_explained() {
+fn existing_objects_are_listed_shown_and_explained() {
     let bed = Bed::new();
     let config = QUICK_CLOUD.replace("PORT", &bed.free_port().to_string());
     let api = bed.free_port();
@@ -116,7 +116,7 @@ fn an_empty_store_has_a_status() {
 }
 
 #[test]
-fn a_list_is_watched_until_the_reader_has_seen_enough() {
+fn a_list_is_watched_until_the_reader_closes_it() {
     let bed = Bed::new();
     let _daemon = bed.up(&[]);
     let mut command = bed.command();

@@ -274,7 +274,7 @@ fn told(mut command: Command, input: &[u8]) -> (Option<i32>, Vec<u8>, String) {
 }
 
 #[test]
-fn a_command_has_input_output_complaints_and_an_end() {
+fn a_command_has_input_output_errors_and_an_exit_code() {
     let pod = EmulatedPod::start();
     let bed = bed(&pod);
     let script = "cat; echo complaint >&2; exit 3";

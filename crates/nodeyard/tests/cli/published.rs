@@ -93,7 +93,7 @@ fn pair(publication: &str, outcome: &str) -> (String, String) {
 }
 
 #[test]
-fn a_cloud_that_does_not_answer_does_not_hide_the_others() {
+fn an_unreachable_cloud_does_not_hide_the_others() {
     let cloud = Cloud::start();
     cloud.publish("b1", &[]).succeeded();
     let away = "
@@ -177,7 +177,7 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
 }
 
 #[test]
-fn only_marked_images_that_nobody_uses_are_pruned() {
+fn only_unused_images_of_the_publisher_are_pruned() {
     let cloud = Cloud::start();
     let mut ids = Vec::new();
     for number in 1..=4 {
@@ -229,7 +229,7 @@ fn only_marked_images_that_nobody_uses_are_pruned() {
 }
 
 #[test]
-fn what_an_aborted_job_left_is_found_and_removed() {
+fn images_of_aborted_jobs_are_found_and_deleted() {
     let cloud = Cloud::start();
     cloud.publish("b1", &["--name", "whole"]).succeeded();
     // Two that the answers were lost of, and one that is a stranger's.
@@ -264,7 +264,7 @@ fn what_an_aborted_job_left_is_found_and_removed() {
 }
 
 #[test]
-fn what_cannot_be_published_is_refused_before_anything_is_sent() {
+fn invalid_files_are_refused_before_the_upload() {
     let cloud = Cloud::start();
     cloud.bed.write("empty.raw", "");
     cloud.bed.write("wrong.qcow2", "no header");

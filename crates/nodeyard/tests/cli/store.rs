@@ -271,7 +271,7 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_said_so() {
+fn a_missing_store_is_reported() {
     let bed = Bed::new();
     bed.store(&["ls"]).failed("start one with `nodeyard up`");
     bed.write(
