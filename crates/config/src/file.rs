@@ -20,15 +20,15 @@ section! {
     pub(crate) struct MainFile (_outer: ()) checked by check_listeners {
         /// The status pages of the launcher.
         "webapp" webapp: WebappConfig = default(WebappConfig::default());
-        /// Where elements are looked for, handed to builds as `ELEMENTS_PATH`.
+        /// Directories of elements, passed to builds as `ELEMENTS_PATH`.
         "elements-dir" elements_dir: Option<String> = optional;
         /// Where built images are kept; builders need it.
         "images-dir" images_dir: Option<String> = optional;
         /// Disk space that stays free on the file system of `images-dir`; work that would need it is refused.
         "images-dir-reserve" [ours] images_dir_reserve: Size = default(Size::gib(1));
-        /// What `images-dir` may hold at most; as much as there is room for when absent.
+        /// Maximum size of `images-dir`; unlimited when absent.
         "images-dir-limit" [ours] images_dir_limit: Option<Size> = optional;
-        /// What the first build of an image is taken to need; later ones are judged by those before.
+        /// Estimated size of the first build of an image; later estimates are based on existing builds.
         "image-size-estimate" [ours] image_size_estimate: Size = default(Size::gib(1));
         /// Where logs of builds are kept.
         "build-log-dir" build_log_dir: String = default("/var/log/nodepool/builds".to_owned());
@@ -40,7 +40,7 @@ section! {
         "zookeeper-tls" zookeeper_tls: Option<ZooKeeperTls> = optional;
         /// Session time-out with ZooKeeper.
         "zookeeper-timeout" zookeeper_timeout: Seconds = default(Seconds::new(10));
-        /// Where the embedded store lives; the platform's state directory when absent.
+        /// Directory of the embedded store; the platform's state directory when absent.
         "state-dir" [ours] state_dir: Option<String> = optional;
         /// Gearman job servers; a private one inside the process when absent.
         "gearman-servers" [ours] gearman_servers: Vec<GearmanServer> = default(Vec::<GearmanServer>::new());
@@ -48,17 +48,17 @@ section! {
         "gearman-listen" [ours] gearman_listen: Option<GearmanListen> = optional;
         /// Patterns of image names this builder works on; all of its images when absent.
         "builder-images" [ours] builder_images: Option<OneOrMany<String>> = optional;
-        /// The pages of a builder; on loopback when absent, and left out there if the port is taken.
+        /// The web pages of a builder; on loopback when absent, and disabled there if the port is in use.
         "builder-webapp" [ours] builder_webapp: Option<BuilderWebapp> = optional;
         /// The HTTP API; on loopback when absent.
         "api" [ours] api: ApiConfig = default(ApiConfig::default());
-        /// How long a held node may be kept; 0 or less is for ever.
+        /// How long a node may be held; 0 or less is unlimited.
         "max-hold-age" max_hold_age: MaybeSeconds = default(MaybeSeconds(None));
         /// Kinds of nodes that can be requested.
         "labels" labels: Vec<LabelConfig> = default(Vec::<LabelConfig>::new());
         /// Images that are built here.
         "diskimages" diskimages: Vec<DiskImageEntry> = default(Vec::<DiskImageEntry>::new());
-        /// Images that Zuul jobs build. Python builders beside ours would delete them.
+        /// Images that Zuul jobs build. Python builders on the same store would delete them.
         "zuul-images" [ours] zuul_images: OneOrMany<ZuulImageEntry> = default(OneOrMany::<ZuulImageEntry>::default());
         /// Places that have nodes.
         "providers" providers: Vec<Provider> = default(Vec::<Provider>::new());
@@ -121,7 +121,7 @@ section! {
         "min-ready" min_ready: i64 = default(0);
         /// Age from which ready nodes are deleted; 0 is never.
         "max-ready-age" max_ready_age: MaybeSeconds = default(MaybeSeconds(None));
-        /// Whether requests wait for an image that is being built or uploaded here; without it, only leases do.
+        /// Whether requests wait for an image that is being built or uploaded; otherwise only leases do.
         "wait-for-image" [ours] wait_for_image: bool = default(false);
     }
 }
@@ -195,7 +195,7 @@ section! {
         "zookeeper-servers" zookeeper_servers: Vec<ZooKeeperServerConfig> = default(Vec::<ZooKeeperServerConfig>::new());
         /// Replaces the main file's certificates.
         "zookeeper-tls" zookeeper_tls: Option<ZooKeeperTls> = optional;
-        /// Variables of builds that nobody should see.
+        /// Secret variables of builds.
         "diskimages" diskimages: Vec<SecureDiskImage> = default(Vec::<SecureDiskImage>::new());
         /// Tokens for Zuul's API.
         "zuul-images" [ours] zuul_images: OneOrMany<SecureZuulImage> = default(OneOrMany::<SecureZuulImage>::default());

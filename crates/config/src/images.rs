@@ -1,7 +1,7 @@
 //! Images, built here (`diskimages`) or by Zuul jobs (`zuul-images`).
 //!
-//! Entries hold what the file contains; [`ImageDefinition`] is the result after inheritance. Both kinds share one namespace and
-//! are the same to providers.
+//! Entries hold what the file contains; [`ImageDefinition`] is the result after inheritance. Both kinds share one
+//! namespace and are the same to providers.
 
 mod inherit;
 mod zuul;
@@ -53,11 +53,11 @@ section! {
         "elements" elements: Vec<String> = default(Vec::<String>::new());
         /// Variables of the build; they are merged over those of the parent.
         "env-vars" env_vars: Table<EnvValue> = default(Table::<EnvValue>::new());
-        /// Formats to build although no provider asks for them.
+        /// Formats to build although no provider needs them.
         "formats" formats: Option<Vec<String>> = optional;
-        /// Formats that stay after `delete-after-upload`.
+        /// Formats that are kept after `delete-after-upload`.
         "keep-formats" keep_formats: Option<Vec<String>> = optional;
-        /// Whether local files go once every provider has the image.
+        /// Whether local files are deleted once every provider has the image.
         "delete-after-upload" delete_after_upload: Option<bool> = optional;
         /// Whether builds are suspended; a child cannot undo its parent's `true`.
         "pause" pause: bool = default(false);
@@ -65,11 +65,11 @@ section! {
         "rebuild-age" rebuild_age: Option<Seconds> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
-        /// How a new build is tried.
+        /// Trial of new builds on some launches.
         "canary" [ours] canary: Option<Canary> = optional;
         /// How long a build may take (default 28800).
         "build-timeout" build_timeout: Option<Seconds> = optional;
-        /// Release, handed to the build as `DIB_RELEASE`.
+        /// Release, passed to the build as `DIB_RELEASE`.
         "release" release: Option<AnyText> = optional;
         /// User to log in as (default `zuul`).
         "username" username: Option<String> = optional;
@@ -87,13 +87,13 @@ section! {
 }
 
 section! {
-    /// How a new build is tried before all launches use it. Without this, they use it at once.
+    /// Trial of new builds on some launches before all launches use them. Without this, all launches use new builds at once.
     pub struct Canary (_outer: ()) checked by check_canary {
-        /// Launches in a hundred that use the new build while it is tried.
+        /// Percentage of launches that use the new build during its trial.
         "share" [ours] share: u64 = default(10);
-        /// Launches that have to succeed before all use it.
+        /// Successful launches after which all launches use it.
         "successes" [ours] successes: u64 = default(10);
-        /// Failures in a hundred launches above which the build before it is used again.
+        /// Percentage of failed launches above which the build is rolled back.
         "failure-limit" [ours] failure_limit: u64 = default(20);
     }
 }

@@ -65,7 +65,7 @@ section! {
         "ssl-key" [ours] ssl_key: Option<String> = optional;
         /// Networks that may connect; all when absent.
         "allow-from" [ours] allow_from: Option<OneOrMany<String>> = optional;
-        /// What clients may do, by the name in their certificate; everything when absent.
+        /// Permissions of clients, by the name in their certificate; everything when absent.
         "clients" [ours] clients: Option<Vec<GearmanClient>> = optional;
     }
 }
@@ -105,7 +105,7 @@ section! {
         "name" [ours] name: Name = required;
         /// What it may do.
         "rights" [ours] rights: Vec<GearmanRight> = required;
-        /// Patterns of function names it may do that with; all when absent.
+        /// Patterns of function names that this applies to; all when absent.
         "functions" [ours] functions: Option<OneOrMany<String>> = optional;
     }
 }
@@ -140,8 +140,8 @@ section! {
         "anonymous" [ours] anonymous: AnonymousAccess = default(AnonymousAccess::Read);
         /// Tokens and what they allow.
         "tokens" [ours] tokens: Vec<ApiToken> = default(Vec::<ApiToken>::new());
-        /// Requests a second that each token, or each address without one, may make; five times as many in a burst,
-        /// and 0 is without limit.
+        /// Requests per second of each token, or of each address without one; bursts may have five times as many, and 0
+        /// is unlimited.
         "rate-limit" [ours] rate_limit: u64 = default(API_RATE);
         /// Certificates; plain HTTP when absent.
         "tls" [ours] tls: Option<ApiTls> = optional;
@@ -216,7 +216,7 @@ choice! {
 section! {
     /// A token of the API.
     pub struct ApiToken (_outer: ()) checked by check_token {
-        /// Name, by which what it asked for is known; `local` is that of the host's own token.
+        /// Name, stored with the leases of this token; `local` is reserved for the host's own token.
         "name" [ours] name: Name = required;
         /// The token itself; `token-file` keeps it out of this file.
         "token" [ours secret] token: Option<SecretText> = optional;
@@ -228,7 +228,7 @@ section! {
         "right" [ours] right: ApiRight = default(ApiRight::Request);
         /// Tenant it is confined to; all when absent.
         "tenant" [ours] tenant: Option<String> = optional;
-        /// From when on it allows nothing, such as `2027-01-31` or `2027-01-31T18:00:00Z`; never when absent.
+        /// Time at which the token expires, such as `2027-01-31` or `2027-01-31T18:00:00Z`; never when absent.
         "expires" [ours] expires: Option<PointInTime> = optional;
     }
 }

@@ -60,11 +60,11 @@ section! {
         "branch" [ours] branch: Option<OneOrMany<String>> = optional;
         /// Job whose builds count.
         "job" [ours] job: Option<Spanned<String>> = optional;
-        /// What to fetch for each format.
+        /// Artifact to import for each format.
         "artifacts" [ours] artifacts: Option<Vec<ArtifactConfig>> = optional;
-        /// Formats to fetch although no provider asks for them.
+        /// Formats to import although no provider needs them.
         "formats" [ours] formats: Option<Vec<Spanned<String>>> = optional;
-        /// Seconds between two looks at Zuul (default 60, at least 5).
+        /// Seconds between two polls of Zuul (default 60, at least 5).
         "poll-interval" [ours] poll_interval: Option<Spanned<Seconds>> = optional;
         /// How to log in at Zuul's API.
         "auth" [ours] auth: Option<Auth> = optional;
@@ -76,15 +76,15 @@ section! {
         "checksum" [ours] checksum: Option<ChecksumPolicy> = optional;
         /// Whose signature an artifact needs.
         "signature" [ours] signature: Option<SignaturePolicy> = optional;
-        /// Largest artifact to accept, in bytes, packed and unpacked.
+        /// Largest artifact to accept, in bytes, compressed and uncompressed.
         "max-size" [ours] max_size: Option<u64> = optional;
         /// How long the whole download may take (default 28800).
         "download-timeout" [ours] download_timeout: Option<Seconds> = optional;
-        /// How often an artifact is tried again (default 5).
+        /// How often a download is retried (default 5).
         "download-retries" [ours] download_retries: Option<u64> = optional;
         /// Parallel connections per artifact (default 4).
         "download-connections" [ours] download_connections: Option<Spanned<u64>> = optional;
-        /// Bytes per second that a download takes at most.
+        /// Maximum bytes per second of downloads.
         "download-rate" [ours] download_rate: Option<u64> = optional;
         /// Age from which Zuul builds are ignored.
         "max-age" [ours] max_age: Option<Seconds> = optional;
@@ -96,15 +96,15 @@ section! {
         "shell-type" [ours] shell_type: Option<String> = optional;
         /// Metadata of uploads; not taken from the parent.
         "metadata" [ours] metadata: Object = default(Object::new());
-        /// Whether fetching is suspended; a child cannot undo its parent's `true`.
+        /// Whether importing is suspended; a child cannot undo its parent's `true`.
         "pause" [ours] pause: bool = default(false);
-        /// Whether local files go once every provider has the image.
+        /// Whether local files are deleted once every provider has the image.
         "delete-after-upload" [ours] delete_after_upload: Option<bool> = optional;
-        /// Formats that stay after `delete-after-upload`.
+        /// Formats that are kept after `delete-after-upload`.
         "keep-formats" [ours] keep_formats: Option<Vec<String>> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
-        /// How a new build is tried.
+        /// Trial of new builds on some launches.
         "canary" [ours] canary: Option<Canary> = optional;
     }
 }
@@ -185,7 +185,7 @@ section! {
         "name" [ours] name: Option<String> = optional;
         /// Further metadata the artifact must have.
         "metadata" [ours] metadata: Table<String> = default(Table::<String>::new());
-        /// How it is compressed; `auto` looks at the URL.
+        /// Compression of the artifact; `auto` detects it from the URL.
         "compression" [ours] compression: ArtifactCompression = default(ArtifactCompression::Auto);
     }
 }
