@@ -53,7 +53,7 @@ test-store: ## Records, the embedded store, ZooKeeper
 	$(RUN) store --test records --test store
 
 test-launcher: ## Plans, launchers, leases, drivers that need no cloud
-	$(RUN) launcher --test plan --test launcher --test lease --test fake --test metastatic --test sshd
+	$(RUN) launcher --test plan --test launcher --test lease --test fake --test metastatic --test tenth --test sshd
 
 test-builder: ## Image files, builds, uploads, gearman
 	$(RUN) builder --test builder --test gearman --test image --test tls

@@ -11,7 +11,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use nodeyard_image::{Begin, Compression, Converter, Format, Limits, Options, Repository, Target};
+use nodeyard_image::{
+    ConversionTarget, Converter, DiskCompression, DiskLimits, DraftRequest, Format, Options,
+    Repository,
+};
 use tokio::process::Command;
 
 use crate::report::Figure;
@@ -26,14 +29,14 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
     let repository = Repository::open(Options {
         dir: dir.path().join("images"),
         builder: "bench".into(),
-        limits: Limits {
+        limits: DiskLimits {
             keep_free: 0,
-            most_used: None,
+            max_used: None,
             first_build: 2 * USED,
         },
     })?;
     let [raw, qcow2]: [Format; 2] = ["raw".parse()?, "qcow2".parse()?];
-    let draft = repository.begin(Begin {
+    let draft = repository.create_draft(DraftRequest {
         image: "disk".parse()?,
         id: "1".parse()?,
         managed: None,
@@ -77,9 +80,9 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
         checksums(&output).await
     })
     .await?;
-    let target = Target {
+    let target = ConversionTarget {
         format: qcow2,
-        compression: Compression::Zstd,
+        compression: DiskCompression::Zstd,
     };
     let (converted, zstd) = Cost::with(async {
         let converter = Converter::default();

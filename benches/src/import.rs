@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use nodeyard_fetch::{Client, Options};
-use nodeyard_image::{Checksum, Digests, Download, Meter, download};
+use nodeyard_fetch::{HttpClient, Options};
+use nodeyard_image::{ChecksumPolicy, Digests, Download, ProgressFn, download};
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::Reply;
 use serde_json::{Value, json};
@@ -98,18 +98,18 @@ pub(crate) async fn measure() -> anyhow::Result<Vec<Figure>> {
 
 /// The child: fetches, and says on standard output what it took.
 pub(crate) async fn fetch(url: &str, digest: &str, directory: &Path) -> anyhow::Result<()> {
-    let client = Client::new(Options {
+    let client = HttpClient::new(Options {
         allow_insecure: true,
         allow_private: true,
         ..Options::default()
     })?;
     let mut order = Download::new(url.parse()?);
-    order.checksum = Checksum::Required;
+    order.checksum = ChecksumPolicy::Required;
     order.promised = Digests {
         md5: None,
         sha256: Some(digest.into()),
     };
-    let meter: Meter = Arc::new(|_, _| {});
+    let meter: ProgressFn = Arc::new(|_, _| {});
     let (place, target): (PathBuf, PathBuf) = (directory.join("ours"), directory.join("ours.raw"));
     let started = Instant::now();
     download(&client, &order, &place, &target, None, &meter).await?;

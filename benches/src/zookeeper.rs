@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use nodeyard_store::lock::Locks;
-use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::zookeeper::{Host, Options, ZooKeeper, ZooKeeperTlsFiles};
 use nodeyard_store::{CreateMode, Tree, TreePath, Version};
 use nodeyard_testbeds::ZooKeeperServer;
 
@@ -81,7 +81,7 @@ pub(crate) async fn connect(server: &ZooKeeperServer, tls: bool) -> anyhow::Resu
     }]);
     if tls {
         let certificates = server.certificates();
-        options.tls = Some(Tls {
+        options.tls = Some(ZooKeeperTlsFiles {
             ca: certificates.ca.clone(),
             cert: certificates.client.cert.clone(),
             key: certificates.client.key.clone(),

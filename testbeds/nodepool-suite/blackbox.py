@@ -323,8 +323,6 @@ class Launcher(Program):
             "DELETE_INTERVAL": self.delete_interval,
             "LOCK_CLEANUP": nodepool.launcher.LOCK_CLEANUP,
             "IMAGE_CHECK_TIMEOUT": 1,
-            "MINIMUM_SLEEP": 0.1,
-            "MAXIMUM_SLEEP": 1,
         }
 
     def settled(self, deadline):

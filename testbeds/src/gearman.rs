@@ -37,7 +37,7 @@ pub struct Tls {
 
 /// A job server on a loopback port of its own. Dropping it kills it.
 #[derive(Debug)]
-pub struct JobServer {
+pub struct ExternalJobServer {
     kind: Kind,
     tls: Option<Tls>,
     port: u16,
@@ -45,7 +45,7 @@ pub struct JobServer {
     child: Option<Child>,
 }
 
-impl JobServer {
+impl ExternalJobServer {
     pub fn start(kind: Kind, tls: Option<Tls>) -> Result<Self> {
         let mut server = Self {
             kind,
@@ -153,7 +153,7 @@ impl JobServer {
     }
 }
 
-impl Drop for JobServer {
+impl Drop for ExternalJobServer {
     fn drop(&mut self) {
         self.kill();
     }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use nodeyard_image::{Digests, Form, ImageId, Packing};
+use nodeyard_image::{ContentInfo, Digests, ImageId, Packing};
 use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -158,8 +158,8 @@ pub struct ArtifactProvenance {
     pub url: Box<str>,
     pub packing: Packing,
     /// As it was sent, and as it is now.
-    pub sent: Form,
-    pub plain: Form,
+    pub sent: ContentInfo,
+    pub plain: ContentInfo,
     /// What was promised, and held.
     pub promised: Digests,
     /// Whether nobody looked at what was promised, since `checksum` is `off`.

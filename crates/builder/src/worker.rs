@@ -19,6 +19,7 @@
 
 mod answer;
 mod build;
+pub mod cloud;
 mod delete;
 mod drivers;
 mod events;
@@ -27,7 +28,6 @@ mod functions;
 mod hook;
 mod import;
 mod info;
-pub mod machine;
 mod problem;
 mod provider;
 mod upload;
@@ -41,9 +41,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use nodeyard_config::{Config, ImageSource};
-use nodeyard_gearman::worker::{Worker as Gearman, WorkerOptions};
-use nodeyard_gearman::{Backoff, Endpoint};
-use nodeyard_image::{Failure, ImageId, Limits, Manifest, OpenError, Repository, State};
+use nodeyard_gearman::worker::{JobWorker, JobWorkerOptions};
+use nodeyard_gearman::{GearmanEndpoint, ReconnectBackoff};
+use nodeyard_image::{
+    DiskLimits, ImageFailure, ImageId, Manifest, ManifestState, OpenError, Repository,
+};
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
@@ -82,8 +84,8 @@ pub struct Options {
     pub info_workers: usize,
     /// How long a log is followed for one question; whoever follows it longer asks again.
     pub follow_limit: Duration,
-    pub gearman: Vec<Endpoint>,
-    pub backoff: Backoff,
+    pub gearman: Vec<GearmanEndpoint>,
+    pub backoff: ReconnectBackoff,
     pub logs: LogLimits,
     /// Between two looks for what was left over: downloads that nobody goes on with, deletions that failed, and what
     /// failed uploads have left in clouds.
@@ -91,7 +93,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(hostname: impl Into<Box<str>>, gearman: Vec<Endpoint>) -> Self {
+    pub fn new(hostname: impl Into<Box<str>>, gearman: Vec<GearmanEndpoint>) -> Self {
         Self {
             hostname: hostname.into(),
             build_workers: 1,
@@ -99,7 +101,7 @@ impl Options {
             info_workers: 6,
             follow_limit: Duration::from_secs(30),
             gearman,
-            backoff: Backoff::default(),
+            backoff: ReconnectBackoff::default(),
             logs: LogLimits::default(),
             tidy_every: Duration::from_secs(60 * 60),
         }
@@ -221,14 +223,14 @@ impl Worker {
         ];
         let workers = workers.map(|(name, slots)| {
             let name = format!("Nodepool Builder {name}");
-            let mut gearman = WorkerOptions::new(name, options.gearman.clone(), slots);
+            let mut gearman = JobWorkerOptions::new(name, options.gearman.clone(), slots);
             gearman.backoff = options.backoff;
             gearman.stop_grace = STOP_GRACE;
-            Gearman::new(gearman)
+            JobWorker::new(gearman)
         });
         let stopping = shutdown.child_token();
         let context = Arc::new(Context {
-            functions: Functions::new(workers.each_ref().map(Gearman::handle)),
+            functions: Functions::new(workers.each_ref().map(JobWorker::handle)),
             followers: Semaphore::new(options.info_workers.saturating_sub(2).max(1)),
             options,
             config: config.clone(),
@@ -301,7 +303,7 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
         // A killed worker's builds may still be running.
         let interrupted = |image: &&Arc<Manifest>| {
             let failure = image.failure.as_ref();
-            failure.is_some_and(|failure| failure.reason == Failure::INTERRUPTED)
+            failure.is_some_and(|failure| failure.reason == ImageFailure::INTERRUPTED)
         };
         for image in repository.images().iter().filter(interrupted) {
             let base = repository
@@ -317,10 +319,10 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     open.await.map_err(Error::Task)?.map_err(Error::Repository)
 }
 
-fn limits(config: &Config) -> Limits {
-    Limits {
+fn limits(config: &Config) -> DiskLimits {
+    DiskLimits {
         keep_free: config.images_dir_reserve.0,
-        most_used: config.images_dir_limit.map(|limit| limit.0),
+        max_used: config.images_dir_limit.map(|limit| limit.0),
         first_build: config.image_size_estimate.0,
     }
 }
@@ -381,7 +383,7 @@ impl Context {
         let old = move || {
             for image in context.repository.images() {
                 let old = now().since(image.since) > FAILURES_KEPT;
-                if image.state != State::Failed || image.managed.is_some() || !old {
+                if image.state != ManifestState::Failed || image.managed.is_some() || !old {
                     continue;
                 }
                 match context.repository.delete(&image.id) {
@@ -411,7 +413,7 @@ impl Context {
         let mut held: BTreeMap<ImageName, Held> = BTreeMap::new();
         let images = self.repository.images();
         let usable =
-            |image: &&Arc<Manifest>| image.state == State::Ready && !image.files.is_empty();
+            |image: &&Arc<Manifest>| image.state == ManifestState::Ready && !image.files.is_empty();
         for image in images.iter().filter(usable) {
             let sum = held.entry(image.image.clone()).or_default();
             sum.images += 1;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nodeyard_config::{
     ArtifactCompression, ArtifactConfig, Auth, AuthKind, DownloadAuth, ZuulImage,
 };
-use nodeyard_fetch::{Client, Credentials, Options, Origin, Secret, Url};
+use nodeyard_fetch::{HttpClient, HttpCredentials, Options, Origin, SecretSource, Url};
 use nodeyard_image::{Digests, Packing};
 use nodeyard_zuul_api as api;
 use serde_json::{Map, Value};
@@ -14,31 +14,31 @@ use serde_json::{Map, Value};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetupError {
     #[error("`api-url` cannot be used")]
-    Url(#[from] nodeyard_fetch::BadUrl),
+    Url(#[from] nodeyard_fetch::UrlError),
     #[error("the settings of the image cannot be used")]
-    Client(#[from] nodeyard_fetch::Error),
+    HttpClient(#[from] nodeyard_fetch::Error),
 }
 
 /// Who asks Zuul. Blocks.
-pub(crate) fn api_client(image: &ZuulImage) -> Result<Client, SetupError> {
+pub(crate) fn api_client(image: &ZuulImage) -> Result<HttpClient, SetupError> {
     client(image, credentials(&image.auth))
 }
 
 /// Who fetches artifacts. Credentials are for the origin of the API only: where else an artifact may be is for those
 /// to say who publish it. Blocks.
-pub(crate) fn download_client(image: &ZuulImage) -> Result<Client, SetupError> {
+pub(crate) fn download_client(image: &ZuulImage) -> Result<HttpClient, SetupError> {
     let credentials = match &image.download_auth {
-        DownloadAuth::None => Credentials::None,
+        DownloadAuth::None => HttpCredentials::None,
         DownloadAuth::SameOrigin => credentials(&image.auth),
         DownloadAuth::Explicit(auth) => credentials(auth),
     };
     client(image, credentials)
 }
 
-fn client(image: &ZuulImage, credentials: Credentials) -> Result<Client, SetupError> {
+fn client(image: &ZuulImage, credentials: HttpCredentials) -> Result<HttpClient, SetupError> {
     let api: Url = image.api_url.parse()?;
     let origin: Origin = api.origin().clone();
-    Ok(Client::new(Options {
+    Ok(HttpClient::new(Options {
         allow_insecure: image.allow_insecure,
         allow_private: image.allow_private,
         origins: vec![(origin, credentials)],
@@ -47,20 +47,20 @@ fn client(image: &ZuulImage, credentials: Credentials) -> Result<Client, SetupEr
     })?)
 }
 
-fn credentials(auth: &Auth) -> Credentials {
+fn credentials(auth: &Auth) -> HttpCredentials {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     match auth.kind {
-        AuthKind::None => Credentials::None,
-        AuthKind::Bearer => Credentials::Bearer(match (&auth.token, &auth.token_file) {
-            (Some(token), _) => Secret::Inline(token.0.as_str().into()),
-            (None, Some(file)) => Secret::File(file.into()),
-            (None, None) => Secret::Env(text(&auth.token_env).into()),
+        AuthKind::None => HttpCredentials::None,
+        AuthKind::Bearer => HttpCredentials::Bearer(match (&auth.token, &auth.token_file) {
+            (Some(token), _) => SecretSource::Inline(token.0.as_str().into()),
+            (None, Some(file)) => SecretSource::File(file.into()),
+            (None, None) => SecretSource::Env(text(&auth.token_env).into()),
         }),
-        AuthKind::Basic => Credentials::Basic {
+        AuthKind::Basic => HttpCredentials::Basic {
             username: text(&auth.username).into(),
-            password: Secret::File(text(&auth.password_file).into()),
+            password: SecretSource::File(text(&auth.password_file).into()),
         },
-        AuthKind::Mtls => Credentials::Mtls {
+        AuthKind::Mtls => HttpCredentials::Mtls {
             cert: text(&auth.cert).into(),
             key: text(&auth.key).into(),
         },
@@ -69,9 +69,9 @@ fn credentials(auth: &Auth) -> Credentials {
 
 /// The artifact of a build that an entry of the configuration is about.
 pub(crate) fn matching<'b>(
-    build: &'b api::Build,
+    build: &'b api::FinishedBuild,
     wanted: &ArtifactConfig,
-) -> Option<&'b api::Artifact> {
+) -> Option<&'b api::BuildArtifact> {
     build.artifacts.iter().find(|artifact| {
         let same = |key: &str, value: &str| artifact.text(key).as_deref() == Some(value);
         let mut metadata = wanted.metadata.iter();

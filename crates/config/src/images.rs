@@ -20,8 +20,8 @@ use crate::yaml::{Map, YamlNode};
 pub(crate) use inherit::{SecureImages, missing_format, resolve};
 pub(crate) use zuul::ZuulImageEntry;
 pub use zuul::{
-    ArtifactCompression, ArtifactConfig, Auth, AuthKind, ChecksumPolicy, DownloadAuth, FormatName,
-    SignaturePolicy, ZuulImage,
+    ArtifactCompression, ArtifactConfig, Auth, AuthKind, ChecksumRequirement, DownloadAuth,
+    FormatName, SignaturePolicy, ZuulImage,
 };
 
 const DEFAULT_BUILD_TIMEOUT: Seconds = Seconds::new(8 * 60 * 60);

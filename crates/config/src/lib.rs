@@ -42,7 +42,7 @@ pub use file::{
 };
 pub use images::{
     ArtifactCompression, ArtifactConfig, Auth, AuthKind, BuildConfig, BuilderKind, Canary,
-    ChecksumPolicy, DownloadAuth, FormatName, ImageDefinition, ImageSource, SignaturePolicy,
+    ChecksumRequirement, DownloadAuth, FormatName, ImageDefinition, ImageSource, SignaturePolicy,
     ZuulImage,
 };
 pub use load::{ConfigSource, ConfigStamp, Loaded, load, load_bytes};

@@ -1,20 +1,20 @@
-//! Images, as the sections of drivers name them.
+//! Images in the configuration of drivers.
 
 use nodeyard_config as config;
 use nodeyard_driver::{Error, ImageFilter};
 use nodeyard_model::ImageName;
 
-/// What the machines of a label boot from.
+/// The image that machines of a label boot from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabelImage {
-    /// An image of ours, uploaded.
+    /// An uploaded image.
     Disk(ImageName),
     /// The name of an entry of `cloud-images`.
     Cloud(Box<str>),
 }
 
 impl LabelImage {
-    /// `disk` and `cloud` are what `label` says at `diskimage` and `cloud-image`.
+    /// `disk` and `cloud` are the values of `diskimage` and `cloud-image` of `label`.
     pub fn of(
         label: &config::Name,
         disk: Option<&config::Name>,
@@ -30,9 +30,10 @@ impl LabelImage {
     }
 }
 
-/// The name of an image that is built.
+/// Parses the name of a built image.
 pub fn image_name(name: &str) -> Result<ImageName, Error> {
-    ImageName::new(name).map_err(|cause| Error::permanent("an image cannot be used").because(cause))
+    ImageName::new(name)
+        .map_err(|cause| Error::permanent(format!("invalid image name {name:?}")).because(cause))
 }
 
 pub fn image_filters(filters: &[config::ImageFilter]) -> Vec<ImageFilter> {

@@ -1,6 +1,6 @@
-//! What several drivers share besides their contract: how they read the configuration, and what follows from it.
+//! Code that several drivers share: how they read the configuration, and the rules of OpenStack clouds.
 //!
-//! Nothing here talks to a cloud. What a driver alone needs is in its own crate.
+//! Nothing here connects to a cloud.
 
 mod images;
 pub mod openstack;

@@ -1,12 +1,12 @@
-//! The keys of `driver: openstack`, which `driver: fake` takes too: what they say, and the rules that hold in a real and
-//! in a simulated cloud alike.
+//! The configuration keys of `driver: openstack`, which `driver: fake` accepts too, and the rules that hold in real and
+//! simulated OpenStack clouds alike.
 
+mod garbage;
 mod options;
 mod takes;
-mod tidy;
 
+pub use garbage::{DownPorts, TidyOptions, Untagged};
 pub use options::{
     CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
 };
 pub use takes::takes;
-pub use tidy::{DownPorts, TidyOptions, Untagged};

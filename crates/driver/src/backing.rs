@@ -1,14 +1,13 @@
-//! Nodes of other providers, for a driver that makes its nodes out of those.
+//! Nodes of other providers, for a driver whose machines are slots on such nodes.
 //!
-//! Such a driver is a requestor as well: it asks for a node like anybody else, holds what it was given, and gives
-//! it back. Drivers never see the store, so this is all they see of it: a [`Survey`] of what there is, and the few
-//! things that can be done about it. The launcher implements [`Backing`] over its store; tests do over a table.
+//! Such a driver is a requestor as well: it requests backing nodes, keeps them locked, and releases them. Drivers never
+//! see the store, so they use [`Backing`], which the launcher implements over its store, and tests over a table.
 //!
-//! Nothing of this is remembered by the driver. Which node stands where is in the [`Note`] that the holder keeps on
-//! the node it holds, and a note is replaced only if it is still the one that was read. So several launchers may
-//! serve the same provider, and a new process knows what the one before it knew.
+//! The driver keeps no state of its own. Which node has which slot is in the [`SlotTable`] on the backing node, which is
+//! replaced only if it is still the one that was read. So several launchers may serve one provider, and a new process
+//! continues where the last one ended.
 
-mod note;
+mod slots;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,28 +17,28 @@ use async_trait::async_trait;
 use nodeyard_model::{Label, Node, NodeId, RequestId, RequestState, Timestamp};
 use tokio::sync::watch;
 
-pub use note::{Note, Placement};
+pub use slots::{Placement, SlotTable};
 
 use crate::error::Error;
 
-/// What one provider has asked for, holds, and has made out of it.
+/// The records that concern one provider.
 #[derive(Debug, Clone, Default)]
-pub struct Survey {
-    /// Another number after every change.
-    pub edition: u64,
-    /// Requests for nodes, by whichever launcher of this provider.
-    pub asked: BTreeMap<RequestId, Asked>,
-    /// Nodes of other providers whose lock is ours for good.
-    pub held: BTreeMap<NodeId, HeldNode>,
+pub struct BackingSnapshot {
+    /// Incremented by each change; 0 until the records were read once.
+    pub revision: u64,
+    /// Requests for backing nodes, by any launcher of this provider.
+    pub requests: BTreeMap<RequestId, BackingRequest>,
+    /// Nodes of other providers that this one keeps locked.
+    pub backing_nodes: BTreeMap<NodeId, BackingNode>,
     /// Nodes of the provider itself.
-    pub own: BTreeMap<NodeId, OwnNode>,
+    pub slot_nodes: BTreeMap<NodeId, SlotNode>,
 }
 
-impl Survey {
-    /// Which slot a node has, by the notes.
-    pub fn claim_of(&self, node: NodeId) -> Option<Placement> {
-        self.held.iter().find_map(|(id, held)| {
-            let slot = held.note.as_ref()?.slot_of(node)?;
+impl BackingSnapshot {
+    /// Returns the slot of a node, by the slot tables.
+    pub fn placement_of(&self, node: NodeId) -> Option<Placement> {
+        self.backing_nodes.iter().find_map(|(id, backing)| {
+            let slot = backing.slots.as_ref()?.slot_of(node)?;
             Some(Placement {
                 backing_node: *id,
                 slot,
@@ -49,66 +48,69 @@ impl Survey {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct BackingRequest {
     pub label: Label,
     pub state: RequestState,
-    /// It was made by this process, which alone takes what it is given: a request ends with its session, and
-    /// then its node becomes free.
-    pub mine: bool,
+    /// Whether this process made it. Only that one accepts the node: a request ends with its session, and then its node
+    /// becomes free.
+    pub of_this_process: bool,
 }
 
-impl Asked {
-    /// There may come a node of it.
+impl BackingRequest {
+    /// Whether it has a node or may get one.
     pub fn is_open(&self) -> bool {
         self.state != RequestState::Failed
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct HeldNode {
+pub struct BackingNode {
     pub node: Arc<Node>,
     pub version: i32,
-    /// None while it is being taken, and if whoever was taking it has died.
-    pub note: Option<Note>,
+    /// None while a launcher accepts it, and if that launcher died meanwhile.
+    pub slots: Option<SlotTable>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnNode {
+pub struct SlotNode {
     pub label: Option<Label>,
-    /// Whom it is for.
+    /// The request that it is for.
     pub request: Option<RequestId>,
-    pub since: Option<Timestamp>,
-    /// It is being launched.
+    pub created: Option<Timestamp>,
     pub launching: bool,
-    /// Where its record says that it is.
+    /// The slot that its record names.
     pub placement: Option<Placement>,
 }
 
-/// The store, as far as such a driver may use it.
+/// The operations on the store that such a driver may use.
 ///
-/// What a method has done is in the survey when it returns. All errors may pass: what was begun is begun again after
-/// a look at the survey.
+/// When a method returns, the snapshot shows its effect. After an error it tells whether there was one.
 #[async_trait]
 pub trait Backing: fmt::Debug + Send + Sync {
-    /// What there is, and a wake-up for whenever that changes. Waits until everything has been read once.
-    async fn survey(&self) -> Result<watch::Receiver<Survey>, Error>;
+    /// Returns a snapshot that follows the store. Waits until everything was read once.
+    async fn snapshot(&self) -> Result<watch::Receiver<BackingSnapshot>, Error>;
 
-    /// Returns when the survey shows all that anybody had written before the call.
+    /// Returns when the snapshot shows everything that was written before the call, by any process.
     async fn refresh(&self) -> Result<(), Error>;
 
-    /// Asks for a node with this label.
-    async fn ask(&self, label: &Label) -> Result<(), Error>;
+    /// Requests a node with this label.
+    async fn request_node(&self, label: &Label) -> Result<(), Error>;
 
-    /// Takes a request back. A node that it was given becomes free.
-    async fn withdraw(&self, request: RequestId) -> Result<(), Error>;
+    /// Deletes a request. A node that it was given becomes free.
+    async fn withdraw_request(&self, request: RequestId) -> Result<(), Error>;
 
-    /// Holds the node that a request was given, and ends the request. If there is no such node, only the latter.
-    async fn take(&self, request: RequestId, note: &Note) -> Result<(), Error>;
+    /// Locks the node that a request was given, and deletes the request. Without such a node it only deletes the request.
+    async fn accept_node(&self, request: RequestId, slots: &SlotTable) -> Result<(), Error>;
 
-    /// Replaces the note on a node that we hold; false if the node is not the one that was seen.
-    async fn write(&self, node: NodeId, version: i32, note: &Note) -> Result<bool, Error>;
+    /// Replaces the slot table of a backing node. Returns false if the node has another version.
+    async fn write_slots(
+        &self,
+        node: NodeId,
+        version: i32,
+        slots: &SlotTable,
+    ) -> Result<bool, Error>;
 
-    /// Ends the use of a node that we hold: its provider may delete it. If it was only being taken, it becomes free.
-    /// Nothing happens if the node is not the one that was seen.
-    async fn give_back(&self, node: NodeId, version: i32) -> Result<(), Error>;
+    /// Ends the use of a backing node, so that its provider may delete it. One that was not accepted yet becomes free.
+    /// Does nothing if the node has another version.
+    async fn release_node(&self, node: NodeId, version: i32) -> Result<(), Error>;
 }

@@ -6,7 +6,7 @@ use std::fmt;
 /// What the caller is to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ErrorClass {
-    /// It may work the next time; the same step may be taken again.
+    /// It may work the next time; the same operation may be called again.
     Retry,
     /// The cloud took it on and says that it went wrong. Delete what was begun and begin again.
     Failed,
@@ -76,7 +76,7 @@ impl Error {
         Self::new(ErrorClass::Permanent, text)
     }
 
-    /// The caller asked for something outside the driver's [`Capabilities`](crate::Capabilities).
+    /// The caller asked for something that the driver cannot do.
     pub fn unsupported(what: &str) -> Self {
         Self::permanent(format!("this driver cannot {what}"))
     }

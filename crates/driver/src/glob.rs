@@ -1,8 +1,8 @@
 //! Patterns of names.
 
-/// Whether a text fits a pattern: `*` is any text, `?` any character, and a backslash takes the next character as it is.
+/// Returns whether a text matches a pattern: `*` is any text, `?` any character, and a backslash escapes the next one.
 ///
-/// Takes time in proportion to the product of the lengths at worst.
+/// In the worst case the time is proportional to the product of the lengths.
 pub fn glob(pattern: &str, text: &str) -> bool {
     enum Part {
         Star,
@@ -19,7 +19,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
             char => Part::Char(char),
         });
     }
-    // After a star, the place in the pattern and in the text to go on from when the rest does not fit.
+    // The positions in pattern and text to continue from when the text after the last star does not match.
     let mut star = None;
     let (mut at, mut rest) = (0, text.chars());
     loop {

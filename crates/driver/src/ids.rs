@@ -1,4 +1,4 @@
-//! Names that are not ours to choose, and the one that marks what is ours.
+//! The ids that clouds assign, and the id of an installation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use nodeyard_model::Opaque;
 use serde::{Deserialize, Serialize};
 
-/// How a cloud calls a thing: a text, on some clouds an object.
+/// The id that a cloud assigned to a resource: a text, in some clouds an object.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ExternalId(Opaque);
 
 impl ExternalId {
-    /// None for null, which is what a record holds before the cloud has answered.
+    /// Returns None for null, which a record contains until the id is known.
     pub fn from_record(value: &Opaque) -> Option<Self> {
         (!value.is_null()).then(|| Self(value.clone()))
     }
@@ -23,7 +23,7 @@ impl ExternalId {
         self.0.clone()
     }
 
-    /// None if it is an object.
+    /// Returns None if the id is an object.
     pub fn as_text(&self) -> Option<String> {
         self.0.as_string()
     }
@@ -76,7 +76,7 @@ impl Hash for ExternalId {
     }
 }
 
-/// Which installation of Nodeyard something belongs to. Made once, kept in the store.
+/// The id of an installation of Nodeyard. Created once, and kept in the store.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct SystemId(Arc<str>);

@@ -1,58 +1,36 @@
-//! Images in a cloud, and how they get there.
+//! Images in a cloud, and their uploads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use nodeyard_model::{ImageName, Timestamp, UploadKey};
-use tokio::sync::watch;
 
 use crate::ids::ExternalId;
 use crate::tags::Tags;
 
-/// An image to bring into the cloud. The record of its upload exists already.
+/// An image to upload. The record of its upload exists already.
 #[derive(Debug, Clone)]
 pub struct UploadOrder {
     pub upload: UploadKey,
     /// The image's name in the cloud.
     pub name: Box<str>,
-    /// On the host that uploads it.
+    /// The file on the host that uploads it.
     pub file: PathBuf,
     pub format: Box<str>,
     pub md5: Option<Box<str>>,
     pub sha256: Option<Box<str>>,
-    /// The image's and the provider's own metadata; tags win over them.
+    /// Metadata of the image and of the provider; tags override it.
     pub metadata: BTreeMap<String, String>,
-    /// Marks without a value, for clouds that have such.
+    /// Tags without a value, for clouds that have them.
     pub marks: Vec<Box<str>>,
     pub tags: Tags,
-    pub progress: Progress,
+    /// Nothing was created for this upload before, so that looking for it would be a wasted call.
+    pub first_attempt: bool,
 }
 
 impl UploadOrder {
     pub fn image(&self) -> &ImageName {
         &self.upload.build.image
-    }
-}
-
-/// How far an upload is, for whoever watches.
-#[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<watch::Sender<Bytes>>);
-
-/// Of a file that is on its way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Bytes {
-    pub sent: u64,
-    pub all: u64,
-}
-
-impl Progress {
-    pub fn report(&self, sent: u64, all: u64) {
-        self.0.send_replace(Bytes { sent, all });
-    }
-
-    pub fn watch(&self) -> watch::Receiver<Bytes> {
-        self.0.subscribe()
     }
 }
 
@@ -63,8 +41,8 @@ pub struct UploadedImage {
     pub external_name: Box<str>,
 }
 
-/// An image to delete. Without `external_id` the answer of the upload was lost: the driver looks for what
-/// carries the upload's id.
+/// An image to delete. Without `external_id` the result of the upload was lost: the driver looks for images with the
+/// upload's tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageTarget {
     pub upload: UploadKey,
@@ -78,9 +56,9 @@ pub struct CloudImage {
     pub name: Box<str>,
     pub status: ImageStatus,
     pub created: Option<Timestamp>,
-    /// What the cloud says about it by name: properties, metadata, keyed tags.
+    /// Properties, metadata, tags with a value.
     pub properties: BTreeMap<String, String>,
-    /// Marks without a value.
+    /// Tags without a value.
     pub marks: Vec<Box<str>>,
 }
 
@@ -96,9 +74,9 @@ impl CloudImage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageStatus {
-    /// On its way.
+    /// Not complete yet.
     Pending,
     Active,
-    /// It will never be usable.
+    /// Will never be usable.
     Failed,
 }

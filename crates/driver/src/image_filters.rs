@@ -1,7 +1,7 @@
 //! `image-filters`: which of the images in a cloud a label boots from. One rule for all drivers.
 //!
-//! Of the images that are active and meet every condition the newest is taken. [`judge`] tells the same for each image,
-//! so that what is shown to an operator is what launches go by.
+//! The newest of the active images that meet all conditions is chosen. [`judge`] explains the choice for each image by the
+//! same rule.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -34,7 +34,7 @@ impl ImageFilter {
         }
     }
 
-    /// What an image has where this condition looks, in words.
+    /// Describes what an image has for `name`.
     pub fn found_in(&self, image: &CloudImage) -> String {
         let name = &self.name;
         match name.as_str() {
@@ -85,12 +85,12 @@ fn either(texts: &[impl AsRef<str>], word: &str) -> String {
     }
 }
 
-/// What the rule makes of an image.
+/// The result of the rule for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Machines boot from it.
+    /// It is the newest one that meets every condition.
     Chosen,
-    /// It meets every condition, and a newer one does so too.
+    /// It meets every condition, as a newer one does.
     Older,
     /// It meets every condition, but is not complete, or broken.
     NotActive,
@@ -98,16 +98,15 @@ pub enum Verdict<'a> {
     Fails(Vec<&'a ImageFilter>),
 }
 
-/// An image, and what the rule makes of it.
+/// An image and its verdict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate<'a> {
     pub image: &'a CloudImage,
     pub verdict: Verdict<'a>,
 }
 
-/// All images, best first: the chosen one, those that could take its place, and those that come closest to what is
-/// looked for. Without conditions there is no image: a mistake in the configuration must not boot the newest thing in
-/// the cloud.
+/// Returns all images, best first: the chosen one, the others that meet all conditions, and those that come closest.
+/// Without conditions none is chosen, so that a mistake in the configuration does not boot an arbitrary image.
 pub fn judge<'a>(
     filters: &'a [ImageFilter],
     images: impl IntoIterator<Item = &'a CloudImage>,
@@ -138,7 +137,7 @@ pub fn judge<'a>(
     candidates
 }
 
-/// The image to boot from.
+/// Returns the chosen image.
 pub fn newest<'a>(
     filters: &'a [ImageFilter],
     images: impl IntoIterator<Item = &'a CloudImage>,
@@ -147,7 +146,7 @@ pub fn newest<'a>(
     (best.verdict == Verdict::Chosen).then_some(best.image)
 }
 
-/// Why [`newest`] has found nothing: what was looked for, and what comes closest to it.
+/// Explains why no image was chosen, with the one that comes closest.
 pub fn nothing_found<'a>(
     filters: &'a [ImageFilter],
     images: impl IntoIterator<Item = &'a CloudImage>,
@@ -175,7 +174,7 @@ pub fn nothing_found<'a>(
     format!("{wanted}; {name} ({id}) comes closest, but {lacking}")
 }
 
-/// Equally old images are told apart by id, so that all launchers choose the same one.
+/// Images of the same age are ordered by id, so that all launchers choose the same one.
 fn age_key(image: &CloudImage) -> (Option<Timestamp>, &ExternalId) {
     (image.created, &image.id)
 }

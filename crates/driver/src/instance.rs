@@ -1,11 +1,11 @@
-//! What a driver knows about a machine that is up.
+//! A machine that is up.
 
 use nodeyard_model::{ConnectionPort, Opaque, Resources};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::ExternalId;
 
-/// A machine, as far as its cloud can tell. What is none is left to the configuration.
+/// A machine as the cloud describes it. Where a field is None, the configuration decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     pub external_id: ExternalId,
@@ -23,14 +23,14 @@ pub struct Instance {
     pub username: Option<Box<str>>,
     pub python_path: Option<Box<str>>,
     pub shell_type: Option<Box<str>>,
-    /// `<type> <base64>` each, where the cloud knows them; otherwise they are scanned.
+    /// `<type> <base64>` each, if the cloud knows them; otherwise they are scanned.
     pub host_keys: Vec<Box<str>>,
     pub resources: Resources,
     /// Null, or an object.
     pub node_properties: Opaque,
-    /// Null, or an object; the pool's own attributes go before these.
+    /// Null, or an object. Attributes of the pool override these.
     pub attributes: Opaque,
-    /// Which part of a shared machine.
+    /// The number of the slot on a shared machine.
     pub slot: Option<i64>,
     pub driver_data: Opaque,
 }

@@ -1,16 +1,17 @@
-//! The driver kit: whole lives of nodes and images, under every fault, for any driver.
+//! The driver kit: creates and deletes nodes and images under every fault, with any driver.
 //!
-//! A small caller ([`life`]) keeps records in a store of its own, record first, then call, and drives a
-//! driver through create, use and delete. Every call to the cloud and every write to the store is a
-//! *point*. The kit counts the points of a quiet run and then runs again and again, with a fault at each of
-//! them: the process dies just before or just after, the answer is lost, the call hangs, or the cloud
-//! refuses with an error of some class. The cloud and the store outlive the process; a new one takes over.
+//! A small caller ([`life`]) keeps records in a store of its own, and calls a driver to create and delete. Every call to the
+//! cloud and every write to the store is a *point*. The kit counts the points of a run without faults, and runs again with
+//! a fault at each of them: the process dies before or after, the response is lost, the caller cancels the operation and
+//! repeats it, or the cloud refuses with an error of some class. Cloud and store outlive the process, and a new one
+//! continues.
 //!
-//! At the end of each run nothing may be left over, while all were up each node had exactly one machine,
-//! and the sums of what they take were right. A [`Bed`] is what a driver's tests bring along: a
-//! cloud, and a driver whose calls pass through [`Faults::call`].
+//! At the end of each run nothing may be left over, and while all nodes were up each had exactly one machine, and their
+//! resources added up. The tests of a driver provide a [`Bed`]: a cloud, and a driver whose calls pass through
+//! [`Faults::call`].
 
 mod bed;
+mod clock;
 mod explore;
 mod faults;
 mod life;
@@ -18,6 +19,7 @@ mod orders;
 mod records;
 
 pub use bed::{Bed, Setup};
+pub use clock::tokio_clock;
 pub use explore::{Failure, Report, Suite, explore};
 pub use faults::{Fault, Faults, Injected};
 pub use life::{Recovery, Violation};

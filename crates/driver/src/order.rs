@@ -1,4 +1,4 @@
-//! What a caller asks for: a machine, or that one goes away.
+//! Orders to create a machine, and targets of deletions.
 
 use nodeyard_model::{
     ImageName, Label, NodeId, Opaque, PoolName, RequestId, TenantName, Timestamp,
@@ -8,32 +8,34 @@ use crate::ids::ExternalId;
 use crate::resource::ResourceKind;
 use crate::tags::Tags;
 
-/// A machine to make. The record of its node exists already, and its id is the token of the order:
-/// however often the order is placed, there is one machine.
+/// A machine to create. The record of its node exists already, and its id identifies the order: however often it is
+/// repeated, there is one machine.
 #[derive(Debug, Clone)]
 pub struct CreateOrder {
     pub node: NodeId,
     pub pool: PoolName,
     pub label: Label,
     pub image: BootImage,
-    /// What the machine must carry.
+    /// The tags that the machine must have.
     pub tags: Tags,
+    /// Nothing was created for this node before, so that looking for it would be a wasted call.
+    pub first_attempt: bool,
     pub az: Option<Box<str>>,
-    /// The request it is for, as templates in the configuration see it.
+    /// The request that it is for, for templates in the configuration.
     pub request: RequestAttributes,
 }
 
 impl CreateOrder {
-    /// `np` and the id of the node: short enough for Windows, and it leads back to the record.
+    /// Returns `np` and the id of the node, which is short enough for Windows and leads back to the record.
     pub fn hostname(&self) -> String {
         format!("np{}", self.node)
     }
 }
 
-/// What a machine boots from.
+/// The image that a machine boots from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootImage {
-    /// An upload of ours.
+    /// An uploaded image.
     Upload {
         image: ImageName,
         external_id: ExternalId,
@@ -70,15 +72,15 @@ impl Default for RequestAttributes {
     }
 }
 
-/// What is to be deleted.
+/// What to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// Everything that was made for a node. Without `external_id` the answer of create was lost, or create
-    /// was never called: the driver looks for what carries the node's id.
+    /// Everything that was created for a node. Without `external_id` the result of create was lost, or create was never
+    /// called: the driver looks for resources with the node's tags.
     Node {
         node: NodeId,
         external_id: Option<ExternalId>,
     },
-    /// One thing, as the driver listed it.
+    /// One resource that the driver listed.
     Resource { kind: ResourceKind, id: ExternalId },
 }

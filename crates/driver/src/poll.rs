@@ -1,8 +1,11 @@
-//! How often to look at something that takes its time.
+//! How often to poll something that takes its time.
 
+use std::future::Future;
 use std::time::Duration;
 
-/// Looks soon at first and ever less often: what is done in a moment is noticed in a moment, what takes
+use tokio::time::{Instant, sleep, timeout};
+
+/// Polls soon at first and ever less often: what is done in a moment is noticed in a moment, what takes
 /// minutes costs a few dozen calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Poll {
@@ -20,9 +23,40 @@ impl Default for Poll {
 }
 
 impl Poll {
-    /// When to look again at something that began `age` ago: after a quarter of that.
+    /// Returns the pause before the next poll of something that began `age` ago: a quarter of its age.
     pub fn after(self, age: Duration) -> Duration {
         (age / 4).min(self.most).max(self.least)
+    }
+
+    /// Begins to poll something that starts now.
+    pub fn start(self) -> PollTimer {
+        PollTimer {
+            poll: self,
+            started: Instant::now(),
+        }
+    }
+}
+
+/// The pace at which one thing is polled.
+#[derive(Debug, Clone, Copy)]
+pub struct PollTimer {
+    poll: Poll,
+    started: Instant,
+}
+
+impl PollTimer {
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Waits until the next poll is due.
+    pub async fn tick(&self) {
+        sleep(self.poll.after(self.age())).await;
+    }
+
+    /// Waits until the next poll is due or `event` has happened.
+    pub async fn tick_or(&self, event: impl Future<Output = ()>) {
+        let _ = timeout(self.poll.after(self.age()), event).await;
     }
 }
 
@@ -31,21 +65,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_looks_grows_slowly() {
+    fn the_number_of_polls_grows_slowly() {
         let poll = Poll::default();
-        let looks_until = |end: Duration| {
-            let (mut age, mut looks) = (Duration::ZERO, 0);
+        let polls_until = |end: Duration| {
+            let (mut age, mut polls) = (Duration::ZERO, 0);
             while age < end {
                 age += poll.after(age);
-                looks += 1;
+                polls += 1;
             }
-            (looks, age)
+            (polls, age)
         };
-        let (looks, seen) = looks_until(Duration::from_millis(100));
+        let (polls, seen) = polls_until(Duration::from_millis(100));
         assert!(
-            looks <= 5 && seen <= Duration::from_millis(125),
-            "{looks} {seen:?}"
+            polls <= 5 && seen <= Duration::from_millis(125),
+            "{polls} {seen:?}"
         );
-        assert!(looks_until(Duration::from_secs(60)).0 < 40);
+        assert!(polls_until(Duration::from_secs(60)).0 < 40);
     }
 }

@@ -1,4 +1,4 @@
-//! What exists in a cloud.
+//! Resources that exist in a cloud.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::ids::ExternalId;
 use crate::tags::Tags;
 
-/// The kinds of things a driver makes, named by their plural: what the metric of leaks is called.
+/// A kind of resource, named by its plural, which is also the name of its metric of leaks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ResourceKind(Cow<'static, str>);
 
 impl ResourceKind {
-    /// Machines, pods: what a node is. Every other kind only belongs to one.
+    /// Machines and pods, which are nodes. Resources of all other kinds belong to one.
     pub const INSTANCES: Self = Self(Cow::Borrowed("instances"));
     pub const IMAGES: Self = Self(Cow::Borrowed("images"));
     pub const VOLUMES: Self = Self(Cow::Borrowed("volumes"));
@@ -36,13 +36,13 @@ impl fmt::Display for ResourceKind {
     }
 }
 
-/// One thing in a cloud, ours or not.
+/// One resource, of any owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
     pub kind: ResourceKind,
     pub id: ExternalId,
     pub name: Option<Box<str>>,
     pub tags: Tags,
-    /// What it takes of the provider's limits. Zero for what is counted with something else.
+    /// How much of the provider's limits it uses. Zero if it is counted with another resource.
     pub takes: Resources,
 }

@@ -1,7 +1,6 @@
 //! Machines that exist already.
 //!
-//! A driver that launches nothing says which places for nodes there are, and looks at the machines behind
-//! them. Which of the places have a record, and who uses them, is the launcher's business.
+//! The driver lists the slots of these machines and checks them. The launcher keeps the records of their nodes.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use nodeyard_model::{Label, PoolName};
 
 use crate::error::Error;
 
-/// Which machine, and as whom. Two entries of the configuration that agree in this are one machine.
+/// A machine and its user. Two entries of the configuration with the same identity are one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     /// Host name or address.
@@ -25,22 +24,22 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Room for one node: a machine, or a part of one.
+/// A slot for one node: a machine, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub pool: PoolName,
     pub machine: Identity,
-    /// Which part, from 0.
+    /// The number of the part, from 0.
     pub slot: i64,
     pub labels: Vec<Label>,
     pub connection_type: Box<str>,
     pub shell_type: Option<Box<str>>,
     pub python_path: Box<str>,
-    /// Host keys that a record of it must have; it may have more. `<type> <base64>` each.
+    /// Host keys that its record must have, among others. `<type> <base64>` each.
     pub host_keys: Vec<Box<str>>,
 }
 
-/// What a look at a machine found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sighting {
     /// `<type> <base64>` each.
@@ -51,12 +50,12 @@ pub struct Sighting {
 
 #[async_trait]
 pub trait Roster: Send + Sync {
-    /// Every place there should be a node for, whether the machine answers or not.
+    /// Returns all slots, of reachable and unreachable machines.
     fn places(&self) -> &[Place];
 
-    /// Looks whether the machine is there and is the one it should be.
+    /// Checks that the machine is reachable and has the expected host keys.
     async fn inspect(&self, place: &Place) -> Result<Sighting, Error>;
 
-    /// Whether the machine answers at this moment. Cheap: asked before every use.
+    /// Returns whether the machine is reachable. Cheap: called before every use.
     async fn is_alive(&self, machine: &Identity) -> bool;
 }

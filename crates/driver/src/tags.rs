@@ -1,7 +1,7 @@
-//! Tags: the metadata that leads from a thing in a cloud back to its record.
+//! The metadata that leads from a resource in a cloud back to its record.
 //!
-//! The keys are Nodepool's, so that its tools recognise what we make; the system id is ours. It tells two
-//! installations apart that use one cloud and chose the same provider name.
+//! The keys are those of Nodepool, so that its tools recognize our resources. The system id is our own: it distinguishes
+//! two installations that use one cloud with the same provider name.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const UPLOAD: &str = "nodepool_upload_id";
 const PUBLISHED_IMAGE: &str = "nodeyard_published_image";
 const PUBLICATION: &str = "nodeyard_publication";
 
-/// What a thing in a cloud says about its record. A value that cannot be read counts as absent.
+/// The tags of a resource. Invalid values count as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tags {
     pub system: Option<SystemId>,
@@ -32,17 +32,16 @@ pub struct Tags {
     pub publication: Option<Publication>,
 }
 
-/// An image that a job has put into a cloud by itself. It has no record, and a name of its own instead: that of the
-/// job's build.
+/// An image that a job uploaded by itself. It has no record, and is identified by the job's build.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Publication {
-    /// Of which it is one state among several.
+    /// The name under which it is one version of several.
     pub image: Box<str>,
     pub id: Box<str>,
 }
 
 impl Tags {
-    /// The tags as metadata of a cloud: keys and texts.
+    /// Returns the tags as metadata of a cloud.
     pub fn to_metadata(&self) -> BTreeMap<&'static str, String> {
         fn text(value: Option<&impl ToString>) -> Option<String> {
             value.map(ToString::to_string)
@@ -86,7 +85,7 @@ impl Tags {
     }
 }
 
-/// Whose things a driver looks after: those of one provider of one installation.
+/// The owner of resources: one provider of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     pub system: SystemId,
@@ -94,7 +93,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Both names must be there: what Python or a person made is touched through its record only.
+    /// Returns whether both names match. Resources of Python or of people are deleted through their record only.
     pub fn owns(&self, tags: &Tags) -> bool {
         tags.system.as_ref() == Some(&self.system) && tags.provider.as_ref() == Some(&self.provider)
     }
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_carries_both_names_is_ours() {
+    fn both_names_must_match() {
         let id: NodeId = "0000000042".parse().unwrap();
         let read = |pairs: &[(&str, &str)]| Tags::from_metadata(pairs.iter().copied());
         let python = read(&[
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mangled_id_is_no_id() {
+    fn invalid_ids_are_ignored() {
         assert_eq!(Tags::from_metadata([("nodepool_node_id", "42")]).node, None);
     }
 }

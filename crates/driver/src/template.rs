@@ -1,8 +1,7 @@
-//! Templates in Python's format syntax, as far as it names things. Those of the `dynamic-*` keys name parts of a
-//! request.
+//! Templates in the part of Python's format syntax that refers to fields. Those of the `dynamic-*` keys refer to a request.
 //!
-//! `{request.tenant_name}` is replaced, `{{` and `}}` are braces, and `[…]` picks an entry of a list or a
-//! mapping. Values are written as Python writes them. Conversions and format specifications are refused.
+//! `{request.tenant_name}` is replaced, `{{` and `}}` are braces, and `[…]` selects an entry of a list or a
+//! mapping. Values have Python's format. Conversions and format specifications are errors.
 
 use nodeyard_model::Label;
 use serde_json::Value;
@@ -19,7 +18,7 @@ pub enum TemplateError {
     UnknownField { field: String },
 }
 
-/// The text of `template` for this request.
+/// Renders `template` for a request.
 pub fn render(template: &str, request: &RequestAttributes) -> Result<String, TemplateError> {
     fill(template, |field| {
         let mut text = String::new();
@@ -28,7 +27,7 @@ pub fn render(template: &str, request: &RequestAttributes) -> Result<String, Tem
     })
 }
 
-/// The text of `template` with what `value` has for each field. It has none for what is unknown, and that is refused.
+/// Renders `template` with the values that `value` returns for its fields. A field without value is an error.
 pub fn fill(
     template: &str,
     value: impl Fn(&str) -> Option<String>,

@@ -1,8 +1,7 @@
-//! Which addresses belong to everybody.
+//! Classifies IP addresses as public or not, to prevent server-side request forgery.
 //!
-//! Who can name an address to this host can make it ask whatever this host reaches: its own services, those of the
-//! data centre, the credentials that clouds serve on a link-local address. So an address that is not public is
-//! refused unless the configuration says otherwise.
+//! URLs come from untrusted sources and could point to services of this host or its data centre, or to a cloud's
+//! metadata service. Addresses that are not public are rejected unless the configuration allows them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +19,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_link_local()
         || address.is_documentation()
         || a == 0
-        // Shared by the customers of a carrier.
+        // Carrier-grade NAT.
         || (a == 100 && b & 0xc0 == 64)
         // Protocol assignments and benchmarks.
         || (a == 192 && b == 0 && c == 0)
@@ -34,19 +33,19 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if let Some(embedded) = embedded_v4(address) {
         return is_public_v4(embedded);
     }
-    let [first, second, ..] = address.segments();
+    let [initial_delay, second, ..] = address.segments();
     let special = address.is_loopback()
         || address.is_unspecified()
         || address.is_multicast()
         // Unique local, link-local, site-local.
-        || first & 0xfe00 == 0xfc00
-        || first & 0xffc0 == 0xfe80
-        || first & 0xffc0 == 0xfec0
-        || (first == 0x2001 && second == 0xdb8);
+        || initial_delay & 0xfe00 == 0xfc00
+        || initial_delay & 0xffc0 == 0xfe80
+        || initial_delay & 0xffc0 == 0xfec0
+        || (initial_delay == 0x2001 && second == 0xdb8);
     !special
 }
 
-/// The address that a translator or a tunnel would make of it.
+/// Returns the IPv4 address that NAT64, 6to4 or a mapped address refers to.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let segments = address.segments();
     let v4 = |high: u16, low: u16| {

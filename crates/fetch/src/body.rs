@@ -1,4 +1,4 @@
-//! The bytes of an answer, as they come.
+//! Streaming response bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,32 +7,32 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
-use crate::client::Idle;
+use crate::client::IdleConnection;
 use crate::error::Error;
 use crate::url::Url;
 
-/// The bytes of an answer. When all of them have come, the connection serves the next request.
+/// The body of a response. Once it is read to the end, its connection is reused.
 #[derive(Debug)]
-pub struct Body {
+pub struct ResponseBody {
     pub(crate) incoming: Incoming,
     pub(crate) url: Url,
-    /// What came and was not asked for yet.
+    /// Received bytes that were not returned yet.
     pub(crate) rest: Option<Bytes>,
-    /// How long the server may send nothing.
-    pub(crate) quiet: Duration,
-    pub(crate) connection: Option<Idle>,
-    pub(crate) pool: Arc<crate::client::Pool>,
+    /// Timeout for each chunk.
+    pub(crate) read_timeout: Duration,
+    pub(crate) connection: Option<IdleConnection>,
+    pub(crate) pool: Arc<crate::client::ConnectionPool>,
 }
 
-impl Body {
-    /// The next bytes; none at the end. An answer that ends early is an error.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+impl ResponseBody {
+    /// Returns the next bytes, or `None` at the end. A truncated body is an error.
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            let frame = tokio::time::timeout(self.quiet, self.incoming.frame()).await;
+            let frame = tokio::time::timeout(self.read_timeout, self.incoming.frame()).await;
             let frame = frame.map_err(|_| Error::TimedOut {
                 origin: self.url.origin().clone(),
-                what: "send anything",
-                seconds: self.quiet.as_secs(),
+                what: "send data",
+                seconds: self.read_timeout.as_secs(),
             })?;
             match frame {
                 None => {
@@ -42,7 +42,7 @@ impl Body {
                     return Ok(None);
                 }
                 Some(Err(source)) => {
-                    return Err(Error::Broken {
+                    return Err(Error::ConnectionFailed {
                         origin: self.url.origin().clone(),
                         source,
                     });
@@ -58,11 +58,11 @@ impl Body {
         }
     }
 
-    /// The next bytes, `limit` of them at most.
-    pub async fn up_to(&mut self, limit: u64) -> Result<Option<Bytes>, Error> {
+    /// Returns at most `limit` of the next bytes, or `None` at the end.
+    pub async fn next_chunk_up_to(&mut self, limit: u64) -> Result<Option<Bytes>, Error> {
         let mut data = match self.rest.take() {
             Some(data) => data,
-            None => match self.next().await? {
+            None => match self.next_chunk().await? {
                 Some(data) => data,
                 None => return Ok(None),
             },
@@ -75,10 +75,10 @@ impl Body {
         Ok(Some(data))
     }
 
-    /// All of it, as long as it is not more than `limit`.
-    pub async fn whole(mut self, limit: usize) -> Result<Vec<u8>, Error> {
+    /// Reads the whole body. Fails if it has more than `limit` bytes.
+    pub async fn read_all(mut self, limit: usize) -> Result<Vec<u8>, Error> {
         let mut whole = Vec::new();
-        while let Some(data) = self.next().await? {
+        while let Some(data) = self.next_chunk().await? {
             if whole.len() + data.len() > limit {
                 return Err(Error::TooLarge {
                     url: self.url,

@@ -1,4 +1,4 @@
-//! Requests and where they may go.
+//! The client: sends requests, follows redirects, and enforces which addresses may be contacted.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,76 +15,76 @@ use hyper::header::{
 use hyper::{Method, StatusCode};
 use rustls::RootCertStore;
 
-use crate::body::Body;
+use crate::body::ResponseBody;
 use crate::connect;
-use crate::credentials::Credentials;
+use crate::credentials::HttpCredentials;
 use crate::error::Error;
-use crate::url::{BadUrl, Origin, Url};
+use crate::url::{Origin, Url, UrlError};
 
-pub(crate) type NoBody = Empty<Bytes>;
-/// A connection between two requests.
-pub(crate) type Idle = SendRequest<NoBody>;
+pub(crate) type EmptyBody = Empty<Bytes>;
+/// An open connection without a request in progress.
+pub(crate) type IdleConnection = SendRequest<EmptyBody>;
 
-const MOST_REDIRECTS: usize = 10;
-/// Idle connections that are kept for one origin.
-const MOST_IDLE: usize = 16;
-const AGENT: &str = concat!("nodeyard/", env!("CARGO_PKG_VERSION"));
+const MAX_REDIRECTS: usize = 10;
+/// The maximum number of idle connections to one origin.
+const MAX_IDLE_PER_ORIGIN: usize = 16;
+const PRODUCT: &str = concat!("nodeyard/", env!("CARGO_PKG_VERSION"));
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Whether `http` is allowed.
     pub allow_insecure: bool,
-    /// Whether addresses of private networks are allowed for everybody.
+    /// Whether addresses of private networks are allowed for every origin.
     pub allow_private: bool,
-    /// Origins that the configuration names: they may be anywhere, and each gets its own credentials.
-    pub origins: Vec<(Origin, Credentials)>,
-    /// A file with further certificates to trust.
+    /// Configured origins with their credentials. They may have private addresses.
+    pub origins: Vec<(Origin, HttpCredentials)>,
+    /// A file with additional trusted CA certificates.
     pub ca_bundle: Option<PathBuf>,
-    /// How long a server may take to answer, and between two pieces of an answer; 60 s if zero.
-    pub quiet: Duration,
+    /// Timeout for a response to begin and for each chunk of its body; 60 s if zero.
+    pub read_timeout: Duration,
 }
 
-/// Cloning is cheap.
+/// An HTTP client. Clones share their connections.
 #[derive(Debug, Clone)]
-pub struct Client {
-    shared: Arc<Shared>,
+pub struct HttpClient {
+    inner: Arc<HttpClientInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HttpClientInner {
     options: Options,
     roots: Arc<RootCertStore>,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
 }
 
-/// Connections between two requests.
+/// Idle connections by origin.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<HashMap<Origin, Vec<Idle>>>);
+pub(crate) struct ConnectionPool(Mutex<HashMap<Origin, Vec<IdleConnection>>>);
 
-impl Pool {
-    pub(crate) fn put(&self, origin: &Origin, connection: Idle) {
+impl ConnectionPool {
+    pub(crate) fn put(&self, origin: &Origin, connection: IdleConnection) {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = pool.entry(origin.clone()).or_default();
         idle.retain(|connection| !connection.is_closed());
-        if idle.len() < MOST_IDLE {
+        if idle.len() < MAX_IDLE_PER_ORIGIN {
             idle.push(connection);
         }
     }
 
-    fn take(&self, origin: &Origin) -> Option<Idle> {
+    fn take(&self, origin: &Origin) -> Option<IdleConnection> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pool.get_mut(origin)?.pop()
     }
 }
 
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct HttpRequest {
     pub method: Method,
     pub url: Url,
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Request {
+impl HttpRequest {
     pub fn get(url: Url) -> Self {
         Self {
             method: Method::GET,
@@ -100,7 +100,7 @@ impl Request {
         }
     }
 
-    /// With one more header; a value that no header can have is left out.
+    /// Adds a header. Ignores a value that is not valid in a header.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -111,33 +111,33 @@ impl Request {
 }
 
 #[derive(Debug)]
-pub struct Response {
+pub struct HttpResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    pub body: Body,
+    pub body: ResponseBody,
 }
 
-impl Response {
-    /// A header, if it is text.
+impl HttpResponse {
+    /// Returns a header's value if it is text.
     pub fn header(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Who has answered, after all redirects.
+    /// Returns the URL that responded, after redirects.
     pub fn url(&self) -> &Url {
         &self.body.url
     }
 }
 
-impl Client {
-    /// Reads the certificates that are trusted. Blocks.
+impl HttpClient {
+    /// Creates a client and loads the trusted certificates. Blocks.
     pub fn new(mut options: Options) -> Result<Self, Error> {
-        if options.quiet.is_zero() {
-            options.quiet = Duration::from_secs(60);
+        if options.read_timeout.is_zero() {
+            options.read_timeout = Duration::from_secs(60);
         }
-        let roots = Arc::new(connect::roots(options.ca_bundle.as_deref())?);
+        let roots = Arc::new(connect::load_roots(options.ca_bundle.as_deref())?);
         Ok(Self {
-            shared: Arc::new(Shared {
+            inner: Arc::new(HttpClientInner {
                 options,
                 roots,
                 pool: Arc::default(),
@@ -145,14 +145,14 @@ impl Client {
         })
     }
 
-    /// Sends a request and follows where it is redirected. An answer of any status is an answer.
+    /// Sends a request and follows redirects. Returns responses of any status.
     ///
-    /// If credentials were refused they are read once more: they may have been renewed meanwhile.
-    pub async fn send(&self, request: &Request) -> Result<Response, Error> {
+    /// On 401 and 403 the credentials are reloaded once and the request is repeated, as they may have been renewed.
+    pub async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, Error> {
         let mut url = request.url.clone();
         let mut refused = false;
-        for _ in 0..=MOST_REDIRECTS {
-            let response = self.ask(request, &url).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_once(request, &url).await?;
             match response.status {
                 StatusCode::MOVED_PERMANENTLY
                 | StatusCode::FOUND
@@ -161,7 +161,7 @@ impl Client {
                 | StatusCode::PERMANENT_REDIRECT => {
                     let location = response.header(&LOCATION);
                     let location =
-                        location.ok_or_else(|| Error::NoLocation { url: url.clone() })?;
+                        location.ok_or_else(|| Error::MissingLocation { url: url.clone() })?;
                     url = url.join(location)?;
                 }
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
@@ -172,73 +172,74 @@ impl Client {
                 _ => return Ok(response),
             }
         }
-        Err(Error::Redirects {
+        Err(Error::TooManyRedirects {
             url: request.url.clone(),
-            limit: MOST_REDIRECTS,
+            limit: MAX_REDIRECTS,
         })
     }
 
-    /// The credentials of an origin that the configuration names.
-    fn known(&self, origin: &Origin) -> Option<&Credentials> {
-        let mut origins = self.shared.options.origins.iter();
+    /// Returns the credentials configured for an origin.
+    fn credentials_for(&self, origin: &Origin) -> Option<&HttpCredentials> {
+        let mut origins = self.inner.options.origins.iter();
         origins
             .find(|(known, _)| known == origin)
             .map(|(_, credentials)| credentials)
     }
 
     fn has_secret(&self, origin: &Origin) -> bool {
-        let known = self.known(origin);
-        known.is_some_and(|credentials| *credentials != Credentials::None)
+        let known = self.credentials_for(origin);
+        known.is_some_and(|credentials| *credentials != HttpCredentials::None)
     }
 
-    async fn ask(&self, request: &Request, url: &Url) -> Result<Response, Error> {
+    async fn send_once(&self, request: &HttpRequest, url: &Url) -> Result<HttpResponse, Error> {
         let origin = url.origin();
-        if !origin.secure && !self.shared.options.allow_insecure {
+        if !origin.secure && !self.inner.options.allow_insecure {
             return Err(Error::Insecure { url: url.clone() });
         }
-        let known = self.known(origin);
+        let known = self.credentials_for(origin);
         let authorization = match known {
             Some(credentials) => credentials.authorization().await?,
             None => None,
         };
-        // A connection that was idle may have been closed by the server just now; a new one is tried then.
-        if let Some(mut idle) = self.shared.pool.take(origin)
+        // The server may have closed an idle connection; then a new one is opened.
+        if let Some(mut idle) = self.inner.pool.take(origin)
             && idle.ready().await.is_ok()
             && let Ok(response) = self
-                .exchange(request, url, authorization.as_ref(), idle)
+                .send_on(request, url, authorization.as_ref(), idle)
                 .await
         {
             return Ok(response);
         }
-        let any_address = self.shared.options.allow_private || known.is_some();
+        let allow_private = self.inner.options.allow_private || known.is_some();
         let connection = connect::open(
             origin,
-            &self.shared.roots,
-            known.unwrap_or(&Credentials::None),
-            any_address,
+            &self.inner.roots,
+            known.unwrap_or(&HttpCredentials::None),
+            allow_private,
         )
         .await?;
-        self.exchange(request, url, authorization.as_ref(), connection)
+        self.send_on(request, url, authorization.as_ref(), connection)
             .await
     }
 
-    async fn exchange(
+    async fn send_on(
         &self,
-        request: &Request,
+        request: &HttpRequest,
         url: &Url,
         authorization: Option<&HeaderValue>,
-        mut connection: Idle,
-    ) -> Result<Response, Error> {
-        let mut message = hyper::Request::new(NoBody::new());
+        mut connection: IdleConnection,
+    ) -> Result<HttpResponse, Error> {
+        let mut message = hyper::Request::new(EmptyBody::new());
         *message.method_mut() = request.method.clone();
-        *message.uri_mut() = url.target().parse().map_err(|_| {
-            BadUrl::new("its path or query has characters that no request can have")
-        })?;
+        *message.uri_mut() = url
+            .target()
+            .parse()
+            .map_err(|_| UrlError::new("invalid characters in path or query"))?;
         let headers = message.headers_mut();
         if let Ok(host) = HeaderValue::from_str(&url.origin().authority()) {
             headers.insert(HOST, host);
         }
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         for (name, value) in &request.headers {
             headers.insert(name.clone(), value.clone());
@@ -246,29 +247,29 @@ impl Client {
         if let Some(authorization) = authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        let quiet = self.shared.options.quiet;
-        let answer = tokio::time::timeout(quiet, connection.send_request(message)).await;
-        let answer: hyper::Response<Incoming> = answer
+        let read_timeout = self.inner.options.read_timeout;
+        let response = tokio::time::timeout(read_timeout, connection.send_request(message)).await;
+        let response: hyper::Response<Incoming> = response
             .map_err(|_| Error::TimedOut {
                 origin: url.origin().clone(),
                 what: "answer",
-                seconds: quiet.as_secs(),
+                seconds: read_timeout.as_secs(),
             })?
-            .map_err(|source| Error::Broken {
+            .map_err(|source| Error::ConnectionFailed {
                 origin: url.origin().clone(),
                 source,
             })?;
-        let (parts, incoming) = answer.into_parts();
-        Ok(Response {
+        let (parts, incoming) = response.into_parts();
+        Ok(HttpResponse {
             status: parts.status,
             headers: parts.headers,
-            body: Body {
+            body: ResponseBody {
                 incoming,
                 url: url.clone(),
                 rest: None,
-                quiet,
+                read_timeout,
                 connection: Some(connection),
-                pool: Arc::clone(&self.shared.pool),
+                pool: Arc::clone(&self.inner.pool),
             },
         })
     }

@@ -1,4 +1,4 @@
-//! From an origin to a connection.
+//! Opens connections: name resolution, address checks, TCP, TLS and the HTTP handshake.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,75 +16,83 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::address::is_public;
-use crate::client::NoBody;
-use crate::credentials::Credentials;
+use crate::client::EmptyBody;
+use crate::credentials::HttpCredentials;
 use crate::error::Error;
 use crate::url::Origin;
 
-/// How long a connection may take, TLS included.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// Timeout for opening a connection, including TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The certificates of the system, and further ones from a file. Blocks.
-pub(crate) fn roots(bundle: Option<&Path>) -> Result<RootCertStore, Error> {
+/// Loads the system's CA certificates and those of an optional bundle. Blocks.
+pub(crate) fn load_roots(bundle: Option<&Path>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    // A system without any is one that talks to the origins of the bundle, or to nobody.
+    // Errors are ignored: a system without CA certificates may use only those of the bundle.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = bundle {
-        for certificate in certificates(path)? {
+        for certificate in load_certificates(path)? {
             roots
                 .add(certificate)
-                .map_err(|source| unusable(path, source))?;
+                .map_err(|source| tls_setup_error(path, source))?;
         }
     }
     Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let pem = CertificateDer::pem_file_iter(path).map_err(|source| unusable(path, source))?;
+fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let pem =
+        CertificateDer::pem_file_iter(path).map_err(|source| tls_setup_error(path, source))?;
     let certificates: Result<Vec<_>, _> = pem.collect();
-    let certificates = certificates.map_err(|source| unusable(path, source))?;
+    let certificates = certificates.map_err(|source| tls_setup_error(path, source))?;
     if certificates.is_empty() {
-        return Err(unusable(path, "there is no certificate in it"));
+        return Err(tls_setup_error(path, "the file contains no certificate"));
     }
     Ok(certificates)
 }
 
-fn unusable(path: &Path, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+fn tls_setup_error(
+    path: &Path,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> Error {
     Error::TlsSetup {
         what: path.display().to_string().into(),
         source: source.into(),
     }
 }
 
-/// TLS for one connection. The files of a client certificate are read each time, since they are renewed.
-fn tls(roots: &Arc<RootCertStore>, credentials: &Credentials) -> Result<ClientConfig, Error> {
+/// Builds the TLS configuration of one connection. Client certificates are reloaded each time, as they may be renewed.
+fn tls_config(
+    roots: &Arc<RootCertStore>,
+    credentials: &HttpCredentials,
+) -> Result<ClientConfig, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|source| Error::TlsSetup {
-            what: "the versions that it knows".into(),
+            what: "the supported protocol versions".into(),
             source: source.into(),
         })?
         .with_root_certificates(Arc::clone(roots));
-    let Credentials::Mtls { cert, key } = credentials else {
+    let HttpCredentials::Mtls { cert, key } = credentials else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain = certificates(cert)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|source| unusable(key, source))?;
+    let chain = load_certificates(cert)?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|source| tls_setup_error(key, source))?;
     builder
         .with_client_auth_cert(chain, private)
-        .map_err(|source| unusable(cert, source))
+        .map_err(|source| tls_setup_error(cert, source))
 }
 
-/// Opens a connection. `any_address` lifts the ban on private ones.
+/// Opens a connection. Private addresses are rejected unless `allow_private` is set.
 pub(crate) async fn open(
     origin: &Origin,
     roots: &Arc<RootCertStore>,
-    credentials: &Credentials,
-    any_address: bool,
-) -> Result<SendRequest<NoBody>, Error> {
+    credentials: &HttpCredentials,
+    allow_private: bool,
+) -> Result<SendRequest<EmptyBody>, Error> {
     let connecting = async {
-        let stream = dial(origin, any_address).await?;
+        let stream = connect_tcp(origin, allow_private).await?;
         if !origin.secure {
             return handshake(origin, TokioIo::new(stream)).await;
         }
@@ -92,7 +100,7 @@ pub(crate) async fn open(
             origin: origin.clone(),
             source: io::Error::other(source),
         })?;
-        let connector = TlsConnector::from(Arc::new(tls(roots, credentials)?));
+        let connector = TlsConnector::from(Arc::new(tls_config(roots, credentials)?));
         let stream = connector
             .connect(name, stream)
             .await
@@ -102,19 +110,19 @@ pub(crate) async fn open(
             })?;
         handshake(origin, TokioIo::new(stream)).await
     };
-    tokio::time::timeout(CONNECT_LIMIT, connecting)
+    tokio::time::timeout(CONNECT_TIMEOUT, connecting)
         .await
         .unwrap_or_else(|_| {
             Err(Error::TimedOut {
                 origin: origin.clone(),
-                what: "take a connection",
-                seconds: CONNECT_LIMIT.as_secs(),
+                what: "accept a connection",
+                seconds: CONNECT_TIMEOUT.as_secs(),
             })
         })
 }
 
-/// Tries the addresses of the host in their order.
-async fn dial(origin: &Origin, any_address: bool) -> Result<TcpStream, Error> {
+/// Connects to the first reachable address of the host.
+async fn connect_tcp(origin: &Origin, allow_private: bool) -> Result<TcpStream, Error> {
     let resolved = tokio::net::lookup_host((&*origin.host, origin.port)).await;
     let addresses: Vec<SocketAddr> = resolved
         .map_err(|source| Error::Resolve {
@@ -122,41 +130,41 @@ async fn dial(origin: &Origin, any_address: bool) -> Result<TcpStream, Error> {
             source,
         })?
         .collect();
-    let mut trouble = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
-        if !any_address && !is_public(address.ip()) {
-            return Err(Error::Private {
+        if !allow_private && !is_public(address.ip()) {
+            return Err(Error::PrivateAddress {
                 origin: origin.clone(),
                 address: address.ip(),
             });
         }
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // Requests are small and we wait for their answers.
-                let _slower = stream.set_nodelay(true);
+                // Requests are small and latency matters.
+                let _ignored = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) => trouble = error,
+            Err(error) => last_error = error,
         }
     }
     Err(Error::Connect {
         origin: origin.clone(),
-        source: trouble,
+        source: last_error,
     })
 }
 
-async fn handshake<I>(origin: &Origin, io: I) -> Result<SendRequest<NoBody>, Error>
+async fn handshake<I>(origin: &Origin, io: I) -> Result<SendRequest<EmptyBody>, Error>
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
-    let broken = |source| Error::Broken {
+    let failed = |source| Error::ConnectionFailed {
         origin: origin.clone(),
         source,
     };
-    let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
-    // Ends with the last of sender and body; what goes wrong is what they are told.
+    let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
+    // Ends when sender and body are dropped; both receive its errors.
     tokio::spawn(async move {
-        let _told = connection.await;
+        let _ignored = connection.await;
     });
     Ok(sender)
 }

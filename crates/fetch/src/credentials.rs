@@ -1,6 +1,6 @@
-//! Who we are, to one origin.
+//! Credentials for one origin.
 //!
-//! Secrets are read when they are needed and not kept, so that a token that was renewed is used at the next request.
+//! Secrets are read for each request and not cached, so renewed tokens are used immediately.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use hyper::header::HeaderValue;
 
 use crate::error::Error;
 
-/// A longer file is no token and no password.
-const LONGEST_SECRET: usize = 64 * 1024;
+/// The maximum size of a secret file.
+const MAX_SECRET_LEN: usize = 64 * 1024;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Credentials {
+pub enum HttpCredentials {
     #[default]
     None,
-    Bearer(Secret),
+    Bearer(SecretSource),
     Basic {
         username: Box<str>,
-        password: Secret,
+        password: SecretSource,
     },
     /// Files with a certificate and its key.
     Mtls {
@@ -30,15 +30,15 @@ pub enum Credentials {
     },
 }
 
-/// Where a secret is.
+/// Where a secret is read from.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Secret {
+pub enum SecretSource {
     File(PathBuf),
     Env(Box<str>),
     Inline(Box<str>),
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "File({})", path.display()),
@@ -48,14 +48,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Secret {
-    fn is_bad(&self) -> Error {
+impl SecretSource {
+    fn invalid_error(&self) -> Error {
         let place = match self {
             Self::File(path) => format!("in {}", path.display()),
             Self::Env(name) => format!("in the variable {name}"),
             Self::Inline(_) => "in the configuration".to_owned(),
         };
-        Error::BadSecret { place }
+        Error::InvalidSecret { place }
     }
 
     async fn read(&self) -> Result<String, Error> {
@@ -68,13 +68,13 @@ impl Secret {
                             path: path.clone(),
                             source,
                         })?;
-                if bytes.len() > LONGEST_SECRET {
-                    return Err(self.is_bad());
+                if bytes.len() > MAX_SECRET_LEN {
+                    return Err(self.invalid_error());
                 }
-                String::from_utf8(bytes).map_err(|_| self.is_bad())?
+                String::from_utf8(bytes).map_err(|_| self.invalid_error())?
             }
             Self::Env(name) => {
-                std::env::var(&**name).map_err(|_| Error::NoVariable { name: name.clone() })?
+                std::env::var(&**name).map_err(|_| Error::MissingVariable { name: name.clone() })?
             }
             Self::Inline(text) => text.to_string(),
         };
@@ -82,8 +82,8 @@ impl Secret {
     }
 }
 
-impl Credentials {
-    /// What to put into a request, if anything.
+impl HttpCredentials {
+    /// Returns the value of the Authorization header, if any.
     pub(crate) async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
         let (secret, text) = match self {
             Self::None | Self::Mtls { .. } => return Ok(None),
@@ -94,7 +94,7 @@ impl Credentials {
                 (password, text)
             }
         };
-        let mut value = HeaderValue::from_str(&text).map_err(|_| secret.is_bad())?;
+        let mut value = HeaderValue::from_str(&text).map_err(|_| secret.invalid_error())?;
         value.set_sensitive(true);
         Ok(Some(value))
     }

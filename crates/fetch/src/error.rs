@@ -1,44 +1,46 @@
-//! Why nothing was fetched, and what an operator can do about it; in brackets where a cause follows.
+//! Errors of requests, with remedies for operators (in brackets where a source error follows).
 
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::url::{BadUrl, Origin, Url};
+use crate::url::{Origin, Url, UrlError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    BadUrl(#[from] BadUrl),
-    #[error("{url} is not encrypted: use https, or set allow-insecure")]
+    UrlError(#[from] UrlError),
+    #[error("refused to fetch {url} without encryption: use https, or set allow-insecure")]
     Insecure { url: Url },
     #[error(
-        "{origin} is at {address}, which is not a public address: set allow-private-addresses if it is meant"
+        "refused to connect to {origin} at {address}, which is not a public address: set allow-private-addresses to allow it"
     )]
-    Private { origin: Origin, address: IpAddr },
+    PrivateAddress { origin: Origin, address: IpAddr },
     #[error(
-        "the name of {origin} cannot be resolved (check the address, and the name servers of this host)"
+        "failed to resolve the host name of {origin} (check the URL and the name servers of this host)"
     )]
     Resolve {
         origin: Origin,
         #[source]
         source: io::Error,
     },
-    #[error("{origin} cannot be reached (check that it runs, and that no firewall is in between)")]
+    #[error(
+        "failed to connect to {origin} (check that it is running and not blocked by a firewall)"
+    )]
     Connect {
         origin: Origin,
         #[source]
         source: io::Error,
     },
     #[error(
-        "{origin} and this host do not agree on TLS (check its certificate; ca-bundle names further ones to trust)"
+        "TLS handshake with {origin} failed (check its certificate; ca-bundle adds trusted CA certificates)"
     )]
     Tls {
         origin: Origin,
         #[source]
         source: io::Error,
     },
-    #[error("TLS cannot be used with {what} (check what ca-bundle and auth name)")]
+    #[error("failed to configure TLS with {what} (check the files that ca-bundle and auth name)")]
     TlsSetup {
         what: Box<str>,
         #[source]
@@ -51,70 +53,67 @@ pub enum Error {
         seconds: u64,
     },
     #[error(
-        "the connection to {origin} broke (if it happens again, the log of that server or of a proxy before it says why)"
+        "connection to {origin} failed (if it persists, check the log of that server or its proxy)"
     )]
-    Broken {
+    ConnectionFailed {
         origin: Origin,
         #[source]
         source: hyper::Error,
     },
-    #[error("{url} redirects more than {limit} times: give the address where that ends")]
-    Redirects { url: Url, limit: usize },
-    #[error("{url} redirects without saying where: the server has to be put right")]
-    NoLocation { url: Url },
-    #[error(
-        "the answer of {url} has more than {limit} bytes: check that it is the address that is meant"
-    )]
+    #[error("{url} redirects more than {limit} times: use the final URL")]
+    TooManyRedirects { url: Url, limit: usize },
+    #[error("{url} redirects without a Location header: fix the server")]
+    MissingLocation { url: Url },
+    #[error("the response of {url} exceeds {limit} bytes: check the URL")]
     TooLarge { url: Url, limit: usize },
-    #[error("cannot read the secret in {} (the user of this program must be able to)", path.display())]
+    #[error("failed to read the secret in {} (the user running this program needs read permission)", path.display())]
     UnreadableSecret {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
     #[error(
-        "the environment has no variable {name}, which should hold a secret: set it where this program is started"
+        "environment variable {name}, which should contain a secret, is not set: set it where this program is started"
     )]
-    NoVariable { name: Box<str> },
+    MissingVariable { name: Box<str> },
     #[error(
-        "the secret {place} is of no use: it is too long, or has other characters than text; write it anew"
+        "invalid secret {place}: it is too long or contains characters that are not allowed in a header"
     )]
-    BadSecret { place: String },
+    InvalidSecret { place: String },
 }
 
 impl Error {
-    /// Whether the same may work a little later.
+    /// Returns whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Resolve { .. }
             | Self::Connect { .. }
             | Self::Tls { .. }
             | Self::TimedOut { .. }
-            | Self::Broken { .. }
+            | Self::ConnectionFailed { .. }
             | Self::UnreadableSecret { .. } => true,
-            Self::BadUrl(_)
+            Self::UrlError(_)
             | Self::Insecure { .. }
-            | Self::Private { .. }
+            | Self::PrivateAddress { .. }
             | Self::TlsSetup { .. }
-            | Self::Redirects { .. }
-            | Self::NoLocation { .. }
+            | Self::TooManyRedirects { .. }
+            | Self::MissingLocation { .. }
             | Self::TooLarge { .. }
-            | Self::NoVariable { .. }
-            | Self::BadSecret { .. } => false,
+            | Self::MissingVariable { .. }
+            | Self::InvalidSecret { .. } => false,
         }
     }
 
-    /// Whether the settings of this host are the cause: elsewhere the same may work, and here when they are mended.
+    /// Returns whether the configuration of this host is the cause, so that the request may succeed on another host.
     ///
-    /// Not so what is refused because of what its address is, `Insecure` and `Private`: whoever named the address is
-    /// the cause then.
-    pub fn is_of_setup(&self) -> bool {
+    /// False for `Insecure` and `PrivateAddress`, which are caused by the URL.
+    pub fn is_local_configuration(&self) -> bool {
         matches!(
             self,
             Self::TlsSetup { .. }
                 | Self::UnreadableSecret { .. }
-                | Self::NoVariable { .. }
-                | Self::BadSecret { .. }
+                | Self::MissingVariable { .. }
+                | Self::InvalidSecret { .. }
         )
     }
 }

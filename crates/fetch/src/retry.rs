@@ -1,38 +1,42 @@
-//! When to try again.
+//! Retry decisions: backoff, transient status codes and Retry-After.
 
 use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
-/// How long to wait before another try: a random part of a span that doubles, so that those who failed together do not
-/// come back together.
+/// Exponential backoff with full jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    pub first: Duration,
-    pub longest: Duration,
+    pub initial_delay: Duration,
+    pub max_delay: Duration,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
         Self {
-            first: Duration::from_secs(2),
-            longest: Duration::from_secs(300),
+            initial_delay: Duration::from_secs(2),
+            max_delay: Duration::from_secs(300),
         }
     }
 }
 
 impl Backoff {
-    /// After so many failures in a row; never sooner than the server asked for, as far as that is bearable.
-    pub fn delay(&self, failures: u32, asked: Option<Duration>) -> Duration {
+    /// Returns the delay after `failures` consecutive failures, at least `retry_after` but at most [`Self::max_delay`].
+    pub fn delay(&self, failures: u32, retry_after: Option<Duration>) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        let span = self.first.saturating_mul(1 << doublings).min(self.longest);
+        let span = self
+            .initial_delay
+            .saturating_mul(1 << doublings)
+            .min(self.max_delay);
         let delay = span.mul_f64(fastrand::f64());
-        asked.map_or(delay, |asked| delay.max(asked.min(self.longest)))
+        retry_after.map_or(delay, |retry_after| {
+            delay.max(retry_after.min(self.max_delay))
+        })
     }
 }
 
-/// Answers after which the same request may work.
+/// Returns whether a request that got this status may succeed when retried.
 pub fn is_transient_status(status: StatusCode) -> bool {
     matches!(
         status,
@@ -40,10 +44,9 @@ pub fn is_transient_status(status: StatusCode) -> bool {
     ) || status.is_server_error()
 }
 
-/// Answers that say that a file beside another one is not there.
+/// Returns whether this status means that a file next to a readable one does not exist.
 ///
-/// 403 is one of them: stores like S3 say it instead of 404 to those who may not list what there is, and whoever asks
-/// has just been let to the other file. 401 is not: it says that credentials are wanted, and nothing about the file.
+/// 403 is included: object stores like S3 return it instead of 404 to clients without permission to list.
 pub fn is_absent_status(status: StatusCode) -> bool {
     matches!(
         status,
@@ -51,7 +54,7 @@ pub fn is_absent_status(status: StatusCode) -> bool {
     )
 }
 
-/// How long the server wants us to wait.
+/// Returns the delay that a Retry-After header requests.
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {
@@ -66,35 +69,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_grows_to_its_limit_and_heeds_the_server() {
+    fn delays_are_limited_and_respect_retry_after() {
         let backoff = Backoff {
-            first: Duration::from_secs(1),
-            longest: Duration::from_secs(8),
+            initial_delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(8),
         };
         for failures in 0..100 {
             assert!(backoff.delay(failures, None) <= Duration::from_secs(8));
         }
         assert!(backoff.delay(1, None) <= Duration::from_secs(1));
-        let asked = Some(Duration::from_secs(5));
-        assert!(backoff.delay(1, asked) >= Duration::from_secs(5));
+        let retry_after = Some(Duration::from_secs(5));
+        assert!(backoff.delay(1, retry_after) >= Duration::from_secs(5));
         let endless = Some(Duration::from_secs(1 << 40));
         assert_eq!(backoff.delay(1, endless), Duration::from_secs(8));
     }
 
     #[test]
-    fn a_server_may_name_seconds_or_a_date() {
+    fn retry_after_is_seconds_or_a_date() {
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
-        let asked = |text: &str| {
+        let parse = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(RETRY_AFTER, text.parse().unwrap());
             retry_after(&headers, now)
         };
-        assert_eq!(asked("7"), Some(Duration::from_secs(7)));
+        assert_eq!(parse("7"), Some(Duration::from_secs(7)));
         assert_eq!(
-            asked("Sun, 06 Nov 1994 08:50:37 GMT"),
+            parse("Sun, 06 Nov 1994 08:50:37 GMT"),
             Some(Duration::from_secs(60))
         );
-        assert_eq!(asked("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
-        assert_eq!(asked("soon"), None);
+        assert_eq!(parse("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(parse("soon"), None);
     }
 }

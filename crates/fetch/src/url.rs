@@ -1,11 +1,11 @@
-//! Addresses, as far as they are needed here: absolute, `http` or `https`, without a user.
+//! Absolute `http` and `https` URLs without user information.
 
 use std::fmt;
 use std::str::FromStr;
 
 use hyper::Uri;
 
-/// What is fetched. Shown without its query, which may be a signature that opens a door.
+/// A URL. Displayed without its query, which may be a signature.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Url {
     origin: Origin,
@@ -13,7 +13,7 @@ pub struct Url {
     target: Box<str>,
 }
 
-/// Who is asked: scheme, host and port.
+/// Scheme, host and port of a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Origin {
     pub(crate) secure: bool,
@@ -22,34 +22,34 @@ pub struct Origin {
     pub(crate) port: u16,
 }
 
-/// A text that is no address of ours. It does not repeat the text, which may hold a secret.
+/// A text that is not a valid URL. The text is omitted because it may contain a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("an address is of no use: {reason}")]
-pub struct BadUrl {
+#[error("invalid URL: {reason}")]
+pub struct UrlError {
     reason: &'static str,
 }
 
-impl BadUrl {
+impl UrlError {
     pub(crate) fn new(reason: &'static str) -> Self {
         Self { reason }
     }
 }
 
 impl Origin {
-    fn parse(scheme: Option<&str>, authority: &str) -> Result<Self, BadUrl> {
+    fn parse(scheme: Option<&str>, authority: &str) -> Result<Self, UrlError> {
         let secure = match scheme {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(BadUrl::new("it does not begin with https:// or http://")),
+            _ => return Err(UrlError::new("it must begin with https:// or http://")),
         };
         if authority.contains('@') {
-            return Err(BadUrl::new("it has a user or a password in it"));
+            return Err(UrlError::new("it contains a user name or password"));
         }
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => {
                 let (host, rest) = rest
                     .split_once(']')
-                    .ok_or(BadUrl::new("a bracket is not closed"))?;
+                    .ok_or(UrlError::new("missing closing bracket"))?;
                 (host, rest.strip_prefix(':'))
             }
             None => match authority.rsplit_once(':') {
@@ -58,14 +58,12 @@ impl Origin {
             },
         };
         if host.is_empty() {
-            return Err(BadUrl::new("it has no host"));
+            return Err(UrlError::new("missing host"));
         }
         let port = match port {
             None | Some("") if secure => 443,
             None | Some("") => 80,
-            Some(port) => port
-                .parse()
-                .map_err(|_| BadUrl::new("its port is no number of a port"))?,
+            Some(port) => port.parse().map_err(|_| UrlError::new("invalid port"))?,
         };
         Ok(Self {
             secure,
@@ -78,18 +76,18 @@ impl Origin {
         if self.secure { "https" } else { "http" }
     }
 
-    fn has_usual_port(&self) -> bool {
+    fn has_default_port(&self) -> bool {
         self.port == if self.secure { 443 } else { 80 }
     }
 
-    /// As the header `Host` and the authority of an address have it.
+    /// Formats host and port as in the Host header.
     pub(crate) fn authority(&self) -> String {
         let host = if self.host.contains(':') {
             format!("[{}]", self.host)
         } else {
             self.host.to_string()
         };
-        if self.has_usual_port() {
+        if self.has_default_port() {
             host
         } else {
             format!("{host}:{}", self.port)
@@ -117,22 +115,17 @@ impl Url {
         self.target.contains('?')
     }
 
-    /// As much of it as may be shown and kept.
+    /// Returns the URL without its query, which is safe to log and store.
     pub fn without_query(&self) -> String {
         format!("{}{}", self.origin, self.path())
     }
 
-    /// All of it, secrets included.
-    pub fn reveal(&self) -> String {
-        format!("{}{}", self.origin, self.target)
-    }
-
-    /// Path and query, as a request names them.
+    /// Returns path and query.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
 
-    /// The address of a neighbour: `suffix` behind the path. None with a query, which signs this path only.
+    /// Appends `suffix` to the path. Returns `None` for a URL with a query, which may sign only this path.
     pub fn with_suffix(&self, suffix: &str) -> Option<Self> {
         (!self.has_query()).then(|| Self {
             origin: self.origin.clone(),
@@ -140,8 +133,8 @@ impl Url {
         })
     }
 
-    /// The address of something below this one.
-    pub fn below<'s>(&self, segments: impl IntoIterator<Item = &'s str>) -> Self {
+    /// Appends escaped path segments and removes the query.
+    pub fn join_segments<'s>(&self, segments: impl IntoIterator<Item = &'s str>) -> Self {
         let mut target = self.path().trim_end_matches('/').to_owned();
         for segment in segments {
             target.push('/');
@@ -155,8 +148,8 @@ impl Url {
 
     pub fn with_query<'q>(&self, pairs: impl IntoIterator<Item = (&'q str, &'q str)>) -> Self {
         let mut target = self.path().to_owned();
-        for (place, (key, value)) in pairs.into_iter().enumerate() {
-            target.push(if place == 0 { '?' } else { '&' });
+        for (index, (key, value)) in pairs.into_iter().enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
             encode(key, &mut target);
             target.push('=');
             encode(value, &mut target);
@@ -167,8 +160,8 @@ impl Url {
         }
     }
 
-    /// Where a redirect from here leads.
-    pub fn join(&self, location: &str) -> Result<Self, BadUrl> {
+    /// Resolves the Location of a redirect from this URL.
+    pub fn join(&self, location: &str) -> Result<Self, UrlError> {
         if location.starts_with("http://") || location.starts_with("https://") {
             return location.parse();
         }
@@ -182,9 +175,9 @@ impl Url {
         } else if location
             .split(['/', '?'])
             .next()
-            .is_some_and(|first| first.contains(':'))
+            .is_some_and(|initial_delay| initial_delay.contains(':'))
         {
-            return Err(BadUrl::new("it does not begin with https:// or http://"));
+            return Err(UrlError::new("it must begin with https:// or http://"));
         } else {
             let directory = self.path().rsplit_once('/').map_or("", |(dir, _)| dir);
             format!("{directory}/{location}")
@@ -193,7 +186,7 @@ impl Url {
     }
 }
 
-/// Everything but what never has a meaning in an address.
+/// Percent-encodes all but unreserved characters.
 fn encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
@@ -205,14 +198,12 @@ fn encode(text: &str, out: &mut String) {
 }
 
 impl FromStr for Url {
-    type Err = BadUrl;
+    type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (text, _fragment) = text.split_once('#').unwrap_or((text, ""));
-        let uri: Uri = text
-            .parse()
-            .map_err(|_| BadUrl::new("it is not written as an address is"))?;
-        let authority = uri.authority().ok_or(BadUrl::new("it has no host"))?;
+        let uri: Uri = text.parse().map_err(|_| UrlError::new("syntax error"))?;
+        let authority = uri.authority().ok_or(UrlError::new("missing host"))?;
         let origin = Origin::parse(uri.scheme_str(), authority.as_str())?;
         let target = uri
             .path_and_query()
@@ -247,19 +238,23 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn with_query(url: &Url) -> String {
+        format!("{}{}", url.origin, url.target)
+    }
+
     #[test]
     fn signatures_are_not_shown() {
         let signed = url("https://Store.Example:443/a/b.raw?X-Sig=geheim#part");
         assert_eq!(signed.to_string(), "https://store.example/a/b.raw?…");
         assert!(!format!("{signed:?}").contains("geheim"));
         assert_eq!(signed.without_query(), "https://store.example/a/b.raw");
-        assert!(signed.reveal().ends_with("?X-Sig=geheim"));
+        assert!(with_query(&signed).ends_with("?X-Sig=geheim"));
         let refused = "https://user:geheim@store.example/".parse::<Url>();
         assert!(!refused.unwrap_err().to_string().contains("geheim"));
     }
 
     #[test]
-    fn redirects_lead_where_they_say() {
+    fn locations_are_resolved() {
         let from = url("https://a.example/x/y?q=1");
         for (location, to) in [
             ("https://b.example/z?s", "https://b.example/z?s"),
@@ -268,7 +263,7 @@ mod tests {
             ("z?t=2", "https://a.example/x/z?t=2"),
             ("?t=2", "https://a.example/x/y?t=2"),
         ] {
-            assert_eq!(from.join(location).unwrap().reveal(), to, "{location}");
+            assert_eq!(with_query(&from.join(location).unwrap()), to, "{location}");
         }
         for bad in [
             "file:///etc/passwd",
@@ -281,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_all_of_scheme_host_and_port() {
+    fn an_origin_is_scheme_host_and_port() {
         let origin = |text: &str| url(text).origin().clone();
         assert_eq!(
             origin("https://A.example"),
@@ -293,12 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_an_address_are_escaped() {
+    fn segments_and_query_are_escaped() {
         let built = url("https://a.example/api/")
-            .below(["tenant", "a/b ü"])
+            .join_segments(["tenant", "a/b ü"])
             .with_query([("project", "x&y=*"), ("pipeline", "p")]);
         assert_eq!(
-            built.reveal(),
+            with_query(&built),
             "https://a.example/api/tenant/a%2Fb%20%C3%BC?project=x%26y%3D%2A&pipeline=p"
         );
         assert_eq!(built.with_suffix(".sha256"), None);

@@ -1,4 +1,4 @@
-//! TLS with certificates of a private authority, and client certificates that stay with their origin.
+//! TLS with a private CA, and client certificates that are sent only to their origin.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nodeyard_fetch::{Client, Credentials, Error, Options, Request, Url};
+use nodeyard_fetch::{Error, HttpClient, HttpCredentials, HttpRequest, Options, Url};
 use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivateKeyDer;
@@ -21,12 +21,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-struct Authority {
+struct FetchTestCa {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: tempfile::TempDir,
 }
 
-impl Authority {
+impl FetchTestCa {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -40,13 +40,13 @@ impl Authority {
         self.dir.path().join("ca.pem")
     }
 
-    fn roots(&self) -> RootCertStore {
+    fn load_roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
         roots
     }
 
-    /// Files with a certificate and its key.
+    /// Creates files with a certificate and its key.
     fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -57,17 +57,17 @@ impl Authority {
         (path("crt"), path("key"))
     }
 
-    /// A server that counts those who show a certificate of the authority, or lets in only them.
-    async fn server(&self, insists: bool) -> (u16, Arc<AtomicUsize>) {
+    /// Starts a server that counts connections with a client certificate and optionally requires one.
+    async fn server(&self, require_client_cert: bool) -> (u16, Arc<AtomicUsize>) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let provider = Arc::new(aws_lc_rs::default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(
-            Arc::new(self.roots()),
+            Arc::new(self.load_roots()),
             Arc::clone(&provider),
         );
-        let clients = if insists {
+        let clients = if require_client_cert {
             clients
         } else {
             clients.allow_unauthenticated()
@@ -96,8 +96,9 @@ impl Authority {
                 }
                 let mut request = [0; 4096];
                 let _got = stream.read(&mut request).await;
-                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
-                let _sent = stream.write_all(answer).await;
+                let response =
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+                let _sent = stream.write_all(response).await;
                 let _closed = stream.shutdown().await;
             }
         });
@@ -109,8 +110,8 @@ fn url(port: u16) -> Url {
     format!("https://localhost:{port}/").parse().unwrap()
 }
 
-fn client(bundle: Option<&Path>, origins: Vec<(&Url, Credentials)>) -> Client {
-    Client::new(Options {
+fn client(bundle: Option<&Path>, origins: Vec<(&Url, HttpCredentials)>) -> HttpClient {
+    HttpClient::new(Options {
         allow_private: true,
         ca_bundle: bundle.map(Path::to_owned),
         origins: origins
@@ -122,35 +123,35 @@ fn client(bundle: Option<&Path>, origins: Vec<(&Url, Credentials)>) -> Client {
     .unwrap()
 }
 
-async fn get(client: &Client, url: &Url) -> Result<Vec<u8>, Error> {
-    let response = client.send(&Request::get(url.clone())).await?;
-    response.body.whole(100).await
+async fn get(client: &HttpClient, url: &Url) -> Result<Vec<u8>, Error> {
+    let response = client.send(&HttpRequest::get(url.clone())).await?;
+    response.body.read_all(100).await
 }
 
 #[tokio::test]
-async fn only_known_authorities_are_trusted() {
-    let authority = Authority::new();
+async fn only_configured_cas_are_trusted() {
+    let authority = FetchTestCa::new();
     let (port, _) = authority.server(false).await;
-    let stranger = get(&client(None, vec![]), &url(port)).await;
-    assert!(matches!(stranger, Err(Error::Tls { .. })), "{stranger:?}");
+    let untrusted = get(&client(None, vec![]), &url(port)).await;
+    assert!(matches!(untrusted, Err(Error::Tls { .. })), "{untrusted:?}");
     let known = get(&client(Some(&authority.bundle()), vec![]), &url(port)).await;
     assert_eq!(known.unwrap(), b"ok");
-    // The certificate is for a name, not for whoever answers.
+    // The certificate is for `localhost`, not for the address.
     let other: Url = format!("https://127.0.0.1:{port}/").parse().unwrap();
     let misnamed = get(&client(Some(&authority.bundle()), vec![]), &other).await;
     assert!(matches!(misnamed, Err(Error::Tls { .. })), "{misnamed:?}");
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_to_its_origin_only() {
-    let authority = Authority::new();
+async fn a_client_certificate_is_sent_to_its_origin_only() {
+    let authority = FetchTestCa::new();
     let (cert, key) = authority.identity("builder");
     let ((ours, shown), (other, seen)) =
         (authority.server(true).await, authority.server(false).await);
     let (ours, other) = (url(ours), url(other));
     let client = client(
         Some(&authority.bundle()),
-        vec![(&ours, Credentials::Mtls { cert, key })],
+        vec![(&ours, HttpCredentials::Mtls { cert, key })],
     );
     assert_eq!(get(&client, &ours).await.unwrap(), b"ok");
     assert_eq!(get(&client, &other).await.unwrap(), b"ok");

@@ -1,12 +1,12 @@
-//! Submit to assign: the time from a client's submit to the worker's assignment, our server beside gearmand.
+//! Measures the time from a client's submit to the worker's assignment, for our server and gearmand.
 //!
 //! 200 workers register 10,000 functions, 50 each, and sleep; jobs of random functions are submitted one by one
 //! (latency) and 100 at a time (load). After that every worker registers all functions. Each server is a process of its
 //! own and the rounds alternate. Run with `cargo bench -p nodeyard-gearman`; needs gearmand.
 //!
-//! All workers live in one thread of this process. So that it is the server that is measured and not that thread, a
-//! batch is submitted in one write, and no worker goes on with its job before the whole batch is assigned. All jobs of a
-//! batch share its fate, so there are many batches: of a hundred, the slowest one alone would be the 99th percentile.
+//! All workers run in one thread of this process. To measure the server and not that thread, a batch is submitted in
+//! one write, and workers continue only after the whole batch is assigned. The times of a batch are correlated, so
+//! there are many batches.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
-use nodeyard_gearman::codec::{Codec, Frame, Limits, Magic, Packet, Priority};
-use nodeyard_gearman::server::{Server, ServerOptions};
-use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_gearman::codec::{Codec, FrameLimits, GearmanFrame, JobPriority, Magic, Packet};
+use nodeyard_gearman::server::{JobServer, JobServerOptions};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio_util::codec::Framed;
@@ -42,12 +42,12 @@ fn main() {
             .build()
             .unwrap();
         let listen = format!("127.0.0.1:{port}").parse().unwrap();
-        let options = ServerOptions {
+        let options = JobServerOptions {
             listen,
-            ..ServerOptions::default()
+            ..JobServerOptions::default()
         };
         return runtime.block_on(async {
-            Server::bind(options)
+            JobServer::bind(options)
                 .await
                 .unwrap()
                 .run(CancellationToken::new())
@@ -61,9 +61,9 @@ fn main() {
     runtime.block_on(compare());
 }
 
-struct OwnProcess(Child, u16);
+struct ServerProcess(Child, u16);
 
-impl OwnProcess {
+impl ServerProcess {
     fn start() -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -81,7 +81,7 @@ impl OwnProcess {
     }
 }
 
-impl Drop for OwnProcess {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -90,18 +90,18 @@ impl Drop for OwnProcess {
 
 async fn compare() {
     let (ours, gearmand) = (
-        OwnProcess::start(),
-        JobServer::start(Kind::Gearmand, None).unwrap(),
+        ServerProcess::start(),
+        ExternalJobServer::start(Kind::Gearmand, None).unwrap(),
     );
     let mut beds = [
-        ("ours", Bed::new(ours.1, false).await),
-        ("gearmand", Bed::new(gearmand.port(), false).await),
+        ("ours", AssignBench::new(ours.1, false).await),
+        ("gearmand", AssignBench::new(gearmand.port(), false).await),
     ];
     let mut times: [[Vec<Duration>; 2]; 2] = Default::default();
     for _ in 0..ROUNDS {
-        for (index, (_, bed)) in beds.iter_mut().enumerate() {
-            times[index][0].extend(bed.run(JOBS / 4, 1).await);
-            times[index][1].extend(bed.run(JOBS, AT_ONCE).await);
+        for (index, (_, bench)) in beds.iter_mut().enumerate() {
+            times[index][0].extend(bench.run(JOBS / 4, 1).await);
+            times[index][1].extend(bench.run(JOBS, AT_ONCE).await);
         }
     }
     let pids = [ours.0.id(), gearmand.pid().unwrap()];
@@ -119,15 +119,15 @@ async fn compare() {
     }
     // gearmand takes time in the square of its functions to register them, so this is for us alone.
     drop((beds, ours, gearmand));
-    let ours = OwnProcess::start();
-    let mut bed = Bed::new(ours.1, true).await;
+    let ours = ServerProcess::start();
+    let mut bench = AssignBench::new(ours.1, true).await;
     report(
         "ours, every worker does all functions, one at a time",
-        &mut bed.run(JOBS, 1).await,
+        &mut bench.run(JOBS, 1).await,
     );
     report(
         "ours, every worker does all functions, 100 at a time",
-        &mut bed.run(JOBS, AT_ONCE).await,
+        &mut bench.run(JOBS, AT_ONCE).await,
     );
 }
 
@@ -143,7 +143,7 @@ fn report(what: &str, times: &mut [Duration]) {
     );
 }
 
-/// What a process has used so far, registrations included.
+/// Returns the CPU time used by a process, including registrations.
 fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat
@@ -159,10 +159,10 @@ fn processor_time(pid: u32) -> Duration {
 }
 
 /// One server with its workers and one client.
-struct Bed {
+struct AssignBench {
     client: Framed<TcpStream, Codec>,
     assigned: mpsc::UnboundedReceiver<Instant>,
-    /// A word for each worker that has gone to sleep.
+    /// Receives a message for each worker that went to sleep.
     asleep: mpsc::UnboundedReceiver<()>,
     /// The number of batches that are assigned.
     done: watch::Sender<usize>,
@@ -171,16 +171,16 @@ struct Bed {
 async fn connect(port: u16) -> Framed<TcpStream, Codec> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    Framed::new(stream, Codec::new(Magic::Request, Limits::default()))
+    Framed::new(stream, Codec::new(Magic::Request, FrameLimits::default()))
 }
 
-impl Bed {
+impl AssignBench {
     async fn new(port: u16, shared: bool) -> Self {
         let (sender, assigned) = mpsc::unbounded_channel();
         let (sleeps, mut asleep) = mpsc::unbounded_channel();
         let (done, batches) = watch::channel(0);
         for worker in 0..WORKERS {
-            let events = Events {
+            let events = WorkerChannels {
                 assigned: sender.clone(),
                 asleep: sleeps.clone(),
                 batches: batches.clone(),
@@ -198,14 +198,14 @@ impl Bed {
         }
     }
 
-    /// Submits jobs, so many at once, and returns how long each took to be assigned.
+    /// Submits jobs in batches of `at_once` and returns the time until each was assigned.
     async fn run(&mut self, jobs: usize, at_once: usize) -> Vec<Duration> {
         let mut times = Vec::with_capacity(jobs);
         for batch in 0..jobs / at_once {
             for index in 0..at_once {
                 let function = (batch * at_once + index).wrapping_mul(7919) % FUNCTIONS;
                 let packet = Packet::SubmitJob {
-                    priority: Priority::Normal,
+                    priority: JobPriority::Normal,
                     background: true,
                     function: format!("image-upload:{function}").into(),
                     unique: Bytes::new(),
@@ -223,7 +223,7 @@ impl Bed {
             for _ in 0..at_once {
                 let created = self.client.next().await.unwrap().unwrap();
                 assert!(
-                    matches!(created, Frame::Packet(Packet::JobCreated { .. })),
+                    matches!(created, GearmanFrame::Packet(Packet::JobCreated { .. })),
                     "{created:?}"
                 );
                 self.asleep.recv().await.unwrap();
@@ -233,14 +233,14 @@ impl Bed {
     }
 }
 
-/// What a worker and its bed tell each other.
-struct Events {
+/// The channels between a worker and its benchmark.
+struct WorkerChannels {
     assigned: mpsc::UnboundedSender<Instant>,
     asleep: mpsc::UnboundedSender<()>,
     batches: watch::Receiver<usize>,
 }
 
-async fn work(port: u16, worker: usize, shared: bool, mut events: Events) {
+async fn work(port: u16, worker: usize, shared: bool, mut events: WorkerChannels) {
     let mut wire = connect(port).await;
     let (first, step) = if shared { (0, 1) } else { (worker, WORKERS) };
     for function in (first..FUNCTIONS).step_by(step) {
@@ -251,7 +251,7 @@ async fn work(port: u16, worker: usize, shared: bool, mut events: Events) {
         .unwrap();
     }
     wire.send(&Packet::GrabJobUniq).await.unwrap();
-    while let Some(Ok(Frame::Packet(packet))) = wire.next().await {
+    while let Some(Ok(GearmanFrame::Packet(packet))) = wire.next().await {
         match packet {
             Packet::NoJob => {
                 wire.send(&Packet::PreSleep).await.unwrap();

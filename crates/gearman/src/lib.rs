@@ -3,23 +3,22 @@
 //! Gearman hands named jobs from clients to whichever worker has registered the name. This crate speaks it with
 //! gearmand (C) and gear (Python) on either side, over TCP or TLS with client certificates.
 //!
-//! * [`worker`]: functions that come and go while the worker runs, a limit on jobs at once, any number of servers,
-//!   reconnecting for ever.
-//! * [`client`]: jobs in the foreground with their events, in the background with their status; the admin protocol.
-//! * [`server`]: the job server for those who have none.
-//! * [`codec`]: the wire format by itself.
+//! * [`worker`]: registers functions and runs their jobs, with a limit on concurrent jobs; reconnects to every server.
+//! * [`client`]: submits foreground and background jobs and follows them; speaks the admin protocol.
+//! * [`server`]: an in-memory job server.
+//! * [`codec`]: the wire format.
 //!
 //! ```no_run
 //! use bytes::Bytes;
-//! use nodeyard_gearman::Endpoint;
-//! use nodeyard_gearman::client::{Client, ClientOptions, JobRequest, Outcome};
-//! use nodeyard_gearman::worker::{Job, Worker, WorkerOptions};
+//! use nodeyard_gearman::GearmanEndpoint;
+//! use nodeyard_gearman::client::{JobClient, JobClientOptions, JobOutcome, JobRequest};
+//! use nodeyard_gearman::worker::{JobWorker, JobWorkerOptions, Job};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let server = Endpoint::new("127.0.0.1", nodeyard_gearman::DEFAULT_PORT);
+//! let server = GearmanEndpoint::new("127.0.0.1", nodeyard_gearman::DEFAULT_PORT);
 //!
-//! let worker = Worker::new(WorkerOptions::new("Reverser", vec![server.clone()], 4));
+//! let worker = JobWorker::new(JobWorkerOptions::new("Reverser", vec![server.clone()], 4));
 //! worker.handle().register("reverse", async |job: Job| {
 //!     job.progress(1, 2).await;
 //!     let reversed: Bytes = job.payload().iter().rev().copied().collect();
@@ -28,11 +27,11 @@
 //! let shutdown = CancellationToken::new();
 //! tokio::spawn(worker.run(shutdown.clone()));
 //!
-//! let client = Client::new(ClientOptions::new(vec![server]));
+//! let client = JobClient::new(JobClientOptions::new(vec![server]));
 //! let job = client.submit(&JobRequest::new("reverse", "stressed")).await?;
 //! match job.wait().await {
-//!     Outcome::Complete(data) => println!("{}", String::from_utf8_lossy(&data)),
-//!     Outcome::Unknown => println!("the server is gone, and with it the answer"),
+//!     JobOutcome::Complete(data) => println!("{}", String::from_utf8_lossy(&data)),
+//!     JobOutcome::Unknown => println!("the connection was lost before the result arrived"),
 //!     failed => println!("{failed:?}"),
 //! }
 //! shutdown.cancel();
@@ -47,5 +46,5 @@ pub mod server;
 mod tls;
 pub mod worker;
 
-pub use self::net::{Backoff, ConnectError, DEFAULT_PORT, Endpoint, Keepalive};
-pub use self::tls::{ClientTls, HostCheck, ServerTls, TlsError, TlsFiles};
+pub use self::net::{ConnectError, DEFAULT_PORT, GearmanEndpoint, Keepalive, ReconnectBackoff};
+pub use self::tls::{ClientTls, GearmanTlsError, HostCheck, ServerTls, TlsFiles};

@@ -1,7 +1,7 @@
-//! Connections: where a server is, how it is dialled, and how a dead peer is noticed.
+//! Connecting to job servers, with TCP keepalive and reconnect backoff.
 //!
-//! A gearman connection may rightly be silent for hours, and not every server answers an echo, so a vanished
-//! peer is found by TCP keepalive, and by a limit on how long sent bytes may stay unacknowledged.
+//! A gearman connection may be idle for hours and not every server answers an echo request, so dead peers are detected
+//! by TCP keepalive and a limit on the time that sent bytes may stay unacknowledged.
 
 use std::fmt;
 use std::io;
@@ -16,19 +16,19 @@ use tokio_rustls::TlsConnector;
 
 use crate::tls::ClientTls;
 
-/// The port that gearman servers listen on unless told otherwise.
+/// The default port of gearman servers.
 pub const DEFAULT_PORT: u16 = 4730;
 
-/// One job server, as a worker or a client reaches it.
+/// The address of a job server, and TLS settings if it uses TLS.
 #[derive(Clone, Debug)]
-pub struct Endpoint {
+pub struct GearmanEndpoint {
     pub host: String,
     pub port: u16,
     pub tls: Option<ClientTls>,
 }
 
-impl Endpoint {
-    /// A server on plain TCP.
+impl GearmanEndpoint {
+    /// Returns an endpoint that uses plain TCP.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self {
             host: host.into(),
@@ -37,34 +37,34 @@ impl Endpoint {
         }
     }
 
-    /// The same server over TLS.
+    /// Returns the same endpoint with TLS enabled.
     #[must_use]
     pub fn with_tls(mut self, tls: ClientTls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Dials the server. TLS, where used, is complete when this returns.
+    /// Connects to the server and completes the TLS handshake if TLS is enabled.
     pub(crate) async fn connect(
         &self,
         limit: Duration,
         keepalive: Keepalive,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<ServerStream, ConnectError> {
         let attempt = async {
             let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
             keepalive.apply(&tcp)?;
             let Some(ClientTls(config)) = &self.tls else {
-                return Ok(Stream::Plain(tcp));
+                return Ok(ServerStream::Plain(tcp));
             };
             let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
             let tls = TlsConnector::from(config.clone())
                 .connect(name, tcp)
                 .await?;
-            Ok(Stream::Tls(Box::new(tls.into())))
+            Ok(ServerStream::Tls(Box::new(tls.into())))
         };
         match tokio::time::timeout(limit, attempt).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(source)) => Err(ConnectError::Refused {
+            Ok(Err(source)) => Err(ConnectError::Io {
                 server: self.to_string(),
                 source,
             }),
@@ -76,7 +76,7 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for GearmanEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -86,23 +86,23 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a server could not be reached.
+/// An error connecting to a job server.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("cannot connect to gearman server {server}")]
-    Refused { server: String, source: io::Error },
-    #[error("gearman server {server} did not accept a connection within {limit:?}")]
+    #[error("failed to connect to gearman server {server}")]
+    Io { server: String, source: io::Error },
+    #[error("timed out connecting to gearman server {server} after {limit:?}")]
     Timeout { server: String, limit: Duration },
 }
 
-/// When a silent peer is taken for dead.
+/// TCP keepalive settings: when an unresponsive peer counts as dead.
 #[derive(Clone, Copy, Debug)]
 pub struct Keepalive {
-    /// Silence before the first probe.
+    /// Idle time before the first probe.
     pub idle: Duration,
     /// Time between probes.
     pub interval: Duration,
-    /// Probes without an answer.
+    /// Unanswered probes before the connection is closed.
     pub count: u32,
 }
 
@@ -124,10 +124,10 @@ impl Keepalive {
         sockopt::set_tcp_keepidle(socket, self.idle)?;
         sockopt::set_tcp_keepintvl(socket, self.interval)?;
         sockopt::set_tcp_keepcnt(socket, self.count)?;
-        let patience = self.idle + self.interval * self.count;
+        let user_timeout = self.idle + self.interval * self.count;
         sockopt::set_tcp_user_timeout(
             socket,
-            u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
+            u32::try_from(user_timeout.as_millis()).unwrap_or(u32::MAX),
         )?;
         Ok(())
     }
@@ -135,12 +135,12 @@ impl Keepalive {
 
 /// A connection with or without TLS.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum ServerStream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ServerStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -153,7 +153,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ServerStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -180,30 +180,30 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Waiting times between attempts: doubling up to a ceiling, each drawn from its upper half so that workers
-/// that lost the same server do not return in step.
+/// Exponential backoff between connection attempts. Each delay is drawn at random from its upper half, so that workers
+/// that lost the same server do not reconnect at the same time.
 #[derive(Clone, Copy, Debug)]
-pub struct Backoff {
-    pub first: Duration,
-    pub ceiling: Duration,
+pub struct ReconnectBackoff {
+    pub initial_delay: Duration,
+    pub max_delay: Duration,
 }
 
-impl Default for Backoff {
+impl Default for ReconnectBackoff {
     fn default() -> Self {
         Self {
-            first: Duration::from_millis(200),
-            ceiling: Duration::from_secs(15),
+            initial_delay: Duration::from_millis(200),
+            max_delay: Duration::from_secs(15),
         }
     }
 }
 
-impl Backoff {
+impl ReconnectBackoff {
     pub(crate) fn delay(self, failures: u32) -> Duration {
         let doubled = self
-            .first
+            .initial_delay
             .saturating_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX));
         doubled
-            .min(self.ceiling)
+            .min(self.max_delay)
             .mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 }
@@ -213,10 +213,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backoff_grows_to_its_ceiling_and_stays_there() {
-        let backoff = Backoff {
-            first: Duration::from_millis(100),
-            ceiling: Duration::from_secs(2),
+    fn backoff_doubles_up_to_its_maximum() {
+        let backoff = ReconnectBackoff {
+            initial_delay: Duration::from_millis(100),
+            max_delay: Duration::from_secs(2),
         };
         for (failures, full) in [
             (0, 100),
@@ -235,15 +235,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_probe_a_silent_peer() {
+    async fn keepalive_is_applied_to_connections() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port());
+        let endpoint = GearmanEndpoint::new("127.0.0.1", listener.local_addr().unwrap().port());
         let keepalive = Keepalive {
             idle: Duration::from_secs(7),
             interval: Duration::from_secs(3),
             count: 4,
         };
-        let Stream::Plain(socket) = endpoint
+        let ServerStream::Plain(socket) = endpoint
             .connect(Duration::from_secs(10), keepalive)
             .await
             .unwrap()

@@ -1,10 +1,8 @@
 //! TLS with client certificates, the way gear and gearmand do it.
 //!
-//! Both sides present a certificate of one private CA. The client checks the server's chain to that CA but,
-//! like gear, not the host name unless told to: gearman deployments name their servers by address, and the
-//! CA signs nothing else. Who a client is, is the Common Name of its certificate.
-//!
-//! TLS 1.2 stays on offer because gear switches 1.3 off.
+//! Both sides present a certificate signed by one private CA. Like gear, the client verifies the server's chain but
+//! by default not its host name, because deployments address servers by IP address and the CA signs nothing else. A
+//! client is identified by the Common Name of its certificate. TLS 1.2 is offered because gear disables 1.3.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +20,7 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The three PEM texts that both sides of a TLS connection need.
+/// A CA certificate, a certificate and its key, as PEM.
 #[derive(Clone)]
 pub struct TlsFiles {
     pub ca: Vec<u8>,
@@ -32,9 +30,9 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// Reads the three files.
-    pub fn read(ca: &Path, cert: &Path, key: &Path) -> Result<Self, TlsError> {
+    pub fn read(ca: &Path, cert: &Path, key: &Path) -> Result<Self, GearmanTlsError> {
         let read = |path: &Path| {
-            std::fs::read(path).map_err(|source| TlsError::Unreadable {
+            std::fs::read(path).map_err(|source| GearmanTlsError::Unreadable {
                 path: path.to_owned(),
                 source,
             })
@@ -46,7 +44,7 @@ impl TlsFiles {
         })
     }
 
-    /// Who the certificate says its holder is.
+    /// Returns the Common Name of the certificate.
     pub fn common_name(&self) -> Option<String> {
         let certificate = CertificateDer::pem_slice_iter(&self.cert).next()?.ok()?;
         common_name(&certificate)
@@ -59,22 +57,22 @@ impl fmt::Debug for TlsFiles {
     }
 }
 
-/// What a client verifies about the server beyond the chain to the CA.
+/// Whether a client verifies the server's host name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostCheck {
-    /// Any certificate of the CA will do, as with gear.
+    /// Accepts any certificate signed by the CA, as gear does.
     #[default]
     ChainOnly,
-    /// The certificate must also be for the host name or address that was dialled.
+    /// Requires that the certificate is valid for the host name or address connected to.
     Name,
 }
 
-/// TLS for workers, clients and admin clients.
+/// TLS configuration of workers, clients and admin clients.
 #[derive(Clone)]
 pub struct ClientTls(pub(crate) Arc<ClientConfig>);
 
 impl ClientTls {
-    pub fn new(files: &TlsFiles, check: HostCheck) -> Result<Self, TlsError> {
+    pub fn new(files: &TlsFiles, check: HostCheck) -> Result<Self, GearmanTlsError> {
         let provider = provider();
         let chain = WebPkiServerVerifier::builder_with_provider(
             Arc::new(roots(&files.ca)?),
@@ -107,12 +105,12 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// TLS for the job server: every client must present a certificate of the CA.
+/// TLS configuration of the job server, which requires a client certificate signed by the CA.
 #[derive(Clone)]
 pub struct ServerTls(pub(crate) Arc<ServerConfig>);
 
 impl ServerTls {
-    pub fn new(files: &TlsFiles) -> Result<Self, TlsError> {
+    pub fn new(files: &TlsFiles) -> Result<Self, GearmanTlsError> {
         let provider = provider();
         let clients = WebPkiClientVerifier::builder_with_provider(
             Arc::new(roots(&files.ca)?),
@@ -139,49 +137,49 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-/// Why TLS could not be set up.
+/// An error loading TLS certificates or keys.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    #[error("cannot read {}", path.display())]
+pub enum GearmanTlsError {
+    #[error("failed to read {}", path.display())]
     Unreadable {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("the {part} holds no usable PEM section")]
+    #[error("invalid {part}: no usable PEM section")]
     BadPem {
         part: &'static str,
         source: rustls::pki_types::pem::Error,
     },
-    #[error("the {part} cannot be used for TLS")]
+    #[error("the {part} is not usable for TLS")]
     Unusable {
         part: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-fn unusable<E>(part: &'static str) -> impl FnOnce(E) -> TlsError
+fn unusable<E>(part: &'static str) -> impl FnOnce(E) -> GearmanTlsError
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    move |source| TlsError::Unusable {
+    move |source| GearmanTlsError::Unusable {
         part,
         source: source.into(),
     }
 }
 
-/// The Common Name of a certificate's subject, if it has one.
+/// Returns the Common Name of a certificate's subject.
 pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
     Some(name.to_owned())
 }
 
-// Given explicitly everywhere, so that the process-wide default of another crate never matters.
+// Passed explicitly, so that a process-wide default set by another crate has no effect.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
+fn roots(pem: &[u8]) -> Result<RootCertStore, GearmanTlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, "CA")? {
         roots.add(certificate).map_err(unusable("CA"))?;
@@ -189,12 +187,15 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-fn certificates(pem: &[u8], part: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(
+    pem: &[u8],
+    part: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, GearmanTlsError> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|source| TlsError::BadPem { part, source })?;
+        .map_err(|source| GearmanTlsError::BadPem { part, source })?;
     if found.is_empty() {
-        return Err(TlsError::BadPem {
+        return Err(GearmanTlsError::BadPem {
             part,
             source: rustls::pki_types::pem::Error::NoItemsFound,
         });
@@ -202,15 +203,15 @@ fn certificates(pem: &[u8], part: &'static str) -> Result<Vec<CertificateDer<'st
     Ok(found)
 }
 
-fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|source| TlsError::BadPem {
+fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, GearmanTlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|source| GearmanTlsError::BadPem {
         part: "private key",
         source,
     })
 }
 
-/// Checks everything the ordinary verifier checks except the name. That verifier looks at the name last,
-/// after chain, dates and purpose, so its complaint about the name alone means that all else is in order.
+/// Verifies a server certificate except for the host name. [`WebPkiServerVerifier`] checks the name last, after chain,
+/// dates and purpose, so a name error from it means that everything else is valid.
 #[derive(Debug)]
 struct ChainOnlyVerifier(Arc<WebPkiServerVerifier>);
 

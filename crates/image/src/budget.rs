@@ -1,7 +1,7 @@
-//! The disk budget: work that would fill the disk is refused before it starts.
+//! Reserves disk space, so that work that would exceed the limits is rejected before it starts.
 //!
-//! Work reserves what it is estimated to need. What it has already written is on disk and no longer free, so only the
-//! rest of its reservation counts.
+//! Work reserves its estimated size. Of a reservation only the part that is not yet written counts, since written data
+//! is already part of the disk usage.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,39 +11,39 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::files::{self, FileError, Try as _};
-use crate::layout::{Base, Layout};
+use crate::files::{self, AttemptExt as _, FileError};
+use crate::layout::{BaseName, Layout};
 
-/// How much larger than the last one a build may become.
+/// The estimated size of a build, relative to the largest earlier one.
 const MARGIN_PERCENT: u64 = 125;
 
-/// How much of the disk images may use, in bytes.
+/// Limits on the disk space of images, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Stays free on the file system of images-dir.
+pub struct DiskLimits {
+    /// Space to keep free on the file system of images-dir.
     pub keep_free: u64,
-    /// All of images-dir together.
-    pub most_used: Option<u64>,
-    /// What a build is taken to need when nothing is known of its image.
+    /// Maximum size of images-dir.
+    pub max_used: Option<u64>,
+    /// Estimated size of the first build of an image.
     pub first_build: u64,
 }
 
-impl Default for Limits {
+impl Default for DiskLimits {
     fn default() -> Self {
         const GIB: u64 = 1 << 30;
         Self {
             keep_free: GIB,
-            most_used: None,
+            max_used: None,
             first_build: GIB,
         }
     }
 }
 
-/// A number of bytes as people read it.
+/// A number of bytes, displayed with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(pub u64);
+pub struct ByteSize(pub u64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 4] = [
             (1 << 40, "TiB"),
@@ -59,9 +59,9 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Work that does not fit on the disk.
+/// Work that would exceed the disk limits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoRoom {
+pub enum InsufficientSpace {
     #[error(
         "{needed} are needed in {}, where {free} are free, of which running work has reserved {reserved} and \
          {keep_free} are kept free: delete images, or lower images-dir-reserve",
@@ -69,10 +69,10 @@ pub enum NoRoom {
     )]
     Disk {
         dir: PathBuf,
-        needed: Bytes,
-        free: Bytes,
-        reserved: Bytes,
-        keep_free: Bytes,
+        needed: ByteSize,
+        free: ByteSize,
+        reserved: ByteSize,
+        keep_free: ByteSize,
     },
     #[error(
         "{needed} are needed in {}, which may hold {limit} and holds {used}, with {reserved} reserved by running \
@@ -81,44 +81,44 @@ pub enum NoRoom {
     )]
     Directory {
         dir: PathBuf,
-        needed: Bytes,
-        limit: Bytes,
-        used: Bytes,
-        reserved: Bytes,
+        needed: ByteSize,
+        limit: ByteSize,
+        used: ByteSize,
+        reserved: ByteSize,
     },
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BudgetError {
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    InsufficientSpace(#[from] InsufficientSpace),
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// What may be used, and what running work has reserved of it.
+/// The disk limits and the reservations of running work.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    books: Mutex<Books>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Debug)]
-struct Books {
-    limits: Limits,
-    reserved: BTreeMap<u64, Reserved>,
+struct BudgetState {
+    limits: DiskLimits,
+    reserved: BTreeMap<u64, ReservedSpace>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Reserved {
+struct ReservedSpace {
     bytes: u64,
-    /// What is in this directory, or file, counts as written; so do the files in the image's own place if one is
-    /// being made.
+    /// A directory or file whose content counts as written.
     scratch: PathBuf,
-    base: Option<Base>,
+    /// The base name of image files that count as written.
+    base: Option<BaseName>,
 }
 
-/// Room that is kept for one piece of work until this is dropped.
+/// Disk space that is reserved until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
@@ -132,9 +132,9 @@ impl Drop for Reservation {
 }
 
 impl Budget {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: DiskLimits) -> Self {
         Self {
-            books: Mutex::new(Books {
+            state: Mutex::new(BudgetState {
                 limits,
                 reserved: BTreeMap::new(),
                 next: 0,
@@ -142,11 +142,11 @@ impl Budget {
         }
     }
 
-    pub(crate) fn set_limits(&self, limits: Limits) {
+    pub(crate) fn set_limits(&self, limits: DiskLimits) {
         self.lock().limits = limits;
     }
 
-    /// What the next build of an image may need, from the largest one that is known.
+    /// Estimates the size of an image's next build from its largest earlier one.
     pub(crate) fn estimate_build(&self, largest: Option<u64>) -> u64 {
         match largest {
             Some(bytes) if bytes > 0 => (bytes / 100).saturating_mul(MARGIN_PERCENT),
@@ -154,68 +154,68 @@ impl Budget {
         }
     }
 
-    /// Keeps room for work that writes into `scratch`, and to the files of `base` if it makes an image.
+    /// Reserves space for work that writes to `scratch` and to the image files of `base`.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         layout: &Layout,
         needed: u64,
         scratch: PathBuf,
-        base: Option<Base>,
+        base: Option<BaseName>,
     ) -> Result<Reservation, BudgetError> {
-        let reserved = Reserved {
+        let reserved = ReservedSpace {
             bytes: needed,
             scratch,
             base,
         };
-        self.enter(layout, needed, reserved)
+        self.add_reservation(layout, needed, reserved)
     }
 
-    /// Keeps room for a file that will have this size and may be there in part.
+    /// Reserves space for a file that will grow to `size`.
     pub(crate) fn reserve_file(
         self: &Arc<Self>,
         layout: &Layout,
         path: &Path,
         size: u64,
     ) -> Result<Reservation, BudgetError> {
-        let reserved = Reserved {
+        let reserved = ReservedSpace {
             bytes: size,
             scratch: path.to_owned(),
             base: None,
         };
-        self.enter(layout, size.saturating_sub(allocated(path)), reserved)
+        self.add_reservation(layout, size.saturating_sub(allocated(path)), reserved)
     }
 
-    fn enter(
+    fn add_reservation(
         self: &Arc<Self>,
         layout: &Layout,
         needed: u64,
-        reserved: Reserved,
+        reserved: ReservedSpace,
     ) -> Result<Reservation, BudgetError> {
-        let mut books = self.lock();
-        books.check(layout, needed)?;
-        let number = books.next;
-        books.next += 1;
-        books.reserved.insert(number, reserved);
+        let mut state = self.lock();
+        state.check(layout, needed)?;
+        let number = state.next;
+        state.next += 1;
+        state.reserved.insert(number, reserved);
         Ok(Reservation {
             budget: Arc::clone(self),
             number,
         })
     }
 
-    /// Whether so much more may be written.
+    /// Checks whether `needed` more bytes fit within the limits.
     pub(crate) fn check(&self, layout: &Layout, needed: u64) -> Result<(), BudgetError> {
         self.lock().check(layout, needed)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, BudgetState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
+impl BudgetState {
     fn check(&self, layout: &Layout, needed: u64) -> Result<(), BudgetError> {
         let dir = layout.dir();
-        let usage = Usage::of(layout)?;
+        let usage = DiskUsage::of(layout)?;
         let reserved: u64 = self
             .reserved
             .values()
@@ -229,34 +229,34 @@ impl Books {
             })
             .fold(0, u64::saturating_add);
 
-        let disk = rustix::fs::statvfs(dir).attempt("ask for the free space of", dir)?;
+        let disk = rustix::fs::statvfs(dir).attempt("read the free space of", dir)?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        let Limits {
+        let DiskLimits {
             keep_free,
-            most_used,
+            max_used,
             ..
         } = self.limits;
         if needed.saturating_add(reserved).saturating_add(keep_free) > free {
             let dir = dir.to_owned();
-            return Err(NoRoom::Disk {
+            return Err(InsufficientSpace::Disk {
                 dir,
-                needed: Bytes(needed),
-                free: Bytes(free),
-                reserved: Bytes(reserved),
-                keep_free: Bytes(keep_free),
+                needed: ByteSize(needed),
+                free: ByteSize(free),
+                reserved: ByteSize(reserved),
+                keep_free: ByteSize(keep_free),
             }
             .into());
         }
-        if let Some(limit) = most_used
+        if let Some(limit) = max_used
             && needed.saturating_add(reserved).saturating_add(usage.total) > limit
         {
             let dir = dir.to_owned();
-            return Err(NoRoom::Directory {
+            return Err(InsufficientSpace::Directory {
                 dir,
-                needed: Bytes(needed),
-                limit: Bytes(limit),
-                used: Bytes(usage.total),
-                reserved: Bytes(reserved),
+                needed: ByteSize(needed),
+                limit: ByteSize(limit),
+                used: ByteSize(usage.total),
+                reserved: ByteSize(reserved),
             }
             .into());
         }
@@ -264,17 +264,18 @@ impl Books {
     }
 }
 
-/// What is on disk now.
-struct Usage {
+/// The current disk usage of images-dir.
+struct DiskUsage {
     total: u64,
     files: Vec<(String, u64)>,
 }
 
-impl Usage {
+impl DiskUsage {
     fn of(layout: &Layout) -> Result<Self, FileError> {
         let dir = layout.dir();
         let mut files = Vec::new();
-        let mut total = tree_size(&layout.own()).saturating_add(tree_size(&layout.downloads()));
+        let mut total =
+            tree_size(&layout.nodeyard_dir()).saturating_add(tree_size(&layout.downloads()));
         for (name, kind) in files::list(dir)? {
             if !kind.is_file() {
                 continue;
@@ -286,7 +287,7 @@ impl Usage {
         Ok(Self { total, files })
     }
 
-    fn of_base(&self, base: &Base) -> u64 {
+    fn of_base(&self, base: &BaseName) -> u64 {
         self.files
             .iter()
             .filter(|(name, _)| base.owns(name))
@@ -295,12 +296,12 @@ impl Usage {
     }
 }
 
-/// On disk; nothing for what is gone meanwhile.
+/// Returns the allocated size of a file; 0 if it does not exist.
 fn allocated(path: &Path) -> u64 {
     fs::symlink_metadata(path).map_or(0, |meta| meta.blocks().saturating_mul(512))
 }
 
-/// Of a directory with all that is in it, or of a file.
+/// Returns the allocated size of a file or directory tree.
 fn tree_size(path: &Path) -> u64 {
     fn add(dir: &Path) -> io::Result<u64> {
         let mut total = 0;
@@ -314,7 +315,7 @@ fn tree_size(path: &Path) -> u64 {
         }
         Ok(total)
     }
-    // Files come and go while work is under way.
+    // Files may be removed concurrently.
     add(path).unwrap_or_else(|_| match path.is_dir() {
         true => 0,
         false => allocated(path),

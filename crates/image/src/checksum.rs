@@ -1,33 +1,32 @@
-//! The digests beside an image file, in the files that diskimage-builder writes and Nodepool reads.
+//! Reads and writes the checksum files `<file>.md5` and `<file>.sha256`.
 //!
-//! `<file>.md5` and `<file>.sha256` hold what `md5sum` and `sha256sum` print: the digest in hexadecimal digits, two
-//! spaces and the path.
+//! They have the format of `md5sum` and `sha256sum`, as written by diskimage-builder and read by Nodepool.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::digest::Digests;
-use crate::files::{self, Result, Try as _};
+use crate::files::{self, AttemptExt as _, Result};
 
 const MD5_DIGITS: usize = 32;
 const SHA256_DIGITS: usize = 64;
 
-fn beside(path: &Path, kind: &str) -> PathBuf {
+fn checksum_path(path: &Path, kind: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(kind);
     name.into()
 }
 
-/// The digests that are written beside `path`.
+/// Reads the checksum files of `path`.
 pub(crate) fn read(path: &Path) -> Result<Digests> {
     Ok(Digests {
-        md5: read_one(&beside(path, "md5"), MD5_DIGITS)?,
-        sha256: read_one(&beside(path, "sha256"), SHA256_DIGITS)?,
+        md5: read_one(&checksum_path(path, "md5"), MD5_DIGITS)?,
+        sha256: read_one(&checksum_path(path, "sha256"), SHA256_DIGITS)?,
     })
 }
 
-/// None if there is no such file, or something else in it.
+/// Returns `None` if the file does not exist or contains no digest.
 fn read_one(path: &Path, digits: usize) -> Result<Option<Box<str>>> {
     let mut file = match files::open_regular(path) {
         Ok(file) => file,
@@ -44,19 +43,16 @@ fn read_one(path: &Path, digits: usize) -> Result<Option<Box<str>>> {
             Err(error).attempt("read", path)
         }
         _ => {
-            tracing::warn!(
-                "{} holds no digest and is passed over; remove it",
-                path.display()
-            );
+            tracing::warn!(path = %path.display(), "ignoring invalid checksum file");
             Ok(None)
         }
     }
 }
 
-/// Writes what is known of `digests` beside `path`. They are derived, so a crash may lose them, but never leave half.
+/// Writes the checksum files of `path` atomically, and removes those whose digest is unknown.
 pub(crate) fn write(path: &Path, digests: &Digests) -> Result<()> {
     for (kind, digest) in [("md5", &digests.md5), ("sha256", &digests.sha256)] {
-        let target = beside(path, kind);
+        let target = checksum_path(path, kind);
         match digest {
             Some(digest) => {
                 let line = format!("{digest}  {}\n", path.display());
@@ -69,6 +65,6 @@ pub(crate) fn write(path: &Path, digests: &Digests) -> Result<()> {
 }
 
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    files::remove_file(&beside(path, "md5"))?;
-    files::remove_file(&beside(path, "sha256"))
+    files::remove_file(&checksum_path(path, "md5"))?;
+    files::remove_file(&checksum_path(path, "sha256"))
 }

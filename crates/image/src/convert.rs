@@ -1,11 +1,8 @@
-//! Another format of an image, made by `qemu-img`.
+//! Converts images to other formats with `qemu-img`.
 //!
-//! Both formats are always named: a program that guesses the format of a disk can be made to believe, by the bytes in
-//! it, that the disk is made of other files of this host. For the same reason a source whose header names another
-//! file is refused ([`header`]).
-//!
-//! The new file is made aside, put on disk, hashed while it is still in memory, and only then moved to its place and
-//! noted in the manifest.
+//! Both formats are always passed explicitly: if QEMU guessed the format, a crafted disk could refer to other files of
+//! this host. For the same reason a source whose header names another file is rejected ([`header`]). The new file is
+//! created in a temporary directory, synced, hashed, and then moved to its final path.
 
 mod header;
 mod qemu_img;
@@ -17,42 +14,42 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-pub use header::{BadHeader, inspect};
+pub use header::{InvalidHeader, inspect};
 
 use crate::files;
-use crate::layout::{Base, Layout};
+use crate::layout::{BaseName, Layout};
 use crate::manifest::ImageFile;
-use crate::repository::{CommitError, Error, Repository, Shared, measure};
+use crate::repository::{CommitError, Error, Repository, RepositoryInner, hash_file};
 use crate::{Format, ImageId};
 
-/// What a compressed source may grow to in a format without compression, as a multiple.
-const UNPACKED: u64 = 4;
-/// Tables of formats that have them.
+/// The assumed expansion of a compressed source.
+const MAX_EXPANSION: u64 = 4;
+/// The assumed size of format metadata.
 const OVERHEAD: u64 = 16 << 20;
 
-/// What to make.
+/// The format to convert to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ConversionTarget {
     pub format: Format,
-    pub compression: Compression,
+    pub compression: DiskCompression,
 }
 
-/// How the new file is compressed, where its format can be. The best one that everybody who reads the file takes.
+/// The compression of the new file, if its format supports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Compression {
-    /// Read by every QEMU there is, as far as it can read the format at all.
+pub enum DiskCompression {
+    /// Readable by every QEMU that supports the format.
     #[default]
     None,
-    /// Small, for every QEMU there is (qcow2 version 2), and slow to make.
+    /// Readable by every QEMU (qcow2 version 2), but slow to create.
     Zlib,
-    /// As small and several times faster, for readers with QEMU 5.1 or later; where a format cannot have it, zlib.
+    /// As small and several times faster; requires QEMU 5.1. Formats without zstd use zlib.
     Zstd,
 }
 
-/// How conversions are run.
+/// How to run `qemu-img`.
 #[derive(Debug, Clone)]
 pub struct Converter {
-    /// A path, or a name to look for in PATH.
+    /// A path, or a name to be found in PATH.
     pub program: PathBuf,
     pub timeout: Duration,
 }
@@ -66,16 +63,16 @@ impl Default for Converter {
     }
 }
 
-/// Why there is no file in the wanted format.
+/// An error converting an image.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     #[error(
-        "{format} files cannot be made by conversion, only {}: let the build make them",
+        "{format} files cannot be created by conversion, only {}: let the build create them",
         convertible()
     )]
-    NotADisk { format: Format },
+    NotConvertible { format: Format },
     #[error(
-        "image {id} has no file that could be converted, only {}: let the build make {wanted}, raw or qcow2",
+        "image {id} has no file that can be converted, only {}: let the build create {wanted}, raw or qcow2",
         if present.is_empty() { "none at all" } else { present }
     )]
     NoSource {
@@ -84,14 +81,14 @@ pub enum ConvertError {
         present: String,
     },
     #[error(transparent)]
-    Header(#[from] BadHeader),
-    #[error("cannot start {}: install it (Debian: qemu-utils), or let the build make the format", program.display())]
+    Header(#[from] InvalidHeader),
+    #[error("failed to start {}: install it (Debian: qemu-utils), or let the build create the format", program.display())]
     Start {
         program: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("{} did not end within {} s and was stopped: is the disk overloaded?", program.display(), timeout.as_secs())]
+    #[error("{} timed out after {} s and was killed: is the disk overloaded?", program.display(), timeout.as_secs())]
     TimedOut { program: PathBuf, timeout: Duration },
     #[error("{} failed ({status}): {output}", program.display())]
     Failed {
@@ -99,18 +96,18 @@ pub enum ConvertError {
         status: std::process::ExitStatus,
         output: String,
     },
-    #[error("lost sight of {}", program.display())]
-    Lost {
+    #[error("failed to wait for {}", program.display())]
+    WaitFailed {
         program: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("the conversion made no image")]
+    #[error("the conversion did not create an image")]
     Result(#[from] CommitError),
     #[error(transparent)]
     Repository(#[from] Error),
-    #[error("the conversion was stopped, since this program is ending")]
-    Ending,
+    #[error("the conversion was stopped because this program is shutting down")]
+    ShuttingDown,
 }
 
 impl From<files::FileError> for ConvertError {
@@ -124,28 +121,28 @@ fn convertible() -> String {
 }
 
 impl Repository {
-    /// Makes the file of another format, from the best one that is here. If the format is here already, or another
-    /// caller is making it, that is the result.
+    /// Converts an image from its best source to another format. If the format exists or another caller is already
+    /// converting to it, returns that file.
     ///
-    /// `progress` gets percents. Dropping the future ends the conversion with all its processes.
+    /// `progress` is called with percentages. Dropping the future kills all processes of the conversion.
     pub async fn convert(
         &self,
         id: &ImageId,
-        target: &Target,
+        target: &ConversionTarget,
         converter: &Converter,
         progress: impl FnMut(f32) + Send,
     ) -> Result<ImageFile, ConvertError> {
-        let shared = self.shared();
-        let turn = shared.conversions(id);
-        let _turn = turn.lock().await;
+        let inner = self.inner();
+        let lock = inner.conversion_lock(id);
+        let _guard = lock.lock().await;
 
-        let manifest = shared.ready(id)?;
+        let manifest = inner.get_ready(id)?;
         if let Some(file) = manifest.files.get(&target.format) {
             return Ok(file.clone());
         }
         if target.format.qemu_driver().is_none() {
             let format = target.format.clone();
-            return Err(ConvertError::NotADisk { format });
+            return Err(ConvertError::NotConvertible { format });
         }
         let source = Format::best_source(manifest.files.keys());
         let Some((format, file)) = source.and_then(|format| manifest.files.get_key_value(format))
@@ -157,23 +154,23 @@ impl Repository {
                 present: present.join(", "),
             });
         };
-        let base = Base::new(&manifest.image, id).map_err(Error::from)?;
-        let source = Source {
-            path: shared.layout.file(&base, format),
+        let base = BaseName::new(&manifest.image, id).map_err(Error::from)?;
+        let source = ConversionSource {
+            path: inner.layout.file(&base, format),
             format: format.clone(),
             allocated: file.allocated,
         };
 
         let started = {
-            let (shared, source, format) =
-                (Arc::clone(shared), source.clone(), target.format.clone());
-            blocking(move || Work::start(&shared, &source, &format)).await?
+            let (inner, source, format) =
+                (Arc::clone(inner), source.clone(), target.format.clone());
+            blocking(move || ConversionDir::start(&inner, &source, &format)).await?
         };
         qemu_img::convert(converter, &source, &started.file, target, progress).await?;
-        let (shared, id, format) = (Arc::clone(shared), id.clone(), target.format.clone());
+        let (inner, id, format) = (Arc::clone(inner), id.clone(), target.format.clone());
         blocking(move || {
-            let file = measure(&started.file, None)?;
-            shared.adopt(&id, &format, &started.file, &file)?;
+            let file = hash_file(&started.file, None)?;
+            inner.add_file(&id, &format, &started.file, &file)?;
             Ok(file)
         })
         .await
@@ -182,29 +179,33 @@ impl Repository {
 
 /// A file to convert.
 #[derive(Debug, Clone)]
-struct Source {
+struct ConversionSource {
     path: PathBuf,
     format: Format,
     allocated: u64,
 }
 
-/// The place of a conversion; cleared when it is dropped.
-struct Work {
+/// The temporary directory of a conversion, removed when dropped.
+struct ConversionDir {
     dir: PathBuf,
     file: PathBuf,
     _room: crate::budget::Reservation,
 }
 
-impl Work {
-    fn start(shared: &Shared, source: &Source, wanted: &Format) -> Result<Self, ConvertError> {
+impl ConversionDir {
+    fn start(
+        inner: &RepositoryInner,
+        source: &ConversionSource,
+        wanted: &Format,
+    ) -> Result<Self, ConvertError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
 
         let virtual_size = inspect(&source.path, &source.format)?;
         let needed = estimate(source, virtual_size);
-        let layout: &Layout = &shared.layout;
+        let layout: &Layout = &inner.layout;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = layout.converting().join(number.to_string());
-        let room = shared
+        let room = inner
             .budget
             .reserve(layout, needed, dir.clone(), None)
             .map_err(Error::from)?;
@@ -218,21 +219,21 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for ConversionDir {
     fn drop(&mut self) {
         if let Err(error) = files::remove_tree(&self.dir) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "work files of a conversion stay until the next start"
+                "failed to remove work files of conversion; retrying at next start"
             );
         }
     }
 }
 
-/// What the new file may need. No format needs more than the disk has, and none invents data.
-fn estimate(source: &Source, virtual_size: Option<u64>) -> u64 {
+/// Estimates the size of the new file, which is at most the virtual size.
+fn estimate(source: &ConversionSource, virtual_size: Option<u64>) -> u64 {
     let data = match source.format.as_str() {
-        "qcow2" | "vmdk" => source.allocated.saturating_mul(UNPACKED),
+        "qcow2" | "vmdk" => source.allocated.saturating_mul(MAX_EXPANSION),
         _ => source.allocated,
     };
     let data = virtual_size.map_or(data, |size| size.min(data));
@@ -244,5 +245,5 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, ConvertError> {
     spawn_blocking(work)
         .await
-        .map_err(|_| ConvertError::Ending)?
+        .map_err(|_| ConvertError::ShuttingDown)?
 }

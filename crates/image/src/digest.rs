@@ -1,7 +1,6 @@
-//! MD5 and SHA-256 of image files, both in one pass.
+//! Computes MD5 and SHA-256 of image files in one pass.
 //!
-//! Clouds and older tools ask for MD5, everybody else for SHA-256. A [`Hasher`] computes both while the bytes go by,
-//! each on its own thread; what is known to be zero is never read or copied, only counted.
+//! A [`Hasher`] computes each digest on its own thread. Holes are hashed without being read or copied.
 
 mod hasher;
 
@@ -14,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 pub use hasher::Hasher;
 
-use crate::files::{self, FileError, Try as _};
+use crate::files::{self, AttemptExt as _, FileError};
 use crate::sparse;
 
-/// Digests in lower-case hexadecimal digits: those of some bytes, or those that were promised for them.
+/// Computed or expected digests, in lower-case hexadecimal digits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Digests {
@@ -27,12 +26,12 @@ pub struct Digests {
     pub sha256: Option<Box<str>>,
 }
 
-/// Bytes that are not the promised ones.
+/// A computed digest that differs from the promised one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the {kind} is {found}, and {promised} was promised: the file is damaged or another one, get it again"
+    "{kind} mismatch: computed {found}, promised {promised}: the file is damaged or a different one; fetch it again"
 )]
-pub struct Mismatch {
+pub struct DigestMismatch {
     pub kind: &'static str,
     pub found: Box<str>,
     pub promised: Box<str>,
@@ -43,8 +42,8 @@ impl Digests {
         self.md5.is_none() && self.sha256.is_none()
     }
 
-    /// Compares with what was promised, as far as both are known.
-    pub fn check(&self, promised: &Self) -> Result<(), Mismatch> {
+    /// Compares with promised digests. Kinds that either side lacks are skipped.
+    pub fn check(&self, promised: &Self) -> Result<(), DigestMismatch> {
         let pairs = [
             ("MD5 digest", &self.md5, &promised.md5),
             ("SHA-256 digest", &self.sha256, &promised.sha256),
@@ -53,7 +52,7 @@ impl Digests {
             if let (Some(found), Some(promised)) = (found, promised)
                 && !found.eq_ignore_ascii_case(promised)
             {
-                return Err(Mismatch {
+                return Err(DigestMismatch {
                     kind,
                     found: found.clone(),
                     promised: promised.clone(),
@@ -64,7 +63,7 @@ impl Digests {
     }
 }
 
-/// Reads a file once and returns both digests. Blocks; holes cost no reading.
+/// Computes the digests of a file. Blocks.
 pub fn digest(path: &Path) -> Result<Digests, FileError> {
     let file = files::open_regular(path)?;
     digest_file(&file).attempt("read", path)
@@ -74,8 +73,8 @@ fn digest_file(file: &File) -> io::Result<Digests> {
     let mut hasher = Hasher::new()?;
     sparse::read(file, |piece| {
         match piece {
-            sparse::Piece::Data(bytes) => hasher.update(bytes),
-            sparse::Piece::Hole(length) => hasher.zeros(length),
+            sparse::Extent::Data(bytes) => hasher.update(bytes),
+            sparse::Extent::Hole(length) => hasher.zeros(length),
         }
         Ok(())
     })?;

@@ -1,24 +1,21 @@
-//! Fetches a file that is large, packed perhaps, and named by somebody else.
+//! Downloads a large, possibly compressed file from an untrusted URL.
 //!
 //! ```text
-//!   server ══ pieces, several at once ══► <place>.part ──► digests of what was sent
+//!   server ══ ranges, in parallel ══► <staging path>.part ──► digests of the sent bytes
 //!                                              │
-//!                                              └──► unpacked ──► digests ──► target, with holes
+//!                                              └──► decompressed ──► digests ──► target (sparse)
 //! ```
 //!
-//! All of that happens at once: the bytes go by while they are still in memory, and the whole takes as long as its
-//! slowest part. What was fetched stays for the next time if this one comes to nothing, also if the process is
-//! killed; it is used only if the server says, by its marks, that it still has the same file. A file without marks
-//! is fetched in one go.
-//!
-//! The target is complete and checked, or this is an error. [`DownloadError::is_permanent`] tells what another try
-//! would not change.
+//! All steps run concurrently. Received data is kept when a download fails or the process is killed, and reused if the
+//! server's ETag or Last-Modified shows that the file is unchanged; a file without them is fetched by a single request.
+//! On success the target is complete and verified. [`DownloadError::is_permanent`] tells which errors a retry cannot
+//! fix.
 
 mod error;
-mod flow;
-mod patience;
+mod growing_file;
 mod probe;
 mod ranges;
+mod retry_policy;
 mod staging;
 mod throttle;
 mod transfer;
@@ -31,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_fetch::{
-    Backoff, Client, Request, Response, StatusCode, Url, is_absent_status, is_transient_status,
-    retry_after,
+    Backoff, HttpClient, HttpRequest, HttpResponse, StatusCode, Url, is_absent_status,
+    is_transient_status, retry_after,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
@@ -42,26 +39,26 @@ pub use error::DownloadError;
 pub use throttle::Throttle;
 
 use crate::digest::Digests;
-use crate::files::Try as _;
+use crate::files::AttemptExt as _;
 use crate::repository::Repository;
-use flow::{Abandon, Flow, Reader};
-use patience::Patience;
-use probe::{Source, probe};
-use staging::Staging;
+use growing_file::{AbortOnDrop, GrowingFile, GrowingFileReader};
+use probe::{RemoteFile, probe};
+use retry_policy::RetryPolicy;
+use staging::StagingFile;
 use transfer::Transfer;
 
-/// How often a file may become another one while it is fetched.
-const MOST_CHANGES: u32 = 3;
-/// What a file may unpack to where nothing else is said.
-const LARGEST: u64 = 1 << 40;
-/// How often people are told how far it is.
-const TICK: Duration = Duration::from_secs(1);
+/// How often the file may change on the server during a download.
+const MAX_CHANGES: u32 = 3;
+/// The default limit of the decompressed size.
+const MAX_UNPACKED_SIZE: u64 = 1 << 40;
+/// The interval of progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 const MD5_DIGITS: usize = 32;
 const SHA256_DIGITS: usize = 64;
-/// More is not a file with one digest in it.
-const LONGEST_DIGEST_FILE: usize = 4096;
+/// The maximum size of a `.sha256` file.
+const MAX_DIGEST_FILE_LEN: usize = 4096;
 
-/// How a file is packed.
+/// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packing {
@@ -73,7 +70,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// As the ending of the address says.
+    /// Determines the compression from the file extension of a URL.
     pub fn of(url: &Url) -> Self {
         let ending = url.path().rsplit(['.', '/']).next().unwrap_or_default();
         match ending.to_ascii_lowercase().as_str() {
@@ -98,35 +95,35 @@ impl std::fmt::Display for Packing {
     }
 }
 
-/// Whether a digest must have been promised.
+/// Whether a promised digest is required or verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Checksum {
+pub enum ChecksumPolicy {
     Required,
     IfAvailable,
     Off,
 }
 
-/// Told how many bytes have come, and of how many.
-pub type Meter = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
+/// Called with the number of bytes received and the total, if known.
+pub type ProgressFn = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
-/// What to fetch.
+/// A file to download.
 #[derive(Debug, Clone)]
 pub struct Download {
     pub url: Url,
     pub packing: Packing,
-    /// Of the file as it is sent or as it is unpacked.
+    /// The digests of the file, either as sent or as decompressed.
     pub promised: Digests,
-    pub checksum: Checksum,
-    /// Of either form, in bytes.
+    pub checksum: ChecksumPolicy,
+    /// The maximum size, both as sent and as decompressed.
     pub max_size: Option<u64>,
     pub connections: u32,
     pub retries: u32,
     pub throttle: Throttle,
     pub backoff: Backoff,
-    /// Bytes that one request asks for.
+    /// The size of the range of one request.
     pub piece: u64,
-    /// How often what has come is made to last.
+    /// The interval at which received data is synced.
     pub save_every: Duration,
 }
 
@@ -136,7 +133,7 @@ impl Download {
             packing: Packing::of(&url),
             url,
             promised: Digests::default(),
-            checksum: Checksum::IfAvailable,
+            checksum: ChecksumPolicy::IfAvailable,
             max_size: None,
             connections: 4,
             retries: 5,
@@ -148,245 +145,249 @@ impl Download {
     }
 }
 
-/// One form of a file.
+/// Size and digests of a file as sent or as decompressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Form {
+pub struct ContentInfo {
     pub size: u64,
     pub digests: Digests,
 }
 
-/// What was fetched.
+/// The result of a download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Downloaded {
-    /// As it was sent.
-    pub sent: Form,
-    /// As it is now in the target; the same if it was not packed.
-    pub plain: Form,
-    /// What was promised, and held; empty if nobody looked.
+    /// The file as sent.
+    pub sent: ContentInfo,
+    /// The file as decompressed to the target.
+    pub plain: ContentInfo,
+    /// The promised digests that were verified; empty if none were.
     pub promised: Digests,
 }
 
-/// What keeps a file from being fetched, and what can be done about it.
+/// An error of one attempt, by how it is handled.
 #[derive(Debug)]
-enum Trouble {
-    /// It may pass; the server may have said when.
-    Passing {
+enum TransferError {
+    /// Retried, after the delay that the server requested, if any.
+    Transient {
         error: Box<DownloadError>,
         after: Option<Duration>,
     },
-    /// The server has another file now.
+    /// The file has changed on the server.
     Changed,
-    /// The server does not send pieces.
-    Whole,
-    Final(DownloadError),
+    /// The server does not support range requests.
+    RangesUnsupported,
+    Permanent(DownloadError),
 }
 
-impl Trouble {
-    fn passing(error: DownloadError) -> Self {
-        Self::Passing {
+impl TransferError {
+    fn transient(error: DownloadError) -> Self {
+        Self::Transient {
             error: Box::new(error),
             after: None,
         }
     }
 
-    fn of_status(url: &Url, response: &Response) -> Self {
+    fn of_status(url: &Url, response: &HttpResponse) -> Self {
         let (url, status) = (url.clone(), response.status);
         match status {
             StatusCode::NOT_FOUND | StatusCode::GONE => {
-                Self::Final(DownloadError::Gone { url, status })
+                Self::Permanent(DownloadError::Gone { url, status })
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Self::Final(DownloadError::Refused { url, status })
+                Self::Permanent(DownloadError::Refused { url, status })
             }
             StatusCode::RANGE_NOT_SATISFIABLE => Self::Changed,
-            status if is_transient_status(status) => Self::Passing {
+            status if is_transient_status(status) => Self::Transient {
                 error: Box::new(DownloadError::Status { url, status }),
                 after: retry_after(&response.headers, std::time::SystemTime::now()),
             },
-            _ => Self::Final(DownloadError::Status { url, status }),
+            _ => Self::Permanent(DownloadError::Status { url, status }),
         }
     }
 }
 
-impl From<nodeyard_fetch::Error> for Trouble {
+impl From<nodeyard_fetch::Error> for TransferError {
     fn from(error: nodeyard_fetch::Error) -> Self {
         if error.is_transient() {
-            Self::passing(error.into())
+            Self::transient(error.into())
         } else {
-            Self::Final(error.into())
+            Self::Permanent(error.into())
         }
     }
 }
 
-/// Fetches a file to `target`, by way of `<place>.part`. Dropping the future ends it; what has come stays.
+/// Downloads a file to `target` by way of `<staging_path>.part`. If the future is dropped, received data is kept.
 ///
-/// Both are in `repository`, whose limits hold; without one, nobody counts the bytes.
+/// Both paths are in `repository`, whose disk limits apply.
 pub async fn download(
-    client: &Client,
+    client: &HttpClient,
     order: &Download,
-    place: &Path,
+    staging_path: &Path,
     target: &Path,
     repository: Option<&Repository>,
-    meter: &Meter,
+    progress: &ProgressFn,
 ) -> Result<Downloaded, DownloadError> {
-    let at = place.to_owned();
-    let staging = blocking(move || Staging::open(&at)).await?;
-    let patience = Patience::new(order.backoff, order.retries, order.connections);
-    let mut job = Job {
+    let at = staging_path.to_owned();
+    let staging = blocking(move || StagingFile::open(&at)).await?;
+    let retry_policy = RetryPolicy::new(order.backoff, order.retries, order.connections);
+    let mut task = DownloadTask {
         client,
         order,
         staging: Arc::new(staging),
         target,
         repository,
-        meter,
-        patience: Arc::new(patience),
+        progress,
+        retry_policy: Arc::new(retry_policy),
         promised: match order.checksum {
-            Checksum::Off => Digests::default(),
-            Checksum::Required | Checksum::IfAvailable => order.promised.clone(),
+            ChecksumPolicy::Off => Digests::default(),
+            ChecksumPolicy::Required | ChecksumPolicy::IfAvailable => order.promised.clone(),
         },
-        in_one_go: false,
+        single_request: false,
         resumed: false,
     };
-    let result = job.run().await;
-    let useless = match &result {
+    let result = task.run().await;
+    let discard = match &result {
         Ok(_) => order.packing != Packing::None,
-        Err(error) => error.is_permanent() || error.is_want_of_room(),
+        Err(error) => error.is_permanent() || error.is_out_of_space(),
     };
-    if useless {
-        let staging = Arc::clone(&job.staging);
+    if discard {
+        let staging = Arc::clone(&task.staging);
         blocking(move || Ok(staging.remove()?)).await?;
     }
     result
 }
 
-struct Job<'a> {
-    client: &'a Client,
+struct DownloadTask<'a> {
+    client: &'a HttpClient,
     order: &'a Download,
-    staging: Arc<Staging>,
+    staging: Arc<StagingFile>,
     target: &'a Path,
     repository: Option<&'a Repository>,
-    meter: &'a Meter,
-    patience: Arc<Patience>,
-    /// As far as it is looked at.
+    progress: &'a ProgressFn,
+    retry_policy: Arc<RetryPolicy>,
+    /// The digests to verify.
     promised: Digests,
-    /// The server does not send pieces, whatever it says.
-    in_one_go: bool,
-    /// Something was there already when the last attempt began.
+    /// The server does not support range requests.
+    single_request: bool,
+    /// The last attempt reused data of an earlier one.
     resumed: bool,
 }
 
-impl Job<'_> {
+impl DownloadTask<'_> {
     async fn run(&mut self) -> Result<Downloaded, DownloadError> {
         let mut changes = 0;
         let mut mismatched = false;
         loop {
-            let attempt: Result<Infallible, Trouble> = match self.attempt().await {
+            let attempt: Result<Infallible, TransferError> = match self.attempt().await {
                 Ok(downloaded) => match self.check(&downloaded) {
                     Ok(()) => {
-                        self.settle().await?;
+                        self.move_to_target().await?;
                         return Ok(downloaded);
                     }
-                    Err(error) => Err(Trouble::Final(error)),
+                    Err(error) => Err(TransferError::Permanent(error)),
                 },
-                Err(trouble) => Err(trouble),
+                Err(error) => Err(error),
             };
             match attempt {
-                // What was left by another process may be the cause; it gets no second chance.
-                Err(Trouble::Final(
-                    error @ (DownloadError::Digest { .. } | DownloadError::NotPacked { .. }),
+                // Reused data of an earlier process may be corrupt: start over, once.
+                Err(TransferError::Permanent(
+                    error @ (DownloadError::Digest { .. }
+                    | DownloadError::InvalidCompressedData { .. }),
                 )) if self.resumed && !mismatched => {
                     tracing::warn!(
                         url = %self.order.url,
                         error = &error as &dyn std::error::Error,
-                        "what was left of a download is of no use"
+                        "reused download data is invalid; starting over"
                     );
                     mismatched = true;
                     self.clear().await?;
                 }
-                Err(Trouble::Changed) => {
+                Err(TransferError::Changed) => {
                     changes += 1;
-                    if changes > MOST_CHANGES {
+                    if changes > MAX_CHANGES {
                         let url = self.order.url.clone();
                         return Err(DownloadError::Changing { url });
                     }
                     self.clear().await?;
                 }
-                Err(Trouble::Whole) => self.in_one_go = true,
-                Err(trouble) => match self.patience.bear(trouble, 0).await {
+                Err(TransferError::RangesUnsupported) => self.single_request = true,
+                Err(error) => match self.retry_policy.wait_for_retry(error, 0).await {
                     Ok(()) => {}
-                    Err(Trouble::Final(error)) => return Err(error),
-                    Err(_) => return Err(DownloadError::Ending),
+                    Err(TransferError::Permanent(error)) => return Err(error),
+                    Err(_) => return Err(DownloadError::ShuttingDown),
                 },
                 Ok(never) => match never {},
             }
         }
     }
 
-    /// Once from its beginning, or from where it was left, to its end.
-    async fn attempt(&mut self) -> Result<Downloaded, Trouble> {
+    /// Makes one attempt, resuming an earlier one if possible.
+    async fn attempt(&mut self) -> Result<Downloaded, TransferError> {
         let order = self.order;
         let source = probe(self.client, &order.url).await?;
         if let (Some(size), Some(limit)) = (source.size, order.max_size)
             && size > limit
         {
-            return Err(Trouble::Final(DownloadError::TooLarge { size, limit }));
+            return Err(TransferError::Permanent(DownloadError::TooLarge {
+                size,
+                limit,
+            }));
         }
-        self.find_digest().await?;
-        let pieces = source.has_pieces() && !self.in_one_go;
+        self.fetch_digest().await?;
+        let pieces = source.supports_ranges() && !self.single_request;
         let (staging, known) = (Arc::clone(&self.staging), source.clone());
-        let begun = blocking(move || Ok(staging.begin(&known, pieces)?)).await;
-        let (attempt, done) = begun.map_err(Trouble::Final)?;
+        let begun = blocking(move || Ok(staging.start_attempt(&known, pieces)?)).await;
+        let (attempt, done) = begun.map_err(TransferError::Permanent)?;
         self.resumed = done.total() > 0;
         let _room = match (self.repository, source.size) {
             (Some(repository), Some(size)) => {
-                let room = repository.keep_room(&self.staging.path, size);
-                Some(room.map_err(|error| Trouble::Final(error.into()))?)
+                let room = repository.reserve_file(&self.staging.path, size);
+                Some(room.map_err(|error| TransferError::Permanent(error.into()))?)
             }
             _ => None,
         };
-        let todo = source.size.map(|size| done.missing(size, order.piece));
+        let missing = source.size.map(|size| done.missing(size, order.piece));
         let size = source.size.filter(|_| pieces);
-        let flow = Arc::new(Flow::new(done, size));
-        let _abandon = Abandon(Arc::clone(&flow));
+        let growing_file = Arc::new(GrowingFile::new(done, size));
+        let _abort = AbortOnDrop(Arc::clone(&growing_file));
         let transfer = Arc::new(Transfer {
             client: self.client.clone(),
             url: order.url.clone(),
             source: source.clone(),
             staging: Arc::clone(&self.staging),
             attempt,
-            flow: Arc::clone(&flow),
+            growing_file: Arc::clone(&growing_file),
             throttle: order.throttle.clone(),
-            patience: Arc::clone(&self.patience),
+            retry_policy: Arc::clone(&self.retry_policy),
             sparse: pieces && order.packing == Packing::None,
         });
         let fetch = async {
-            match todo.filter(|_| pieces) {
-                Some(todo) => {
+            match missing.filter(|_| pieces) {
+                Some(missing) => {
                     let connections = usize::try_from(order.connections).unwrap_or(1);
-                    transfer.pieces(todo, connections).await
+                    transfer.fetch_ranges(missing, connections).await
                 }
-                None => transfer.whole(order.max_size, self.repository).await,
+                None => transfer.fetch_whole(order.max_size, self.repository).await,
             }
         };
-        let mut read = std::pin::pin!(self.read(&flow));
+        let mut read = std::pin::pin!(self.read(&growing_file));
         let outcome = tokio::select! {
-            forms = &mut read => forms.map_err(Trouble::Final),
+            forms = &mut read => forms.map_err(TransferError::Permanent),
             fetched = fetch => match fetched {
-                Ok(()) => (&mut read).await.map_err(Trouble::Final),
-                Err(trouble) => {
-                    // The readers are done with their files before another attempt begins.
-                    flow.abandon();
-                    let _given_up = (&mut read).await;
-                    Err(trouble)
+                Ok(()) => (&mut read).await.map_err(TransferError::Permanent),
+                Err(error) => {
+                    // Waits for the readers before another attempt starts.
+                    growing_file.abort();
+                    let _aborted = (&mut read).await;
+                    Err(error)
                 }
             },
-            never = self.keep_books(attempt, &source, &flow, pieces) => match never {},
+            never = self.report_and_save(attempt, &source, &growing_file, pieces) => match never {},
         };
         if outcome.is_err() && pieces {
-            self.save(attempt, &source, &flow).await;
+            self.save(attempt, &source, &growing_file).await;
         }
         let (sent, plain) = outcome?;
-        (self.meter)(sent.size, Some(sent.size));
+        (self.progress)(sent.size, Some(sent.size));
         Ok(Downloaded {
             sent,
             plain,
@@ -394,13 +395,13 @@ impl Job<'_> {
         })
     }
 
-    /// Reads both forms while they come.
+    /// Hashes and decompresses the file while it is received.
     fn read(
         &self,
-        flow: &Arc<Flow>,
-    ) -> impl Future<Output = Result<(Form, Form), DownloadError>> + use<> {
-        let reader = || Reader {
-            flow: Arc::clone(flow),
+        growing_file: &Arc<GrowingFile>,
+    ) -> impl Future<Output = Result<(ContentInfo, ContentInfo), DownloadError>> + use<> {
+        let reader = || GrowingFileReader {
+            growing_file: Arc::clone(growing_file),
             file: Arc::clone(&self.staging.file),
             at: 0,
         };
@@ -408,53 +409,56 @@ impl Job<'_> {
         let packing = self.order.packing;
         if packing == Packing::None {
             let plain = reader();
-            let form = spawn_blocking(move || unpack::measure_plain(plain).attempt("read", &path));
+            let form =
+                spawn_blocking(move || unpack::hash_plain_stream(plain).attempt("read", &path));
             return futures_util::future::Either::Left(async move {
-                let form = form.await.map_err(|_| DownloadError::Ending)??;
+                let form = form.await.map_err(|_| DownloadError::ShuttingDown)??;
                 Ok((form.clone(), form))
             });
         }
         let (sent, packed) = (reader(), reader());
         let with_md5 = self.promised.md5.is_some();
-        let sent = blocking(move || Ok(unpack::measure(sent, with_md5).attempt("read", &path)?));
+        let sent =
+            blocking(move || Ok(unpack::hash_stream(sent, with_md5).attempt("read", &path)?));
         let (target, repository) = (self.target.to_owned(), self.repository.cloned());
-        let limit = self.order.max_size.unwrap_or(LARGEST);
+        let limit = self.order.max_size.unwrap_or(MAX_UNPACKED_SIZE);
         let plain =
             blocking(move || unpack::unpack(packing, packed, &target, limit, repository.as_ref()));
         futures_util::future::Either::Right(async move { tokio::try_join!(sent, plain) })
     }
 
-    /// Tells how far it is, and makes what has come last.
-    async fn keep_books(
+    /// Reports progress and saves received data periodically.
+    async fn report_and_save(
         &self,
         attempt: u64,
-        source: &Source,
-        flow: &Flow,
+        source: &RemoteFile,
+        growing_file: &GrowingFile,
         pieces: bool,
     ) -> Infallible {
-        let mut saved = (Instant::now(), flow.total());
+        let mut saved = (Instant::now(), growing_file.total());
         loop {
-            tokio::time::sleep(self.order.save_every.min(TICK)).await;
-            let total = flow.total();
-            (self.meter)(total, source.size);
+            tokio::time::sleep(self.order.save_every.min(PROGRESS_INTERVAL)).await;
+            let total = growing_file.total();
+            (self.progress)(total, source.size);
             let (at, before) = saved;
             if pieces && total > before && at.elapsed() >= self.order.save_every {
-                self.save(attempt, source, flow).await;
+                self.save(attempt, source, growing_file).await;
                 saved = (Instant::now(), total);
             }
         }
     }
 
-    /// Without it, a later download has more to fetch; nothing else depends on it.
-    async fn save(&self, attempt: u64, source: &Source, flow: &Flow) {
-        let (staging, source, done) = (Arc::clone(&self.staging), source.clone(), flow.done());
+    /// Saves the received ranges, so that a later download can resume. Errors are only logged.
+    async fn save(&self, attempt: u64, source: &RemoteFile, growing_file: &GrowingFile) {
+        let (staging, source, done) = (
+            Arc::clone(&self.staging),
+            source.clone(),
+            growing_file.done(),
+        );
         let saved = blocking(move || Ok(staging.save(attempt, &source, done)?)).await;
         if let Err(error) = saved {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(
-                error,
-                "what has come of a download would be lost in a crash"
-            );
+            tracing::warn!(error, "failed to save download progress");
         }
     }
 
@@ -463,38 +467,38 @@ impl Job<'_> {
         blocking(move || Ok(staging.clear()?)).await
     }
 
-    /// A file that is not packed is the target itself.
-    async fn settle(&self) -> Result<(), DownloadError> {
+    /// Moves an uncompressed file to the target.
+    async fn move_to_target(&self) -> Result<(), DownloadError> {
         let (staging, target) = (Arc::clone(&self.staging), self.target.to_owned());
         let plain = self.order.packing == Packing::None;
         blocking(move || {
             if plain {
-                staging.become_file(&target)?;
+                staging.move_to(&target)?;
             }
             Ok(())
         })
         .await
     }
 
-    /// What nobody has promised with the file may be written in a file beside it.
+    /// Fetches the digest from the file with the suffix `.sha256` if none was promised.
     ///
-    /// There is none only if the server says so. Any other answer is trouble: a file must not be admitted unchecked,
-    /// nor its build be spurned, because a server had a bad moment.
-    async fn find_digest(&mut self) -> Result<(), Trouble> {
+    /// Only a status that means absence counts as no digest. Other errors are returned, so that a temporary error
+    /// neither skips verification nor rejects the build.
+    async fn fetch_digest(&mut self) -> Result<(), TransferError> {
         let order = self.order;
-        if order.checksum == Checksum::Off || !self.promised.is_empty() {
+        if order.checksum == ChecksumPolicy::Off || !self.promised.is_empty() {
             return Ok(());
         }
         let Some(url) = order.url.with_suffix(".sha256") else {
             return Ok(());
         };
-        let response = self.client.send(&Request::get(url.clone())).await?;
+        let response = self.client.send(&HttpRequest::get(url.clone())).await?;
         match response.status {
             StatusCode::OK => {}
             status if is_absent_status(status) => return Ok(()),
-            _ => return Err(Trouble::of_status(&url, &response)),
+            _ => return Err(TransferError::of_status(&url, &response)),
         }
-        let text = match response.body.whole(LONGEST_DIGEST_FILE).await {
+        let text = match response.body.read_all(MAX_DIGEST_FILE_LEN).await {
             Ok(text) => text,
             Err(nodeyard_fetch::Error::TooLarge { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -507,23 +511,25 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Whether what came is what was promised, in one form or the other.
+    /// Verifies the promised digests against the file as decompressed or as sent.
     fn check(&self, downloaded: &Downloaded) -> Result<(), DownloadError> {
         let promised = &self.promised;
         match self.order.checksum {
-            Checksum::Off => return Ok(()),
-            Checksum::Required if promised.is_empty() => return Err(DownloadError::NoDigest),
-            Checksum::Required | Checksum::IfAvailable => {}
+            ChecksumPolicy::Off => return Ok(()),
+            ChecksumPolicy::Required if promised.is_empty() => {
+                return Err(DownloadError::MissingDigest);
+            }
+            ChecksumPolicy::Required | ChecksumPolicy::IfAvailable => {}
         }
         for (kind, digest, digits) in [
             ("MD5", &promised.md5, MD5_DIGITS),
             ("SHA-256", &promised.sha256, SHA256_DIGITS),
         ] {
-            let bad = |digest: &&str| {
+            let is_invalid = |digest: &&str| {
                 digest.len() != digits || !digest.bytes().all(|byte| byte.is_ascii_hexdigit())
             };
-            if digest.as_deref().filter(bad).is_some() {
-                return Err(DownloadError::BadDigest { kind });
+            if digest.as_deref().filter(is_invalid).is_some() {
+                return Err(DownloadError::InvalidDigest { kind });
             }
         }
         let Downloaded { sent, plain, .. } = downloaded;
@@ -540,5 +546,5 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, DownloadError> {
     spawn_blocking(work)
         .await
-        .map_err(|_| DownloadError::Ending)?
+        .map_err(|_| DownloadError::ShuttingDown)?
 }

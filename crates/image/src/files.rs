@@ -1,6 +1,6 @@
-//! Files, with errors that say what was tried on which, and with writes that a crash leaves whole or undone.
+//! File operations with descriptive errors, and atomic writes.
 //!
-//! Everything here blocks.
+//! All functions block.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,9 +12,9 @@ use rustix::fs::OFlags;
 #[cfg(test)]
 pub(crate) mod faults;
 
-/// Something that could not be done to a file.
+/// A failed file operation.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}", path.display())]
+#[error("failed to {action} {}", path.display())]
 pub struct FileError {
     action: &'static str,
     path: PathBuf,
@@ -42,31 +42,28 @@ impl FileError {
 
 pub(crate) type Result<T> = std::result::Result<T, FileError>;
 
-/// Says on what an operation failed.
-pub(crate) trait Try<T> {
+/// Adds the action and the path to an I/O error.
+pub(crate) trait AttemptExt<T> {
     fn attempt(self, action: &'static str, path: &Path) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> Try<T> for std::result::Result<T, E> {
+impl<T, E: Into<io::Error>> AttemptExt<T> for std::result::Result<T, E> {
     fn attempt(self, action: &'static str, path: &Path) -> Result<T> {
         self.map_err(|source| FileError::new(action, path, source))
     }
 }
 
-/// Called before each change, so that tests can fail any of them.
+/// Called before each change so that tests can inject faults.
 #[cfg(not(test))]
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "only tests have something to fail"
-)]
-fn hazard() -> io::Result<()> {
+#[expect(clippy::unnecessary_wraps, reason = "fails only in tests")]
+fn inject_fault() -> io::Result<()> {
     Ok(())
 }
 
 #[cfg(test)]
-use faults::hazard;
+use faults::inject_fault;
 
-/// Opens a file for reading; a link, a directory or a device is an error.
+/// Opens a regular file for reading. Fails for links, directories and devices.
 pub(crate) fn open_regular(path: &Path) -> Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new()
@@ -74,32 +71,32 @@ pub(crate) fn open_regular(path: &Path) -> Result<File> {
         .custom_flags(flags.bits().cast_signed())
         .open(path)
         .attempt("open", path)?;
-    if file.metadata().attempt("look at", path)?.is_file() {
+    if file.metadata().attempt("inspect", path)?.is_file() {
         Ok(file)
     } else {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
         Err(FileError::new("use", path, source))
     }
 }
 
-/// Replaces the content of a file: after a crash it has the old one or the new one.
+/// Replaces the content of a file atomically and durably.
 pub(crate) fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
-    let aside = PathBuf::from(name);
+    let temporary = PathBuf::from(name);
     let write = || -> io::Result<()> {
-        let mut file = File::create(&aside)?;
-        hazard()?;
+        let mut file = File::create(&temporary)?;
+        inject_fault()?;
         file.write_all(content)?;
         file.sync_all()
     };
-    write().attempt("write", &aside)?;
-    rename(&aside, path)
+    write().attempt("write", &temporary)?;
+    rename(&temporary, path)
 }
 
-/// Moves a file, which must be on disk already, and makes the move last.
+/// Renames a synced file durably.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
-    hazard()
+    inject_fault()
         .and_then(|()| fs::rename(from, to))
         .attempt("move a finished file to", to)?;
     match to.parent() {
@@ -108,26 +105,26 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Makes new, moved and removed names of a directory last.
+/// Syncs a directory, which makes creations, renames and removals in it durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())
         .attempt("sync", dir)
 }
 
-/// Removes a file. It may be gone already.
+/// Removes a file. Succeeds if it does not exist.
 pub(crate) fn remove_file(path: &Path) -> Result<()> {
-    match hazard().and_then(|()| fs::remove_file(path)) {
+    match inject_fault().and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.attempt("remove", path),
     }
 }
 
-/// Removes a directory with all that is in it. It may be gone already; a link is removed, not followed.
+/// Removes a directory recursively. Succeeds if it does not exist; links are not followed.
 pub(crate) fn remove_tree(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(meta) if meta.is_dir() => hazard()
+        Ok(meta) if meta.is_dir() => inject_fault()
             .and_then(|()| fs::remove_dir_all(path))
             .attempt("remove", path),
         _ => remove_file(path),
@@ -135,13 +132,12 @@ pub(crate) fn remove_tree(path: &Path) -> Result<()> {
 }
 
 pub(crate) fn create_dir(path: &Path) -> Result<()> {
-    hazard()
+    inject_fault()
         .and_then(|()| fs::create_dir_all(path))
         .attempt("create", path)
 }
 
-/// The names in a directory that are text, with their types; links are not followed. Names that are not UTF-8 are
-/// nobody's here.
+/// Lists the names in a directory with their types, without following links. Names that are not UTF-8 are skipped.
 pub(crate) fn list(dir: &Path) -> Result<Vec<(String, fs::FileType)>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).attempt("list", dir)? {
@@ -152,7 +148,7 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<(String, fs::FileType)>> {
         match entry.file_type() {
             Ok(kind) => names.push((name, kind)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(FileError::new("look at", &entry.path(), error)),
+            Err(error) => return Err(FileError::new("inspect", &entry.path(), error)),
         }
     }
     names.sort_by(|(a, _), (b, _)| a.cmp(b));

@@ -1,4 +1,4 @@
-//! Formats of image files: what they are called, and which of them `qemu-img` can read and write.
+//! Formats of image files and the QEMU drivers that read and write them.
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -6,15 +6,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest format.
-const LONGEST: usize = 16;
+/// The maximum length of a format name.
+const MAX_LEN: usize = 16;
 
-/// Extensions that mean something else in the repository.
-const TAKEN: [&str; 4] = ["d", "md5", "sha256", "tmp"];
+/// Extensions with another meaning in the repository.
+const RESERVED: [&str; 4] = ["d", "md5", "sha256", "tmp"];
 
-/// Disk formats as this program calls them and as QEMU does, the best source of a conversion first: those that are
-/// read without decompression before the others.
-const DISKS: [(&str, &str); 6] = [
+/// Names of disk formats and their QEMU drivers, best conversion source first: uncompressed before compressed ones.
+const DISK_FORMATS: [(&str, &str); 6] = [
     ("raw", "raw"),
     ("qcow2", "qcow2"),
     ("vhdx", "vhdx"),
@@ -23,15 +22,15 @@ const DISKS: [(&str, &str); 6] = [
     ("vmdk", "vmdk"),
 ];
 
-/// The format of an image file, which is also the extension of its name: `qcow2`, `raw`, `tgz`.
+/// The format and file name extension of an image file: `qcow2`, `raw`, `tgz`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Format(Box<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} cannot be an image format: use up to 16 letters, digits and underscores, and none of d, md5, sha256, tmp"
+    "invalid image format {text:?}: use up to 16 letters, digits and underscores, and none of d, md5, sha256, tmp"
 )]
-pub struct BadFormat {
+pub struct InvalidFormat {
     text: String,
 }
 
@@ -40,44 +39,46 @@ impl Format {
         &self.0
     }
 
-    /// What QEMU calls it, if it is a disk that `qemu-img` can read and write.
+    /// Returns the QEMU driver, if this is a disk format that `qemu-img` can read and write.
     pub fn qemu_driver(&self) -> Option<&'static str> {
-        self.disk().map(|(_, driver)| driver)
+        self.disk_format().map(|(_, driver)| driver)
     }
 
-    /// All formats between which files can be converted.
+    /// Returns all formats that can be converted.
     pub fn convertible() -> impl Iterator<Item = &'static str> {
-        DISKS.iter().map(|(format, _)| *format)
+        DISK_FORMATS.iter().map(|(format, _)| *format)
     }
 
-    /// The one of `present` from which a conversion is cheapest.
+    /// Returns the format in `present` that is cheapest to convert from.
     pub(crate) fn best_source<'a>(present: impl Iterator<Item = &'a Self>) -> Option<&'a Self> {
         present
             .filter_map(|format| {
-                let rank = DISKS.iter().position(|(name, _)| *name == &*format.0)?;
+                let rank = DISK_FORMATS
+                    .iter()
+                    .position(|(name, _)| *name == &*format.0)?;
                 Some((rank, format))
             })
             .min_by_key(|(rank, _)| *rank)
             .map(|(_, format)| format)
     }
 
-    fn disk(&self) -> Option<(&'static str, &'static str)> {
-        DISKS.into_iter().find(|(name, _)| *name == &*self.0)
+    fn disk_format(&self) -> Option<(&'static str, &'static str)> {
+        DISK_FORMATS.into_iter().find(|(name, _)| *name == &*self.0)
     }
 }
 
 impl FromStr for Format {
-    type Err = BadFormat;
+    type Err = InvalidFormat;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let good = (1..=LONGEST).contains(&text.len())
+        let good = (1..=MAX_LEN).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-            && !TAKEN.contains(&text);
+            && !RESERVED.contains(&text);
         if good {
             Ok(Self(text.into()))
         } else {
-            let text = text.chars().take(2 * LONGEST).collect();
-            Err(BadFormat { text })
+            let text = text.chars().take(2 * MAX_LEN).collect();
+            Err(InvalidFormat { text })
         }
     }
 }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_is_an_extension_and_nothing_else() {
+    fn formats_are_valid_extensions() {
         for bad in [
             "", ".", "a.b", "a/b", "md5", "sha256", "d", "tmp", "a-new", "q c", "ä",
         ] {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn archives_are_no_source_of_a_disk() {
+    fn archives_are_not_convertible() {
         let present = ["tgz", "vmdk", "qcow2"].map(format);
         assert_eq!(Format::best_source(present.iter()), Some(&format("qcow2")));
         assert_eq!(Format::best_source([format("tar")].iter()), None);

@@ -1,4 +1,4 @@
-//! What a built image is called.
+//! Image ids.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,20 +7,19 @@ use std::str::FromStr;
 use nodeyard_model::BuildId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest image id.
-const LONGEST_ID: usize = 128;
+/// The maximum length of an image id.
+const MAX_ID_LEN: usize = 128;
 
-/// What a built image is called: the build's id when a steward asked for it, any name that is safe in a path when
-/// somebody else did.
+/// The id of a built image: the build id if the steward requested it, otherwise any name that is safe in a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageId(Box<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} cannot be an image id: use up to 128 letters, digits, dots, dashes and underscores, a letter or \
+    "invalid image id {text:?}: use up to 128 letters, digits, dots, dashes and underscores, a letter or \
      digit first and no two dots in a row"
 )]
-pub struct BadImageId {
+pub struct InvalidImageId {
     text: String,
 }
 
@@ -29,18 +28,18 @@ impl ImageId {
         &self.0
     }
 
-    /// The build of which this is the id, if it can be one.
+    /// Returns the build id, if this is one.
     pub fn build(&self) -> Option<BuildId> {
         self.0.parse().ok()
     }
 }
 
 impl FromStr for ImageId {
-    type Err = BadImageId;
+    type Err = InvalidImageId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let good = text.len() <= LONGEST_ID
+        let good = text.len() <= MAX_ID_LEN
             && text
                 .as_bytes()
                 .first()
@@ -50,8 +49,8 @@ impl FromStr for ImageId {
         if good {
             Ok(Self(text.into()))
         } else {
-            let text = text.chars().take(LONGEST_ID).collect();
-            Err(BadImageId { text })
+            let text = text.chars().take(MAX_ID_LEN).collect();
+            Err(InvalidImageId { text })
         }
     }
 }
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_cannot_leave_their_directory() {
+    fn ids_are_safe_in_paths() {
         for bad in [
             "",
             ".",

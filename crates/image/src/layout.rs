@@ -1,22 +1,22 @@
-//! What is called how in images-dir.
+//! File names in images-dir.
 //!
 //! ```text
 //! builder_id.txt
 //! <image>-<id>.<format>            an image file
 //! <image>-<id>.<format>.md5        its digests, as diskimage-builder writes them
 //! <image>-<id>.<format>.sha256
-//! <image>-<id>.d/nodeyard.json     the manifest, beside what diskimage-builder puts there
+//! <image>-<id>.d/nodeyard.json     the manifest, next to files of diskimage-builder
 //! .nodeyard/lock                   held by the process that uses the directory
-//! .nodeyard/drafts/<id>.json       an image that is being made
+//! .nodeyard/drafts/<id>.json       an image that is being built
 //! .nodeyard/deleting/<id>.json     an image that is being removed
-//! .nodeyard/scratch/<id>/          work files of an image that is being made; a start clears it
-//! .nodeyard/converting/<number>/   those of a conversion; a start clears it
-//! .zuul-downloads/<image>/         what was fetched of artifacts that are not complete yet
+//! .nodeyard/scratch/<id>/          work files of a build; cleared at start
+//! .nodeyard/converting/<number>/   work files of a conversion; cleared at start
+//! .zuul-downloads/<image>/         incomplete downloads of artifacts
 //! ```
 //!
-//! Image names and ids may contain dashes and dots, so a file name alone does not say where one ends and the other
-//! begins; only the manifest does. What belongs to a base is still certain: a format has neither dot nor dash and is
-//! none of `d`, `md5`, `sha256`, `tmp`, so no name belongs to two bases.
+//! Image names and ids may contain dashes and dots, so a file name cannot be split into them; the manifest has both. A
+//! file still belongs to exactly one [`BaseName`], because a format contains neither dot nor dash and is none of `d`,
+//! `md5`, `sha256`, `tmp`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,41 +26,41 @@ use crate::{Format, ImageId};
 
 pub(crate) const BUILDER_ID: &str = "builder_id.txt";
 pub(crate) const MANIFEST: &str = "nodeyard.json";
-/// What ends the name of a manifest's directory.
+/// The suffix of a manifest's directory.
 pub(crate) const MANIFEST_DIR: &str = ".d";
 
-/// File names have 255 bytes; this leaves room for the longest extension.
-const LONGEST_BASE: usize = 220;
+/// File names are limited to 255 bytes; this leaves room for the longest extension.
+const MAX_BASE_LEN: usize = 220;
 
-/// What diskimage-builder adds to the name of a file while it makes it.
-const HALF_MADE: [&str; 3] = ["-new", "-intermediate", "-intermediate.bak"];
+/// Suffixes of diskimage-builder's unfinished files.
+const TEMPORARY_SUFFIXES: [&str; 3] = ["-new", "-intermediate", "-intermediate.bak"];
 
-/// `<image>-<id>`: what the names of all files of an image begin with.
+/// `<image>-<id>`, the common prefix of the names of an image's files.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Base(Box<str>);
+pub(crate) struct BaseName(Box<str>);
 
-/// An image whose files cannot have names.
+/// An image name and id that are not valid in file names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("files cannot be named after image {image} and id {id}: {reason}")]
-pub struct BadBase {
+#[error("invalid file name for image {image} with id {id}: {reason}")]
+pub struct InvalidBaseName {
     image: ImageName,
     id: ImageId,
     reason: &'static str,
 }
 
-impl Base {
-    pub(crate) fn new(image: &ImageName, id: &ImageId) -> Result<Self, BadBase> {
+impl BaseName {
+    pub(crate) fn new(image: &ImageName, id: &ImageId) -> Result<Self, InvalidBaseName> {
         let name = image.as_str();
         let reason = if name.contains(['/', '\0']) {
-            "the name of the image contains a slash or a zero byte"
+            "the image name contains a slash or a NUL byte"
         } else if name.starts_with('.') {
-            "the name of the image begins with a dot"
-        } else if name.len() + 1 + id.as_str().len() > LONGEST_BASE {
-            "together they have more than 219 bytes"
+            "the image name begins with a dot"
+        } else if name.len() + 1 + id.as_str().len() > MAX_BASE_LEN {
+            "name and id together exceed 219 bytes"
         } else {
             return Ok(Self(format!("{image}-{id}").into()));
         };
-        Err(BadBase {
+        Err(InvalidBaseName {
             image: image.clone(),
             id: id.clone(),
             reason,
@@ -75,7 +75,7 @@ impl Base {
         format!("{}.{format}", self.0)
     }
 
-    /// Whether a file of this name goes when the image goes.
+    /// Returns whether a file of this name belongs to the image.
     pub(crate) fn owns(&self, name: &str) -> bool {
         let Some(rest) = name
             .strip_prefix(&*self.0)
@@ -85,14 +85,14 @@ impl Base {
         };
         ["", ".md5", ".sha256", ".md5.tmp", ".sha256.tmp"]
             .into_iter()
-            .chain(HALF_MADE)
+            .chain(TEMPORARY_SUFFIXES)
             .filter_map(|ending| rest.strip_suffix(ending))
             .any(|format| format.parse::<Format>().is_ok())
     }
 }
 
-/// An image file that Python Nodepool made: `<image>-<32 hexadecimal digits>.<format>`.
-pub(crate) fn parse_foreign(name: &str) -> Option<(ImageName, ImageId, Format)> {
+/// Parses the name of an image file of Python Nodepool: `<image>-<32 hexadecimal digits>.<format>`.
+pub(crate) fn parse_python_name(name: &str) -> Option<(ImageName, ImageId, Format)> {
     let (stem, format) = name.rsplit_once('.')?;
     let (image, build) = stem.rsplit_once('-')?;
     let image: ImageName = image.parse().ok()?;
@@ -115,32 +115,32 @@ impl Layout {
         &self.dir
     }
 
-    pub(crate) fn base(&self, base: &Base) -> PathBuf {
+    pub(crate) fn base(&self, base: &BaseName) -> PathBuf {
         self.dir.join(base.as_str())
     }
 
-    pub(crate) fn file(&self, base: &Base, format: &Format) -> PathBuf {
+    pub(crate) fn file(&self, base: &BaseName, format: &Format) -> PathBuf {
         self.dir.join(base.file(format))
     }
 
-    pub(crate) fn manifest_dir(&self, base: &Base) -> PathBuf {
+    pub(crate) fn manifest_dir(&self, base: &BaseName) -> PathBuf {
         self.dir.join(format!("{}{MANIFEST_DIR}", base.as_str()))
     }
 
-    pub(crate) fn manifest(&self, base: &Base) -> PathBuf {
+    pub(crate) fn manifest(&self, base: &BaseName) -> PathBuf {
         self.manifest_dir(base).join(MANIFEST)
     }
 
-    pub(crate) fn own(&self) -> PathBuf {
+    pub(crate) fn nodeyard_dir(&self) -> PathBuf {
         self.dir.join(".nodeyard")
     }
 
     pub(crate) fn lock(&self) -> PathBuf {
-        self.own().join("lock")
+        self.nodeyard_dir().join("lock")
     }
 
     pub(crate) fn drafts(&self) -> PathBuf {
-        self.own().join("drafts")
+        self.nodeyard_dir().join("drafts")
     }
 
     pub(crate) fn draft(&self, id: &ImageId) -> PathBuf {
@@ -148,7 +148,7 @@ impl Layout {
     }
 
     pub(crate) fn deleting(&self) -> PathBuf {
-        self.own().join("deleting")
+        self.nodeyard_dir().join("deleting")
     }
 
     pub(crate) fn deletion(&self, id: &ImageId) -> PathBuf {
@@ -156,11 +156,11 @@ impl Layout {
     }
 
     pub(crate) fn scratch(&self) -> PathBuf {
-        self.own().join("scratch")
+        self.nodeyard_dir().join("scratch")
     }
 
     pub(crate) fn converting(&self) -> PathBuf {
-        self.own().join("converting")
+        self.nodeyard_dir().join("converting")
     }
 
     pub(crate) fn downloads(&self) -> PathBuf {
@@ -176,12 +176,12 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn base(image: &str, id: &str) -> Base {
-        Base::new(&image.parse().unwrap(), &id.parse().unwrap()).unwrap()
+    fn base(image: &str, id: &str) -> BaseName {
+        BaseName::new(&image.parse().unwrap(), &id.parse().unwrap()).unwrap()
     }
 
     #[test]
-    fn a_base_owns_its_files_and_no_others() {
+    fn a_base_name_owns_its_files_and_no_others() {
         let short = base("a", "b");
         for own in [
             "a-b.raw",
@@ -213,17 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn names_that_make_no_file_are_refused() {
+    fn invalid_file_names_are_rejected() {
         let id: ImageId = "1".parse().unwrap();
         for bad in ["...", ".nodeyard", &"x".repeat(250)] {
-            assert!(Base::new(&bad.parse().unwrap(), &id).is_err(), "{bad}");
+            assert!(BaseName::new(&bad.parse().unwrap(), &id).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn only_images_are_taken_for_images_of_python() {
+    fn only_images_of_python_are_parsed() {
         let hex = "0123456789abcdef0123456789abcdef";
-        let (image, id, format) = parse_foreign(&format!("ubuntu-22.04-{hex}.qcow2")).unwrap();
+        let (image, id, format) = parse_python_name(&format!("ubuntu-22.04-{hex}.qcow2")).unwrap();
         assert_eq!(
             (image.as_str(), id.as_str(), format.as_str()),
             ("ubuntu-22.04", hex, "qcow2")
@@ -238,7 +238,7 @@ mod tests {
             "a-0123.raw".to_owned(),
             BUILDER_ID.to_owned(),
         ] {
-            assert!(parse_foreign(&other).is_none(), "{other}");
+            assert!(parse_python_name(&other).is_none(), "{other}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Images as files on this host: the repository of a builder, digests, sparse files, conversion, disk budget.
+//! Image files on this host: the repository of a builder, digests, sparse files, conversion, disk limits.
 //!
-//! * [`Repository`]: the images in images-dir and what is known of each. A killed process leaves no half of anything.
-//! * [`Draft`]: an image that is being made, until it is one or has failed.
-//! * [`digest()`], [`SparseWriter`], [`copy()`]: both digests while the bytes go by once, holes kept.
-//! * [`download()`]: a file from elsewhere, in pieces, unpacked and checked on the way.
-//! * [`Repository::convert`]: another format of an image, by `qemu-img`.
-//! * [`PublicKey`]: whether a file was signed as coming from a certain job.
-//! * [`Limits`]: how much of the disk images may use.
+//! * [`Repository`]: the images in images-dir with a [`Manifest`] each; crash-safe.
+//! * [`Draft`]: an image that is being built.
+//! * [`digest()`], [`SparseWriter`], [`copy()`]: compute both digests in one pass and preserve holes.
+//! * [`download()`]: fetches, decompresses and verifies a file.
+//! * [`Repository::convert`]: converts an image to another format with `qemu-img`.
+//! * [`PublicKey`]: verifies that a file was signed by a certain job.
+//! * [`DiskLimits`]: limits the disk space of images.
 //!
-//! Most of it blocks, and says so. Nothing here knows the store, gearman or a cloud.
+//! Blocking functions are documented as such. This crate does not use the store, gearman or clouds.
 
 mod budget;
 mod checksum;
@@ -24,17 +24,22 @@ mod repository;
 mod signature;
 mod sparse;
 
-pub use budget::{Bytes, Limits, NoRoom};
-pub use convert::{BadHeader, Compression, ConvertError, Converter, Target, inspect};
-pub use digest::{Digests, Hasher, Mismatch, digest};
+pub use budget::{ByteSize, DiskLimits, InsufficientSpace};
+pub use convert::{
+    ConversionTarget, ConvertError, Converter, DiskCompression, InvalidHeader, inspect,
+};
+pub use digest::{DigestMismatch, Digests, Hasher, digest};
 pub use download::{
-    Checksum, Download, DownloadError, Downloaded, Form, Meter, Packing, Throttle, download,
+    ChecksumPolicy, ContentInfo, Download, DownloadError, Downloaded, Packing, ProgressFn,
+    Throttle, download,
 };
 pub use files::FileError;
-pub use format::{BadFormat, Format};
-pub use id::{BadImageId, ImageId};
-pub use layout::BadBase;
-pub use manifest::{Failure, ImageFile, Manifest, Outcome, State, Upload};
-pub use repository::{Begin, CommitError, Draft, Error, OpenError, Options, Repository};
+pub use format::{Format, InvalidFormat};
+pub use id::{ImageId, InvalidImageId};
+pub use layout::InvalidBaseName;
+pub use manifest::{
+    ImageFailure, ImageFile, Manifest, ManifestState, ManifestUpload, UploadOutcome,
+};
+pub use repository::{CommitError, Draft, DraftRequest, Error, OpenError, Options, Repository};
 pub use signature::{Claims, PublicKey, SignatureError};
 pub use sparse::{SparseWriter, copy};

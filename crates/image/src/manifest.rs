@@ -1,7 +1,7 @@
-//! What is known of an image, and stays known when this program restarts.
+//! Image manifests, stored as JSON.
 //!
-//! A manifest is a JSON file. Keys that are not known here are passed over, so that a later version may add some; a
-//! change that an older program must not meet raises [`VERSION`], and then it leaves the image alone.
+//! Unknown keys are ignored, so that later versions may add some. Incompatible changes increment [`VERSION`]; images
+//! with a newer version are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,71 +12,71 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digests;
 use crate::{Format, ImageId};
 
-/// The version of manifests that this program writes.
+/// The version of the manifest format.
 const VERSION: u32 = 1;
 
-/// An image of the repository.
+/// The manifest of an image in the repository.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Manifest {
     version: u32,
     pub image: ImageName,
     pub id: ImageId,
-    /// The installation that looks after the image; none if a foreign client asked for it or Python Nodepool made it.
+    /// The installation that manages the image. `None` if another client requested it or Python Nodepool built it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Box<str>>,
-    /// The host that made the image, and its id.
+    /// The host that built the image, and its builder id.
     pub builder: Box<str>,
     pub builder_id: Box<str>,
     pub begun: Timestamp,
-    pub state: State,
-    /// When `state` was reached.
+    pub state: ManifestState,
+    /// When `state` last changed.
     pub since: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
+    pub failure: Option<ImageFailure>,
     #[serde(default)]
     pub files: BTreeMap<Format, ImageFile>,
     #[serde(default)]
-    pub uploads: Vec<Upload>,
+    pub uploads: Vec<ManifestUpload>,
     /// Formats whose files are being removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) removing: Vec<Format>,
 }
 
-/// Where an image is in its life.
+/// The state of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum ManifestState {
     Building,
     Ready,
     Failed,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for ManifestState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Building => "being built",
             Self::Ready => "ready",
-            Self::Failed => "a failure",
+            Self::Failed => "failed",
         })
     }
 }
 
-/// Why something failed.
+/// Why a build or an upload failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Failure {
+pub struct ImageFailure {
     pub reason: String,
-    /// The caller's own word for what can be done about it.
+    /// The caller's classification of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Box<str>>,
-    /// What a program ended with, where it was a program's failure; negative for a signal.
+    /// The exit code of the program that failed; negative for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 }
 
-impl Failure {
-    /// Of a build whose process ended before the build did.
+impl ImageFailure {
+    /// The reason of a build whose process ended before it.
     pub const INTERRUPTED: &str = "interrupted";
 
     pub fn new(reason: impl Into<String>) -> Self {
@@ -92,56 +92,56 @@ impl Failure {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImageFile {
-    /// Holes included.
+    /// The size including holes.
     pub size: u64,
-    /// On disk.
+    /// The size on disk.
     pub allocated: u64,
     #[serde(default)]
     pub digests: Digests,
-    /// When this program last read the whole file and found these digests; none if they are what its maker said.
+    /// When this program last computed these digests. `None` if they were only read from checksum files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified: Option<Timestamp>,
 }
 
-/// An upload that was asked for.
+/// An upload of the image to a provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Upload {
+pub struct ManifestUpload {
     pub provider: ProviderName,
-    /// None from a foreign client, of which only the last upload to a provider is remembered.
+    /// `None` for other clients, of which only the last upload to a provider is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<UploadId>,
     pub since: Timestamp,
-    pub outcome: Outcome,
+    pub outcome: UploadOutcome,
 }
 
-/// What became of an upload.
+/// The outcome of an upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-pub enum Outcome {
-    /// Not known yet; after a restart, not known any more.
+pub enum UploadOutcome {
+    /// In progress; after a restart, unknown.
     Pending,
     Ready {
         external_id: Box<str>,
         external_name: Box<str>,
         format: Box<str>,
     },
-    Failed(Failure),
+    Failed(ImageFailure),
 }
 
-impl Upload {
-    pub(crate) fn is_of(&self, provider: &ProviderName, upload_id: Option<UploadId>) -> bool {
+impl ManifestUpload {
+    pub(crate) fn is_for(&self, provider: &ProviderName, upload_id: Option<UploadId>) -> bool {
         self.provider == *provider && self.upload_id == upload_id
     }
 }
 
-/// Why a manifest is of no use.
+/// An error parsing a manifest.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Flaw {
-    #[error("it is not a manifest")]
-    NotOne(#[from] serde_json::Error),
-    #[error("it has version {found}, and this program knows version {VERSION}")]
-    Newer { found: u32 },
+pub(crate) enum ManifestFormatError {
+    #[error("not a manifest")]
+    Syntax(#[from] serde_json::Error),
+    #[error("unsupported version {found}; this program supports version {VERSION}")]
+    UnsupportedVersion { found: u32 },
 }
 
 impl Manifest {
@@ -150,7 +150,7 @@ impl Manifest {
         id: ImageId,
         managed: Option<Box<str>>,
         (builder, builder_id): (Box<str>, Box<str>),
-        state: State,
+        state: ManifestState,
         now: Timestamp,
     ) -> Self {
         Self {
@@ -170,33 +170,33 @@ impl Manifest {
         }
     }
 
-    /// On disk, all files together.
+    /// Returns the size on disk of all files.
     pub fn allocated(&self) -> u64 {
         self.files.values().map(|file| file.allocated).sum()
     }
 
-    pub(crate) fn failed(mut self, failure: Failure, now: Timestamp) -> Self {
-        self.state = State::Failed;
+    pub(crate) fn failed(mut self, failure: ImageFailure, now: Timestamp) -> Self {
+        self.state = ManifestState::Failed;
         self.since = now;
         self.failure = Some(failure);
         self.files.clear();
         self
     }
 
-    pub(crate) fn from_json(text: &[u8]) -> Result<Self, Flaw> {
+    pub(crate) fn from_json(text: &[u8]) -> Result<Self, ManifestFormatError> {
         #[derive(Deserialize)]
         struct Versioned {
             version: u32,
         }
         let Versioned { version } = serde_json::from_slice(text)?;
         if version > VERSION {
-            return Err(Flaw::Newer { found: version });
+            return Err(ManifestFormatError::UnsupportedVersion { found: version });
         }
         Ok(serde_json::from_slice(text)?)
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
-        // Every key is a string and every number finite, so JSON has a form for it.
+        // Cannot fail: all keys are strings and all numbers finite.
         let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
         text.push(b'\n');
         text
@@ -207,7 +207,7 @@ impl Manifest {
 mod tests {
     use super::*;
 
-    /// As it is on the disks of operators: a program of any later time has to read this.
+    /// A manifest as stored by operators, which all later versions must read.
     const VERSION_1: &str = r#"{
   "version": 1,
   "image": "debian-12",
@@ -270,16 +270,18 @@ mod tests {
 "#;
 
     #[test]
-    fn a_manifest_is_written_as_it_was_read() {
+    fn a_manifest_round_trips() {
         let manifest = Manifest::from_json(VERSION_1.as_bytes()).unwrap();
         assert_eq!(manifest.allocated(), 4608);
         assert_eq!(String::from_utf8(manifest.to_json()).unwrap(), VERSION_1);
     }
 
     #[test]
-    fn a_failure_is_written_as_it_was_read() {
+    fn a_failed_manifest_round_trips() {
         let manifest = Manifest::from_json(VERSION_1.as_bytes()).unwrap();
-        let failed = manifest.clone().failed(Failure::new("no"), manifest.since);
+        let failed = manifest
+            .clone()
+            .failed(ImageFailure::new("no"), manifest.since);
         assert_eq!(Manifest::from_json(&failed.to_json()).unwrap(), failed);
         assert!(failed.files.is_empty());
     }

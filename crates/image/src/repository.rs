@@ -1,15 +1,12 @@
-//! The images of this host, in images-dir.
+//! The repository of images in images-dir.
 //!
-//! An image exists when its manifest, `<image>-<id>.d/nodeyard.json`, says `ready`; files without a word from a
-//! manifest count only if they are named as Python Nodepool names its own. While an image is made, its record is kept
-//! in `.nodeyard/drafts`, out of reach of the program that makes it, and whatever is in its place belongs to that
-//! draft: a start that finds a draft removes the files and calls the image failed. Removal works the same way, with a
-//! record in `.nodeyard/deleting` first. So at every point of time a killed process leaves either the state before, or
-//! the state after, or a record that says what is left to do.
+//! An image exists if its manifest, `<image>-<id>.d/nodeyard.json`, has the state `ready`. Files without a manifest
+//! count only if they are named like those of Python Nodepool. Builds and deletions are crash-safe: a record in
+//! `.nodeyard/drafts` or `.nodeyard/deleting` is written first, and [`Repository::open`] finishes what the records of a
+//! killed process describe (an unfinished build becomes a failed image without files).
 //!
-//! One process uses a directory. Methods that only look ([`get`](Repository::get), [`images`](Repository::images),
-//! [`path`](Repository::path)) read memory and return at once; all others touch the disk and block: call them by
-//! `spawn_blocking`.
+//! A directory is locked by one process. [`get`](Repository::get), [`images`](Repository::images) and
+//! [`path`](Repository::path) read memory; all other methods access the disk and block: call them by `spawn_blocking`.
 
 mod change;
 #[cfg(test)]
@@ -26,71 +23,71 @@ use std::time::{Duration, SystemTime};
 
 use nodeyard_model::{ImageName, Timestamp};
 
-pub(crate) use draft::measure;
-pub use draft::{Begin, CommitError, Draft};
+pub(crate) use draft::hash_file;
+pub use draft::{CommitError, Draft, DraftRequest};
 pub use open::{OpenError, Options};
 
-use crate::budget::{Budget, BudgetError, Limits, NoRoom, Reservation};
+use crate::budget::{Budget, BudgetError, DiskLimits, InsufficientSpace, Reservation};
 use crate::files::{self, FileError};
-use crate::layout::{BadBase, Base, Layout};
-use crate::manifest::{Manifest, State};
+use crate::layout::{BaseName, InvalidBaseName, Layout};
+use crate::manifest::{Manifest, ManifestState};
 use crate::{Format, ImageId};
 
-/// The images of this host. Clones are the same repository.
+/// The images of this host. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    shared: Arc<Shared>,
+    inner: Arc<RepositoryInner>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct RepositoryInner {
     pub(crate) layout: Layout,
     builder: Box<str>,
     builder_id: Box<str>,
-    /// What is known of each image. Never held while the disk is touched.
+    /// The manifests. Not locked during disk access.
     index: RwLock<BTreeMap<ImageId, Arc<Manifest>>>,
-    /// Held by whoever changes names or manifests.
-    changes: Mutex<()>,
+    /// Locked while changing file names or manifests.
+    change_lock: Mutex<()>,
     pub(crate) budget: Arc<Budget>,
-    /// Whose turn it is to convert files of an image.
+    /// Serializes conversions of an image.
     conversions: Mutex<BTreeMap<ImageId, Arc<tokio::sync::Mutex<()>>>>,
     /// Released by the kernel when the process ends.
     _lock: File,
 }
 
-/// Why something could not be done to an image.
+/// An error of a [`Repository`] operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("image {id} is not here")]
+    #[error("image {id} does not exist on this host")]
     Unknown { id: ImageId },
-    #[error("image {id} is here already, and is {state}")]
-    Exists { id: ImageId, state: State },
+    #[error("image {id} already exists and is {state}")]
+    Exists { id: ImageId, state: ManifestState },
     #[error("image {id} is being built: wait for the end of the build or stop it first")]
     Building { id: ImageId },
     #[error(
-        "files called {base} are here already, and are not of this image: use another id, or remove them"
+        "files named {base} already exist and do not belong to this image: use another id, or remove them"
     )]
-    Taken { base: String },
-    #[error("image {id} has no {format} file here")]
+    FilesExist { base: String },
+    #[error("image {id} has no {format} file on this host")]
     NoFormat { id: ImageId, format: Format },
     #[error(transparent)]
-    BadBase(#[from] BadBase),
+    InvalidBaseName(#[from] InvalidBaseName),
     #[error(transparent)]
-    NoRoom(#[from] NoRoom),
+    InsufficientSpace(#[from] InsufficientSpace),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{} is not what its digests say; delete the build", path.display())]
-    Mismatch {
+    #[error("{} does not match its digests: delete the build", path.display())]
+    DigestMismatch {
         path: PathBuf,
         #[source]
-        source: crate::Mismatch,
+        source: crate::DigestMismatch,
     },
 }
 
 impl From<BudgetError> for Error {
     fn from(error: BudgetError) -> Self {
         match error {
-            BudgetError::NoRoom(error) => Self::NoRoom(error),
+            BudgetError::InsufficientSpace(error) => Self::InsufficientSpace(error),
             BudgetError::File(error) => Self::File(error),
         }
     }
@@ -98,62 +95,62 @@ impl From<BudgetError> for Error {
 
 impl Repository {
     pub fn dir(&self) -> &Path {
-        self.shared.layout.dir()
+        self.inner.layout.dir()
     }
 
-    /// What `builder_id.txt` says.
+    /// Returns the content of `builder_id.txt`.
     pub fn builder_id(&self) -> &str {
-        &self.shared.builder_id
+        &self.inner.builder_id
     }
 
-    /// The name of this host, as [`Options`] gave it.
+    /// Returns the name of this host, from [`Options`].
     pub fn builder(&self) -> &str {
-        &self.shared.builder
+        &self.inner.builder
     }
 
-    /// Every image, also those that are being built or have failed, in the order of their ids.
+    /// Returns all images, including those being built and failed ones, ordered by id.
     pub fn images(&self) -> Vec<Arc<Manifest>> {
-        self.shared
+        self.inner
             .read_index(|index| index.values().cloned().collect())
     }
 
     pub fn get(&self, id: &ImageId) -> Option<Arc<Manifest>> {
-        self.shared.read_index(|index| index.get(id).cloned())
+        self.inner.read_index(|index| index.get(id).cloned())
     }
 
-    /// Where the file of an image is that is ready.
+    /// Returns the path of a file of an image that is ready.
     pub fn path(&self, id: &ImageId, format: &Format) -> Result<PathBuf, Error> {
-        let manifest = self.shared.ready(id)?;
+        let manifest = self.inner.get_ready(id)?;
         if !manifest.files.contains_key(format) {
             let (id, format) = (id.clone(), format.clone());
             return Err(Error::NoFormat { id, format });
         }
-        let base = Base::new(&manifest.image, id)?;
-        Ok(self.shared.layout.file(&base, format))
+        let base = BaseName::new(&manifest.image, id)?;
+        Ok(self.inner.layout.file(&base, format))
     }
 
-    /// What [`Draft::keep`] has kept of an image. Blocks.
-    pub fn kept(&self, id: &ImageId, name: &str) -> Option<Vec<u8>> {
+    /// Reads a file that [`Draft::attach`] stored with the image. Blocks.
+    pub fn attachment(&self, id: &ImageId, name: &str) -> Option<Vec<u8>> {
         let manifest = self.get(id)?;
-        let base = Base::new(&manifest.image, id).ok()?;
-        std::fs::read(self.shared.layout.manifest_dir(&base).join(name)).ok()
+        let base = BaseName::new(&manifest.image, id).ok()?;
+        std::fs::read(self.inner.layout.manifest_dir(&base).join(name)).ok()
     }
 
-    /// Whether so many bytes more may be written, beside what running work has reserved. Blocks.
-    pub fn check_room(&self, needed: u64) -> Result<(), Error> {
-        let shared = &self.shared;
-        Ok(shared.budget.check(&shared.layout, needed)?)
+    /// Checks whether `needed` more bytes fit within the limits, in addition to reservations. Blocks.
+    pub(crate) fn check_space(&self, needed: u64) -> Result<(), Error> {
+        let inner = &self.inner;
+        Ok(inner.budget.check(&inner.layout, needed)?)
     }
 
-    /// Keeps room for a file that grows to this size, or has grown already, until what is returned is dropped. Blocks.
-    pub(crate) fn keep_room(&self, path: &Path, size: u64) -> Result<Reservation, Error> {
-        let shared = &self.shared;
-        Ok(shared.budget.reserve_file(&shared.layout, path, size)?)
+    /// Reserves space for a file that grows to this size. Blocks.
+    pub(crate) fn reserve_file(&self, path: &Path, size: u64) -> Result<Reservation, Error> {
+        let inner = &self.inner;
+        Ok(inner.budget.reserve_file(&inner.layout, path, size)?)
     }
 
-    /// Removes what is left of downloads that nobody has gone on with for so long. Blocks.
-    pub fn forget_downloads(&self, older_than: Duration) -> Result<(), Error> {
-        let root = self.shared.layout.downloads();
+    /// Removes incomplete downloads that were not modified for this long. Blocks.
+    pub fn remove_stale_downloads(&self, older_than: Duration) -> Result<(), Error> {
+        let root = self.inner.layout.downloads();
         if !root.exists() {
             return Ok(());
         }
@@ -168,23 +165,23 @@ impl Repository {
                     files::remove_file(&path)?;
                 }
             }
-            // One that is not empty stays.
-            let _used = std::fs::remove_dir(&dir);
+            // Fails if the directory is not empty.
+            let _ignored = std::fs::remove_dir(&dir);
         }
         Ok(())
     }
 
-    /// Takes effect for work that starts later.
-    pub fn set_limits(&self, limits: Limits) {
-        self.shared.budget.set_limits(limits);
+    /// Sets the limits for work that starts later.
+    pub fn set_limits(&self, limits: DiskLimits) {
+        self.inner.budget.set_limits(limits);
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn inner(&self) -> &Arc<RepositoryInner> {
+        &self.inner
     }
 }
 
-impl Shared {
+impl RepositoryInner {
     fn read_index<T>(&self, read: impl FnOnce(&BTreeMap<ImageId, Arc<Manifest>>) -> T) -> T {
         read(&self.index.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -193,35 +190,43 @@ impl Shared {
         write(&mut self.index.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Nothing a panicking thread could leave half done matters: the disk has the truth.
-    fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks changes. A poisoned lock is fine because the disk is authoritative.
+    fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.change_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self, id: &ImageId) -> Result<Arc<Manifest>, Error> {
+    fn get_known(&self, id: &ImageId) -> Result<Arc<Manifest>, Error> {
         self.read_index(|index| index.get(id).cloned())
             .ok_or_else(|| Error::Unknown { id: id.clone() })
     }
 
-    /// An image that is not being built.
-    fn at_rest(&self, id: &ImageId) -> Result<Arc<Manifest>, Error> {
-        let manifest = self.known(id)?;
+    /// Returns an image. Fails if it is being built.
+    fn get_not_building(&self, id: &ImageId) -> Result<Arc<Manifest>, Error> {
+        let manifest = self.get_known(id)?;
         match manifest.state {
-            State::Building => Err(Error::Building { id: id.clone() }),
-            State::Ready | State::Failed => Ok(manifest),
+            ManifestState::Building => Err(Error::Building { id: id.clone() }),
+            ManifestState::Ready | ManifestState::Failed => Ok(manifest),
         }
     }
 
-    pub(crate) fn ready(&self, id: &ImageId) -> Result<Arc<Manifest>, Error> {
-        let manifest = self.at_rest(id)?;
+    pub(crate) fn get_ready(&self, id: &ImageId) -> Result<Arc<Manifest>, Error> {
+        let manifest = self.get_not_building(id)?;
         match manifest.state {
-            State::Ready => Ok(manifest),
-            State::Building | State::Failed => Err(Error::Unknown { id: id.clone() }),
+            ManifestState::Ready => Ok(manifest),
+            ManifestState::Building | ManifestState::Failed => {
+                Err(Error::Unknown { id: id.clone() })
+            }
         }
     }
 
-    /// Replaces the manifest of an image, on disk first. The caller holds `changes`.
-    fn store(&self, base: &Base, manifest: Manifest) -> Result<Arc<Manifest>, FileError> {
+    /// Writes a manifest to disk, then to the index. The caller holds `change_lock`.
+    fn store_manifest(
+        &self,
+        base: &BaseName,
+        manifest: Manifest,
+    ) -> Result<Arc<Manifest>, FileError> {
         files::create_dir(&self.layout.manifest_dir(base))?;
         files::write_atomic(&self.layout.manifest(base), &manifest.to_json())?;
         files::sync_dir(self.layout.dir())?;
@@ -230,18 +235,18 @@ impl Shared {
         Ok(manifest)
     }
 
-    /// One conversion of an image at a time, so that two that want the same format share one.
-    pub(crate) fn conversions(&self, id: &ImageId) -> Arc<tokio::sync::Mutex<()>> {
+    /// Returns the lock that serializes conversions of an image, so that requests for the same format share one.
+    pub(crate) fn conversion_lock(&self, id: &ImageId) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self
             .conversions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody holds are free again.
+        // Drops unused locks.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(id.clone()).or_default())
     }
 
-    fn largest(&self, image: &ImageName) -> Option<u64> {
+    fn largest_build(&self, image: &ImageName) -> Option<u64> {
         self.read_index(|index| {
             index
                 .values()

@@ -1,9 +1,8 @@
-//! Signatures: who says that a file comes from that job.
+//! Verifies signed provenance of image files.
 //!
-//! A digest protects against accidents and against whoever holds the file; it comes from the same Zuul that names the
-//! file. A signature is by a key that Zuul's web server does not have. What is signed is a statement (in-toto, in a
-//! DSSE envelope, bare or in a Sigstore bundle as `cosign attest-blob --key` writes it) with the digest of the file and
-//! the project, pipeline, job and branch it comes from. It is checked here, with the public key and nothing else.
+//! Digests come from the same Zuul web server as the file's URL; a signature is made with a key that this server does
+//! not have. The signed content is an in-toto statement with the digest of the file and its project, pipeline, job and
+//! branch, in a DSSE envelope, bare or in a Sigstore bundle as written by `cosign attest-blob --key`.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey, VerificationAlgorithm,
@@ -18,17 +17,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::digest::{Digests, to_hex};
 
-const STATEMENT: &str = "application/vnd.in-toto+json";
-/// What comes before the key itself, in the two forms that are known.
-const P256: &[u8] = &[
+const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
+/// DER prefixes of the supported public keys.
+const P256_PREFIX: &[u8] = &[
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
     0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
-const EDWARDS: &[u8] = &[
+const ED25519_PREFIX: &[u8] = &[
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
 
-/// Whose signature counts.
+/// A trusted public key.
 pub struct PublicKey {
     algorithm: &'static dyn VerificationAlgorithm,
     key: Vec<u8>,
@@ -41,7 +40,7 @@ impl std::fmt::Debug for PublicKey {
     }
 }
 
-/// What a statement has to say of where the file comes from.
+/// The provenance that a statement must have.
 #[derive(Debug, Clone, Copy)]
 pub struct Claims<'c> {
     pub project: &'c str,
@@ -50,30 +49,30 @@ pub struct Claims<'c> {
     pub pipelines: &'c [String],
     /// Any if empty.
     pub branches: &'c [String],
-    /// What Zuul says of the build: the statement must not say otherwise.
+    /// The values that Zuul reports for the build, which the statement must match.
     pub pipeline: Option<&'c str>,
     pub branch: Option<&'c str>,
 }
 
-/// Why a file is not signed as it has to be.
+/// An error verifying a signature.
 #[derive(Debug, thiserror::Error)]
 pub enum SignatureError {
-    #[error("the public key is none: use a PEM file with an ECDSA P-256 or an Ed25519 key")]
-    Key,
-    #[error("the signature is no DSSE envelope and no bundle with one")]
+    #[error("invalid public key: use a PEM file with an ECDSA P-256 or an Ed25519 key")]
+    InvalidKey,
+    #[error("the signature is neither a DSSE envelope nor a bundle with one")]
     Envelope(#[source] serde_json::Error),
     #[error(
-        "the bundle signs the bytes only, and says nothing of project, pipeline, job and branch: sign a statement (`cosign attest-blob`)"
+        "the bundle signs only the bytes, not project, pipeline, job and branch: sign a statement (`cosign attest-blob`)"
     )]
-    Bare,
-    #[error("the signature is not by the key that is configured")]
-    Foreign,
-    #[error("what is signed is no in-toto statement")]
+    UnsignedClaims,
+    #[error("the signature was not made with the configured key")]
+    WrongKey,
+    #[error("the signed content is not an in-toto statement")]
     Statement,
-    #[error("the signed statement is about other files: it has not the digest of this one")]
-    OtherFile,
-    #[error("the signed statement says that {what} is {found:?}, and it should be {wanted:?}")]
-    OtherOrigin {
+    #[error("the signed statement does not contain the digest of this file")]
+    WrongDigest,
+    #[error("the signed statement has {what} {found:?} instead of {wanted:?}")]
+    WrongOrigin {
         what: &'static str,
         found: String,
         wanted: String,
@@ -82,48 +81,51 @@ pub enum SignatureError {
 
 impl PublicKey {
     pub fn from_pem(text: &[u8]) -> Result<Self, SignatureError> {
-        let der = SubjectPublicKeyInfoDer::from_pem_slice(text).map_err(|_| SignatureError::Key)?;
-        let algorithms: [(&[u8], &'static dyn VerificationAlgorithm); 2] =
-            [(P256, &ECDSA_P256_SHA256_ASN1), (EDWARDS, &ED25519)];
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(text)
+            .map_err(|_| SignatureError::InvalidKey)?;
+        let algorithms: [(&[u8], &'static dyn VerificationAlgorithm); 2] = [
+            (P256_PREFIX, &ECDSA_P256_SHA256_ASN1),
+            (ED25519_PREFIX, &ED25519),
+        ];
         let known = algorithms.into_iter().find_map(|(head, algorithm)| {
             let key = der.as_ref().strip_prefix(head)?;
             Some((algorithm, key.to_vec()))
         });
-        let (algorithm, key) = known.ok_or(SignatureError::Key)?;
+        let (algorithm, key) = known.ok_or(SignatureError::InvalidKey)?;
         let id = to_hex(&Sha256::digest(der.as_ref()));
         Ok(Self { algorithm, key, id })
     }
 
-    /// The SHA-256 of the key.
+    /// Returns the SHA-256 of the key.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Checks a signature over a file with one of these digests.
+    /// Verifies the signature of a file with one of these digests.
     pub fn verify(
         &self,
         signature: &[u8],
         forms: &[&Digests],
         claims: &Claims<'_>,
     ) -> Result<(), SignatureError> {
-        let written: Written =
+        let file: SignatureFile =
             serde_json::from_slice(signature).map_err(SignatureError::Envelope)?;
-        let envelope = match written {
-            Written::Bundle { dsse_envelope } => dsse_envelope,
-            Written::Envelope(envelope) => envelope,
-            Written::Bare { .. } => return Err(SignatureError::Bare),
+        let envelope = match file {
+            SignatureFile::Bundle { dsse_envelope } => dsse_envelope,
+            SignatureFile::Envelope(envelope) => envelope,
+            SignatureFile::UnsignedClaims { .. } => return Err(SignatureError::UnsignedClaims),
         };
         let payload = decode(&envelope.payload).ok_or(SignatureError::Statement)?;
-        let signed = pre_authentication(&envelope.payload_type, &payload);
+        let signed = pre_authentication_encoding(&envelope.payload_type, &payload);
         let key = UnparsedPublicKey::new(self.algorithm, &self.key);
         let mut signatures = envelope.signatures.iter();
-        let is_ours = signatures.any(|signature| {
+        let is_valid = signatures.any(|signature| {
             decode(&signature.sig).is_some_and(|bytes| key.verify(&signed, &bytes).is_ok())
         });
-        if !is_ours {
-            return Err(SignatureError::Foreign);
+        if !is_valid {
+            return Err(SignatureError::WrongKey);
         }
-        if envelope.payload_type != STATEMENT {
+        if envelope.payload_type != STATEMENT_TYPE {
             return Err(SignatureError::Statement);
         }
         let statement: Statement =
@@ -134,13 +136,13 @@ impl PublicKey {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum SignatureFile {
     Bundle {
         #[serde(rename = "dsseEnvelope")]
         dsse_envelope: Envelope,
     },
     Envelope(Envelope),
-    Bare {
+    UnsignedClaims {
         #[serde(rename = "messageSignature")]
         _signature: Value,
     },
@@ -163,13 +165,15 @@ struct Signature {
 struct Statement {
     #[serde(rename = "_type")]
     kind: String,
-    subject: Vec<Subject>,
-    #[serde(default, deserialize_with = "unwrapped")]
+    subject: Vec<StatementSubject>,
+    #[serde(default, deserialize_with = "unwrap_cosign_predicate")]
     predicate: Value,
 }
 
-/// What cosign calls `custom` is a text inside of a predicate of its own.
-fn unwrapped<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+/// Unwraps the predicate of cosign's type `custom`, which is JSON in a string.
+fn unwrap_cosign_predicate<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Value, D::Error> {
     let predicate = Value::deserialize(deserializer)?;
     let text = predicate.get("Data").and_then(Value::as_str);
     let inside = text.and_then(|text| serde_json::from_str(text).ok());
@@ -177,7 +181,7 @@ fn unwrapped<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Value,
 }
 
 #[derive(Deserialize)]
-struct Subject {
+struct StatementSubject {
     digest: std::collections::BTreeMap<String, String>,
 }
 
@@ -192,40 +196,40 @@ impl Statement {
         };
         let mut digests = self.subject.iter().filter_map(|s| s.digest.get("sha256"));
         if !digests.any(is_one) {
-            return Err(SignatureError::OtherFile);
+            return Err(SignatureError::WrongDigest);
         }
-        let same = |what: &'static str, wanted: &str| {
+        let check_equal = |what: &'static str, wanted: &str| {
             let found = self.origin(what);
             if found == wanted {
                 return Ok(());
             }
-            Err(SignatureError::OtherOrigin {
+            Err(SignatureError::WrongOrigin {
                 what,
                 found: found.to_owned(),
                 wanted: wanted.to_owned(),
             })
         };
-        let among = |what: &'static str, wanted: &[String], zuul: Option<&str>| {
+        let check_allowed = |what: &'static str, wanted: &[String], zuul: Option<&str>| {
             let found = self.origin(what);
             if let Some(zuul) = zuul {
-                same(what, zuul)?;
+                check_equal(what, zuul)?;
             }
             if wanted.is_empty() || wanted.iter().any(|wanted| wanted == found) {
                 return Ok(());
             }
-            Err(SignatureError::OtherOrigin {
+            Err(SignatureError::WrongOrigin {
                 what,
                 found: found.to_owned(),
                 wanted: wanted.join(", "),
             })
         };
-        same("project", claims.project)?;
-        same("job", claims.job)?;
-        among("pipeline", claims.pipelines, claims.pipeline)?;
-        among("branch", claims.branches, claims.branch)
+        check_equal("project", claims.project)?;
+        check_equal("job", claims.job)?;
+        check_allowed("pipeline", claims.pipelines, claims.pipeline)?;
+        check_allowed("branch", claims.branches, claims.branch)
     }
 
-    /// Beside each other in a predicate of our own, or where SLSA has the parameters of a build.
+    /// Returns a value of the predicate, or of its SLSA build parameters.
     fn origin(&self, what: &str) -> &str {
         let plain = self.predicate.get(what);
         let slsa = || {
@@ -239,8 +243,8 @@ impl Statement {
     }
 }
 
-/// What is really signed: the type and the payload, each with its length.
-fn pre_authentication(kind: &str, payload: &[u8]) -> Vec<u8> {
+/// Returns the DSSE pre-authentication encoding, which is the signed data.
+fn pre_authentication_encoding(kind: &str, payload: &[u8]) -> Vec<u8> {
     let mut signed = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
     signed.extend_from_slice(payload);
     signed
@@ -272,7 +276,8 @@ mod tests {
 
     fn p256() -> (EcdsaKeyPair, PublicKey) {
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
-        let public = PublicKey::from_pem(pem(P256, pair.public_key().as_ref()).as_bytes()).unwrap();
+        let public =
+            PublicKey::from_pem(pem(P256_PREFIX, pair.public_key().as_ref()).as_bytes()).unwrap();
         (pair, public)
     }
 
@@ -287,7 +292,7 @@ mod tests {
 
     fn envelope(pair: &EcdsaKeyPair, kind: &str, statement: &Value) -> Value {
         let payload = statement.to_string().into_bytes();
-        let signed = pre_authentication(kind, &payload);
+        let signed = pre_authentication_encoding(kind, &payload);
         let sig = pair.sign(&SystemRandom::new(), &signed).unwrap();
         json!({
             "payloadType": kind,
@@ -316,20 +321,20 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_by_the_right_key_about_this_file_and_job_is_good() {
+    fn valid_statements_are_accepted() {
         let (pair, public) = p256();
-        let good = envelope(&pair, STATEMENT, &statement());
+        let good = envelope(&pair, STATEMENT_TYPE, &statement());
         verify(&public, &good).unwrap();
         verify(&public, &json!({"mediaType": "x", "dsseEnvelope": good})).unwrap();
         let mut slsa = statement();
         let parameters = slsa["predicate"].take();
         slsa["predicate"] = json!({"buildDefinition": {"externalParameters": parameters}});
-        verify(&public, &envelope(&pair, STATEMENT, &slsa)).unwrap();
+        verify(&public, &envelope(&pair, STATEMENT_TYPE, &slsa)).unwrap();
     }
 
-    /// `tests/cosign/make.sh` has made them.
+    /// Test data is created by `tests/cosign/make.sh`.
     #[test]
-    fn what_cosign_signs_is_good() {
+    fn signatures_of_cosign_are_accepted() {
         let made = |name: &str| {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cosign");
             fs::read(path.join(name)).unwrap()
@@ -356,21 +361,21 @@ mod tests {
             };
             let refused = public.verify(&bundle, &[&digests], &other);
             assert!(
-                matches!(&refused, Err(SignatureError::OtherOrigin { found, .. }) if found == "build-debian"),
+                matches!(&refused, Err(SignatureError::WrongOrigin { found, .. }) if found == "build-debian"),
                 "{refused:?}"
             );
         }
     }
 
     #[test]
-    fn edwards_keys_sign_too() {
+    fn ed25519_keys_are_supported() {
         let pair = Ed25519KeyPair::generate().unwrap();
-        let public = pem(EDWARDS, pair.public_key().as_ref());
+        let public = pem(ED25519_PREFIX, pair.public_key().as_ref());
         let public = PublicKey::from_pem(public.as_bytes()).unwrap();
         let payload = statement().to_string().into_bytes();
-        let sig = pair.sign(&pre_authentication(STATEMENT, &payload));
+        let sig = pair.sign(&pre_authentication_encoding(STATEMENT_TYPE, &payload));
         let envelope = json!({
-            "payloadType": STATEMENT,
+            "payloadType": STATEMENT_TYPE,
             "payload": BASE64_STANDARD.encode(&payload),
             "signatures": [{"sig": BASE64_STANDARD.encode(sig.as_ref())}],
         });
@@ -378,13 +383,13 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_signed_is_refused() {
+    fn other_statements_are_rejected() {
         let (pair, public) = p256();
         let (_, foreign) = p256();
-        let good = envelope(&pair, STATEMENT, &statement());
+        let good = envelope(&pair, STATEMENT_TYPE, &statement());
         assert!(matches!(
             verify(&foreign, &good),
-            Err(SignatureError::Foreign)
+            Err(SignatureError::WrongKey)
         ));
 
         let mut tampered = good.clone();
@@ -393,7 +398,7 @@ mod tests {
         tampered["payload"] = BASE64_STANDARD.encode(other.to_string()).into();
         assert!(matches!(
             verify(&public, &tampered),
-            Err(SignatureError::Foreign)
+            Err(SignatureError::WrongKey)
         ));
 
         for (place, value) in [
@@ -404,20 +409,23 @@ mod tests {
         ] {
             let mut other = statement();
             other["predicate"][place] = value.into();
-            let refused = verify(&public, &envelope(&pair, STATEMENT, &other));
+            let refused = verify(&public, &envelope(&pair, STATEMENT_TYPE, &other));
             assert!(
-                matches!(&refused, Err(SignatureError::OtherOrigin { what, .. }) if *what == place),
+                matches!(&refused, Err(SignatureError::WrongOrigin { what, .. }) if *what == place),
                 "{refused:?}"
             );
         }
         let mut other = statement();
         other["subject"][0]["digest"]["sha256"] = "cd".repeat(32).into();
-        let refused = verify(&public, &envelope(&pair, STATEMENT, &other));
-        assert!(matches!(refused, Err(SignatureError::OtherFile)));
+        let refused = verify(&public, &envelope(&pair, STATEMENT_TYPE, &other));
+        assert!(matches!(refused, Err(SignatureError::WrongDigest)));
         let refused = verify(&public, &envelope(&pair, "text/plain", &statement()));
         assert!(matches!(refused, Err(SignatureError::Statement)));
         let bare = json!({"messageSignature": {"signature": "x"}});
-        assert!(matches!(verify(&public, &bare), Err(SignatureError::Bare)));
+        assert!(matches!(
+            verify(&public, &bare),
+            Err(SignatureError::UnsignedClaims)
+        ));
         assert!(matches!(
             verify(&public, &json!([1])),
             Err(SignatureError::Envelope(_))

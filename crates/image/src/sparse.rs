@@ -1,4 +1,4 @@
-//! Sparse files: reading that skips holes, writing that leaves them, hashing as the bytes go by.
+//! Sparse files: reading that skips holes, and writing that creates holes and computes digests.
 //!
 //! Everything here blocks.
 
@@ -11,59 +11,59 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::digest::{Digests, Hasher};
-use crate::files::{self, FileError, Try as _};
+use crate::files::{self, AttemptExt as _, FileError};
 
-const PIECE: usize = 1024 * 1024;
-/// Zeros are looked for, and holes left, in blocks of this size.
+const CHUNK: usize = 1024 * 1024;
+/// Blocks of this size that contain only zeros become holes.
 const BLOCK: usize = 4096;
 
-/// A part of a file.
-pub(crate) enum Piece<'a> {
+/// A contiguous part of a file.
+pub(crate) enum Extent<'a> {
     Data(&'a [u8]),
-    /// As many zero bytes, which are not on disk.
+    /// A hole of this many bytes.
     Hole(u64),
 }
 
-/// Reads a file from its beginning to its end, hole by hole.
+/// Reads a file from start to end and passes its extents to `with`.
 pub(crate) fn read(
     file: &File,
-    mut with: impl FnMut(Piece<'_>) -> io::Result<()>,
+    mut with: impl FnMut(Extent<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
     let end = file.metadata()?.len();
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; CHUNK];
     let mut at = 0;
     while at < end {
         let data = next_data(file, at, end)?;
         if data > at {
-            with(Piece::Hole(data - at))?;
+            with(Extent::Hole(data - at))?;
             at = data;
             continue;
         }
         let hole = next_hole(file, at, end)?;
         while at < hole {
-            let wanted = usize::try_from(hole - at).map_or(PIECE, |left| left.min(PIECE));
+            let wanted = usize::try_from(hole - at).map_or(CHUNK, |left| left.min(CHUNK));
             let (piece, _) = buffer.split_at_mut(wanted);
             let got = file.read_at(piece, at)?;
             let (got_bytes, _) = piece.split_at(got);
             if got == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "it became shorter while it was read",
+                    "file was truncated while being read",
                 ));
             }
-            with(Piece::Data(got_bytes))?;
+            with(Extent::Data(got_bytes))?;
             at += got as u64;
         }
     }
     Ok(())
 }
 
-/// Where data begins at or after `at`; `end` if there is none.
+/// Returns the offset of the next data at or after `at`, or `end` if there is none.
 fn next_data(file: &File, at: u64, end: u64) -> io::Result<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => Ok(data.min(end)),
         Err(Errno::NXIO) => Ok(end),
-        // A file system that does not know holes has none.
+        // File systems without support for holes.
         Err(Errno::INVAL) => Ok(at),
         Err(error) => Err(error.into()),
     }
@@ -77,7 +77,7 @@ fn next_hole(file: &File, at: u64, end: u64) -> io::Result<u64> {
     }
 }
 
-/// Writes a new file, leaves holes where there are only zeros, and hashes what goes by.
+/// Writes a new file, with holes for blocks of zeros, and computes its digests.
 #[derive(Debug)]
 pub struct SparseWriter {
     file: File,
@@ -95,18 +95,18 @@ impl SparseWriter {
         })
     }
 
-    /// How many bytes went by.
+    /// Returns the number of bytes written, including holes.
     pub fn written(&self) -> u64 {
         self.at
     }
 
-    /// As many zero bytes, without looking at any.
+    /// Appends a hole of `length` bytes.
     pub fn hole(&mut self, length: u64) {
         self.hasher.zeros(length);
         self.at += length;
     }
 
-    /// Everything is on disk when this returns.
+    /// Syncs the file to disk and returns it with its digests.
     pub fn finish(self) -> io::Result<(File, Digests)> {
         self.file.set_len(self.at)?;
         self.file.sync_all()?;
@@ -115,14 +115,14 @@ impl SparseWriter {
 }
 
 impl Write for SparseWriter {
-    /// Takes all of `bytes`.
+    /// Writes all of `bytes`.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.hasher.update(bytes);
         let mut rest = bytes;
         while !rest.is_empty() {
-            // The first block may be short, so that the others are those of the file.
+            // The first block is shorter if needed to align the others.
             let into_block = usize::try_from(self.at % BLOCK as u64).unwrap_or(0);
-            let (run, zero) = zero_run(rest, BLOCK - into_block);
+            let (run, zero) = uniform_run(rest, BLOCK - into_block);
             let (piece, after) = rest.split_at(run);
             if !zero {
                 self.file.write_all_at(piece, self.at)?;
@@ -138,21 +138,20 @@ impl Write for SparseWriter {
     }
 }
 
-/// How many bytes from the start of `bytes` are in blocks that are alike, all zero or all not, and which.
-fn zero_run(bytes: &[u8], first_block: usize) -> (usize, bool) {
+/// Returns the length of the leading run of blocks that are all zero or all non-zero, and whether they are zero.
+fn uniform_run(bytes: &[u8], first_block: usize) -> (usize, bool) {
     let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
     let (first, rest) = bytes.split_at(first_block.min(bytes.len()));
     let zero = is_zero(first);
-    let alike = rest
+    let uniform = rest
         .chunks(BLOCK)
         .take_while(|block| is_zero(block) == zero)
         .map(<[u8]>::len)
         .sum::<usize>();
-    (first.len() + alike, zero)
+    (first.len() + uniform, zero)
 }
 
-/// Copies a file to a new one, holes as holes, and returns its digests. The copy is on disk when this returns, and
-/// gone if this fails.
+/// Copies a file, preserving holes, syncs it to disk and returns its digests. Removes the copy on error.
 pub fn copy(from: &Path, to: &Path) -> Result<Digests, FileError> {
     let source = files::open_regular(from)?;
     let target = File::create_new(to).attempt("create", to)?;
@@ -166,8 +165,8 @@ pub fn copy(from: &Path, to: &Path) -> Result<Digests, FileError> {
 fn copy_bytes(source: &File, target: File) -> io::Result<Digests> {
     let mut writer = SparseWriter::new(target)?;
     read(source, |piece| match piece {
-        Piece::Data(bytes) => writer.write_all(bytes),
-        Piece::Hole(length) => {
+        Extent::Data(bytes) => writer.write_all(bytes),
+        Extent::Hole(length) => {
             writer.hole(length);
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! Nodes of other providers for a driver that builds on them: its few dealings with the store.
+//! Implements [`Backing`] over the store.
 //!
 //! The request is an ordinary one. Like that of Python Nodepool it ends with its session, so that a launcher that
 //! died is not given a node that it would never use. The node is held by a *persistent* contender of its lock, which
@@ -8,9 +8,9 @@
 //! # What a crash leaves
 //!
 //! The lock comes first; then, in one write, the record says what the node is used for and the request goes. Between
-//! the two there is a locked node whose request has ended with its session. It shows up without a note, and is given
-//! back. The end of a use is one write, record and lock. So every state that can be met is either in use or to be
-//! given back, and says which.
+//! the two there is a locked node whose request has ended with its session. It has no slot table, and is
+//! released. The end of a use is one write, record and lock. So every state is either in use or to be released, and
+//! the record tells which.
 //!
 //! Writes go to the version that was seen. The lock keeps strangers away, but several launchers may serve
 //! the same provider, and to all of them it is the same lock.
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_driver::Error;
-use nodeyard_driver::backing::{Backing, Note, Survey};
+use nodeyard_driver::backing::{Backing, BackingSnapshot, SlotTable};
 use nodeyard_model::{
     Label, Node, NodeId, NodeRequest, NodeState, ProviderName, Record as _, RequestId,
     RequestState, layout,
@@ -45,7 +45,7 @@ const PRECEDENCE: u16 = 100;
 pub(crate) struct StoreBacking {
     ctx: Context,
     identity: Arc<str>,
-    survey: watch::Receiver<Survey>,
+    snapshot: watch::Receiver<BackingSnapshot>,
     catch_up: mpsc::UnboundedSender<CatchUp>,
     follower: AbortHandle,
 }
@@ -55,18 +55,18 @@ impl StoreBacking {
     pub(crate) fn open(ctx: Context, provider: ProviderName, identity: &str) -> Self {
         let identity: Arc<str> = identity.into();
         let (catch_up, requests) = mpsc::unbounded_channel();
-        let (follower, survey) = Follower::new(ctx.clone(), provider, Arc::clone(&identity));
+        let (follower, snapshot) = Follower::new(ctx.clone(), provider, Arc::clone(&identity));
         let follower = tokio::spawn(follower.run(requests)).abort_handle();
         Self {
             ctx,
             identity,
-            survey,
+            snapshot,
             catch_up,
             follower,
         }
     }
 
-    /// Returns when the survey shows what the views show. Whether we hold `doubtful` is found out anew.
+    /// Returns when the snapshot shows what the views show. Whether we hold `doubtful` is checked again.
     async fn caught_up(&self, doubtful: Option<NodeId>) -> store::Result<()> {
         let (done, result) = oneshot::channel();
         let message = CatchUp { doubtful, done };
@@ -130,7 +130,7 @@ impl StoreBacking {
         self.caught_up(None).await
     }
 
-    async fn accept(&self, request: RequestId, note: &Note) -> store::Result<Accepted> {
+    async fn accept(&self, request: RequestId, slots: &SlotTable) -> store::Result<Accepted> {
         let Some(record) = self.ctx.registry.requests().get(request).await? else {
             self.synced().await?;
             return Ok(Accepted::Settled);
@@ -154,7 +154,7 @@ impl StoreBacking {
         };
         match nodes.get(node).await? {
             Some(stored) if is_given(&stored.value, request) => {
-                self.begin_use(request, node, stored, note).await?;
+                self.begin_use(request, node, stored, slots).await?;
             }
             _ => {
                 if let Some(contender) = contender {
@@ -172,10 +172,10 @@ impl StoreBacking {
         request: RequestId,
         id: NodeId,
         stored: Stored<Node>,
-        note: &Note,
+        slots: &SlotTable,
     ) -> store::Result<()> {
         let mut node = stored.value;
-        node.user_data = user_data(id, note)?;
+        node.user_data = user_data(id, slots)?;
         node.set_state(NodeState::InUse, self.ctx.clock.now());
         let ops = vec![
             set_node(id, &node, stored.stat.version)?,
@@ -187,12 +187,12 @@ impl StoreBacking {
         Ok(())
     }
 
-    async fn replace(&self, id: NodeId, version: i32, note: &Note) -> store::Result<bool> {
+    async fn replace(&self, id: NodeId, version: i32, slots: &SlotTable) -> store::Result<bool> {
         let Some(mut node) = self.seen(id, version) else {
             self.synced().await?;
             return Ok(false);
         };
-        node.user_data = user_data(id, note)?;
+        node.user_data = user_data(id, slots)?;
         let path = TreePath::new(layout::node(id))?;
         let data = Bytes::from(node.to_json());
         let set = self
@@ -276,9 +276,9 @@ fn is_given(node: &Node, request: RequestId) -> bool {
     node.state == NodeState::Ready && node.request() == Some(request)
 }
 
-fn user_data(id: NodeId, note: &Note) -> store::Result<nodeyard_model::Opaque> {
-    note.to_user_data().map_err(|cause| store::Error::Backend {
-        context: format!("the note on node {id} cannot be written"),
+fn user_data(id: NodeId, slots: &SlotTable) -> store::Result<nodeyard_model::Opaque> {
+    slots.to_user_data().map_err(|cause| store::Error::Backend {
+        context: format!("failed to encode the slots of node {id}"),
         source: cause.into(),
     })
 }
@@ -291,18 +291,18 @@ fn delete(path: impl Into<Arc<str>>) -> store::Result<Op> {
 }
 
 fn passing(what: &str) -> impl FnOnce(store::Error) -> Error {
-    move |cause| Error::retry(format!("the store did not let us {what}")).because(cause)
+    move |cause| Error::retry(format!("failed to {what}")).because(cause)
 }
 
 #[async_trait]
 impl Backing for StoreBacking {
-    async fn survey(&self) -> Result<watch::Receiver<Survey>, Error> {
-        let mut survey = self.survey.clone();
-        let loaded = survey.wait_for(|survey| survey.edition > 0).await.is_ok();
-        if loaded {
-            Ok(survey)
+    async fn snapshot(&self) -> Result<watch::Receiver<BackingSnapshot>, Error> {
+        let mut snapshot = self.snapshot.clone();
+        let loaded = snapshot.wait_for(|snapshot| snapshot.revision > 0);
+        if loaded.await.is_ok() {
+            Ok(snapshot)
         } else {
-            Err(passing("look for nodes of other providers")(
+            Err(passing("read nodes of other providers")(
                 store::Error::Closed,
             ))
         }
@@ -311,42 +311,49 @@ impl Backing for StoreBacking {
     async fn refresh(&self) -> Result<(), Error> {
         self.synced()
             .await
-            .map_err(passing("look for nodes of other providers"))
+            .map_err(passing("read nodes of other providers"))
     }
 
-    async fn ask(&self, label: &Label) -> Result<(), Error> {
+    async fn request_node(&self, label: &Label) -> Result<(), Error> {
         self.submit(label)
             .await
-            .map_err(passing("ask for a node of another provider"))
+            .map_err(passing("request a node of another provider"))
     }
 
-    async fn withdraw(&self, request: RequestId) -> Result<(), Error> {
+    async fn withdraw_request(&self, request: RequestId) -> Result<(), Error> {
         self.steadily(|| self.end(request))
             .await
             .map_err(passing("withdraw a request"))
     }
 
-    async fn take(&self, request: RequestId, note: &Note) -> Result<(), Error> {
-        let accepted = self.steadily(|| self.accept(request, note)).await;
-        match accepted.map_err(passing("take a node of another provider"))? {
+    async fn accept_node(&self, request: RequestId, slots: &SlotTable) -> Result<(), Error> {
+        let accepted = self.steadily(|| self.accept(request, slots)).await;
+        match accepted.map_err(passing("accept a node of another provider"))? {
             Accepted::Settled => Ok(()),
             Accepted::Busy(node) => {
-                let text = format!("node {node} was given to us, but somebody else has locked it");
+                let text = format!(
+                    "node {node} was given to this provider, but is locked by another requestor"
+                );
                 Err(Error::retry(text))
             }
         }
     }
 
-    async fn write(&self, node: NodeId, version: i32, note: &Note) -> Result<bool, Error> {
-        self.replace(node, version, note)
+    async fn write_slots(
+        &self,
+        node: NodeId,
+        version: i32,
+        slots: &SlotTable,
+    ) -> Result<bool, Error> {
+        self.replace(node, version, slots)
             .await
-            .map_err(passing("write down who has which slot"))
+            .map_err(passing("assign slots"))
     }
 
-    async fn give_back(&self, node: NodeId, version: i32) -> Result<(), Error> {
+    async fn release_node(&self, node: NodeId, version: i32) -> Result<(), Error> {
         self.steadily(|| self.end_use(node, version))
             .await
-            .map_err(passing("give back a node"))
+            .map_err(passing("release a node"))
     }
 }
 

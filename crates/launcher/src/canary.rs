@@ -110,15 +110,15 @@ impl Context {
         let judged = self.record(image, launch, uploaded, &policy).await;
         match judged {
             Ok(Some(Ended::Passed { .. })) => {
-                tracing::info!(%image, %build, "a new build has proved itself; all launches use it");
+                tracing::info!(%image, %build, "trial of new build succeeded; all launches use it");
             }
             Ok(Some(Ended::TakenBack { reason, .. })) => {
-                tracing::error!(%image, %build, reason, "a new build is taken back; launches use an earlier one");
+                tracing::error!(%image, %build, reason, "trial of new build failed; launches use an earlier one");
             }
             Ok(None) => {}
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(%image, %build, error, "how a build does is not written down");
+                tracing::warn!(%image, %build, error, "failed to record result of launch for build");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What every piece of work has at hand.
+//! What all tasks of a launcher share.
 
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
@@ -18,6 +18,7 @@ use tracing::error;
 
 use crate::events::Events;
 use crate::history::History;
+use crate::launches::Launches;
 use crate::options::Timing;
 use crate::report::Report;
 
@@ -33,12 +34,13 @@ pub(crate) struct Context {
     pub(crate) scanner: Arc<dyn Scanner>,
     pub(crate) events: Arc<dyn Events>,
     pub(crate) history: Arc<History>,
+    pub(crate) launches: Launches,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
     pub(crate) config: watch::Receiver<Arc<Config>>,
-    /// Nothing new is to be begun.
+    /// Cancelled when nothing new is to be started.
     pub(crate) stop: CancellationToken,
-    /// Everything that is under way.
+    /// All running tasks.
     pub(crate) tasks: TaskTracker,
     reports: mpsc::UnboundedSender<Report>,
 }
@@ -63,6 +65,7 @@ impl Context {
             scanner: Arc::clone(&parts.scanner),
             events: Arc::clone(&parts.events),
             history,
+            launches: Launches::default(),
             clock: parts.clock.clone(),
             timing,
             config: parts.config.clone(),
@@ -72,13 +75,12 @@ impl Context {
         }
     }
 
-    /// Tells the dispatcher; it is gone only when the launcher stops, and then nobody needs to know.
+    /// Sends a report to the dispatcher. It is lost if the launcher stops.
     pub(crate) fn report(&self, report: Report) {
         let _ = self.reports.send(report);
     }
 
-    /// Begins work on something that ends with a report. Should it panic, most likely in a driver, this is the report:
-    /// nothing else may wait for it for ever.
+    /// Spawns work that ends with a report. If it panics, most likely in a driver, `panicked` is sent instead.
     pub(crate) fn spawn(
         &self,
         on: impl Display + Send + 'static,
@@ -88,13 +90,13 @@ impl Context {
         let ctx = self.clone();
         self.tasks.spawn(async move {
             if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-                error!(%on, "the work on this has panicked, which is a fault of the program; it is done again");
+                error!(%on, "task panicked, which is a bug in this program; retrying");
                 ctx.report(panicked);
             }
         });
     }
 
-    /// None if the launcher stops first.
+    /// Returns None if the launcher stops first.
     pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
@@ -102,7 +104,7 @@ impl Context {
         }
     }
 
-    /// The ids of all registered pools: who has to decline before a request fails.
+    /// Returns the ids of all registered pools. All of them decline a request before it fails.
     pub(crate) fn registered(&self) -> Vec<LauncherId> {
         let mut ids = Vec::new();
         self.pools.for_each(|pool| ids.push(pool.value.id.clone()));

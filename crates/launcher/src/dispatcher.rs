@@ -5,11 +5,11 @@
 //! so an event is acted on as soon as it is seen. Timers are the exception: for what only time brings about,
 //! for work that failed, and for a full look now and then in case an event was missed.
 
+mod cloud_polls;
 mod decide;
 mod explain;
 mod feed;
 mod images;
-mod looks;
 mod progress;
 mod providers;
 mod ready_nodes;
@@ -304,7 +304,7 @@ impl Dispatcher {
             self.ctx.registry.locks().settled().await;
         };
         if timeout(END_LIMIT, ending).await.is_err() {
-            warn!("not everything could be ended in time; the rest ends with the store's session");
+            warn!("timed out stopping; locks and registrations end with the store's session");
         }
     }
 }

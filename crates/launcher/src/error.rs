@@ -1,25 +1,24 @@
-//! Why a launcher cannot go on.
+//! Errors that end a launcher, and errors that keep a provider from starting.
 
-/// Everything else is handled where it happens: a launcher outlasts its clouds, its store's absences and the
-/// mistakes in its configuration.
+/// What ends a launcher. Errors of clouds, of the configuration and of the store's connection do not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("the store has been closed while the launcher was running")]
+    #[error("the store was closed while the launcher was running")]
     StoreClosed,
-    #[error("the launcher cannot prepare the store")]
+    #[error("failed to prepare the store")]
     Store(#[from] nodeyard_store::Error),
 }
 
-/// Why a provider does not start.
+/// Why a provider failed to start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    #[error("the name of the provider cannot be used")]
+    #[error("invalid provider name")]
     Name(#[from] nodeyard_model::InvalidName),
     #[error("the `{driver}` driver is not part of this version yet")]
     NoSettings { driver: &'static str },
-    #[error("its cloud does not answer as it should")]
+    #[error("failed to query its cloud")]
     Driver(#[from] nodeyard_driver::Error),
-    #[error("its driver has panicked, as the log says; this is a fault of the program")]
+    #[error("its driver panicked (see the log); this is a bug in this program")]
     Panicked,
 }

@@ -1,4 +1,4 @@
-//! What happened, for metrics.
+//! Events of a launcher, for metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use nodeyard_driver::ResourceKind;
 use nodeyard_model::{Label, Limits, PoolName, ProviderName, TenantName};
 
-/// Is told what happens. All methods are called in the middle of work, so they must be quick.
+/// Receives events. All methods are called in the middle of work, so they must be quick.
 pub trait Events: fmt::Debug + Send + Sync {
     /// One attempt to launch a node ended.
     fn launched(&self, _attempt: &LaunchAttempt<'_>) {}
 
-    /// Resources without a record were found for the second time, and are deleted.
+    /// Leftovers in a cloud are deleted: resources without a record that were listed twice, or what carries no tags.
     fn leaked(&self, _provider: &ProviderName, _kind: &ResourceKind, _count: usize) {}
 
-    /// A pool of this provider began to serve a request, so long after it was made.
+    /// A pool of this provider accepted a request, so long after its creation.
     fn accepted(&self, _provider: &ProviderName, _waited: Duration) {}
 
-    /// The last pool that could has declined a request.
+    /// A request failed: every pool declined it.
     fn failed(&self) {}
 
-    /// The limits of a provider's pools, whenever they change; without pools, the provider has gone.
+    /// The limits of a provider's pools changed. Without pools, the provider was removed.
     fn provider_limits(&self, _provider: &ProviderName, _pools: BTreeMap<PoolName, Limits>) {}
 
-    /// The limits of all tenants, whenever they change.
+    /// The limits of all tenants changed.
     fn tenant_limits(&self, _limits: BTreeMap<TenantName, Limits>) {}
 
-    /// A request was fulfilled by this provider, so long after it was made.
+    /// This provider fulfilled a request, so long after its creation.
     fn fulfilled(&self, _provider: &ProviderName, _took: Duration) {}
 }
 
@@ -46,16 +46,16 @@ pub enum LaunchResult {
     Ready,
     Quota,
     Capacity,
-    /// The machine was not there within `launch-timeout`.
+    /// The machine was not up within `launch-timeout`.
     CreateTimeout,
-    /// Nobody answered on the machine.
+    /// The machine did not answer.
     KeyScan,
-    /// The store went away meanwhile.
+    /// The store's session ended.
     Session,
     Unknown,
 }
 
-/// Nobody wants to know.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoEvents;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodeyard_model::ImageName;
-use nodeyard_model::layout::IMAGE_NOTES;
+use nodeyard_model::layout::IMAGE_STATUS;
 use nodeyard_plan::images::{Progress, StewardReport};
 use nodeyard_store::TreePath;
 use nodeyard_store::view::{Change, Kind, Shape, View};
@@ -30,7 +30,7 @@ impl Shape for ImageWorkShape {
     type Value = ImageWork;
 
     fn kind(&self, path: &TreePath) -> Kind<ImageWorkId> {
-        let below = path.as_str().strip_prefix(IMAGE_NOTES);
+        let below = path.as_str().strip_prefix(IMAGE_STATUS);
         let Some(below) = below.and_then(|below| below.strip_prefix('/')) else {
             return Kind::Nothing;
         };
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn reports_and_jobs_are_told_from_everything_else() {
         let kind = |path: &str| {
-            let path = TreePath::new(format!("{IMAGE_NOTES}{path}")).unwrap();
+            let path = TreePath::new(format!("{IMAGE_STATUS}{path}")).unwrap();
             ImageWorkShape.kind(&path)
         };
         let image: ImageName = "debian".parse().unwrap();

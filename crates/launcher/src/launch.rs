@@ -1,41 +1,39 @@
-//! The launch of one node: from a locked record that is about to be `building` to a machine that answers.
+//! Launches one node: from a locked record that is about to be `building` to a machine that answers.
 //!
-//! Everything that the cloud makes carries the node's id, and its own id is stored as soon as it is known. So
-//! wherever this ends, what is left can be found and deleted by the record alone.
+//! Everything that the cloud creates carries the node's id, and its own id is stored as soon as the driver reports it.
+//! So wherever a launch ends, the record is enough to find and delete what is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, Clock, CreateOrder, Driver, ErrorClass, ExternalId, Instance, RequestAttributes,
-    State, Step, Target, Wait,
+    BootImage, CreateOrder, ErrorClass, ExternalId, Instance, Machines, Progress,
+    RequestAttributes, Retries, Target,
 };
 use nodeyard_model::{
     ConnectionPort, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque, PoolName, RequestId,
     UploadKey,
-    layout::{self, Place},
+    layout::{self, RecordPath},
     with_causes,
 };
 use nodeyard_nodescan as nodescan;
 use nodeyard_plan::protocol;
 use nodeyard_store::registry::Held;
-use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{info, warn};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::{debug, info, warn};
 
 use crate::commit::steadily;
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
-use crate::options::Timing;
 use crate::provider::Provider;
 use crate::settings::{ImageSettings, LabelSettings};
 
-/// Between two tries of a step that may work the next time.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Tries of one step before the attempt counts as failed.
-const STEP_TRIES: u32 = 3;
+/// How often a call of a driver is repeated that failed with [`ErrorClass::Retry`].
+const RETRY_LIMIT: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A node that is to be launched, and for whom.
+/// A node to launch, and the request it is for.
 #[derive(Debug)]
 pub(crate) struct Launch<'a> {
     pub(crate) ctx: &'a Context,
@@ -47,11 +45,11 @@ pub(crate) struct Launch<'a> {
     pub(crate) node: NodeId,
 }
 
-/// Why there is no machine.
+/// Why a launch failed.
 #[derive(Debug)]
 pub(crate) enum LaunchError {
     Quota,
-    /// With the last failure and its causes.
+    /// With the error of the last attempt and its causes.
     Failed(String),
     Store(nodeyard_store::Error),
 }
@@ -62,22 +60,22 @@ impl From<nodeyard_store::Error> for LaunchError {
     }
 }
 
-/// How one attempt failed.
+/// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("the cloud did not make it")]
+enum AttemptError {
+    #[error("failed to create machine")]
     Driver(#[from] nodeyard_driver::Error),
-    #[error("the machine was not there within {0:?}")]
+    #[error("machine not up within launch-timeout ({0:?})")]
     Timeout(Duration),
-    #[error("nobody answers on the machine")]
+    #[error("machine does not answer")]
     Scan(#[from] nodescan::ScanError),
-    #[error("image {0:?} has no upload that is ready")]
+    #[error("image {0:?} has no ready upload")]
     NoImage(String),
-    #[error("the record could not be written")]
+    #[error("failed to store node record")]
     Store(#[from] nodeyard_store::Error),
 }
 
-impl Failure {
+impl AttemptError {
     fn result(&self) -> LaunchResult {
         match self {
             Self::Driver(error) => match error.class() {
@@ -92,7 +90,7 @@ impl Failure {
         }
     }
 
-    /// A cloud that has no room, or no time for us, says nothing of the image.
+    /// Whether the image may be the cause. A cloud without room, or without an answer, is no evidence against it.
     fn may_be_the_image(&self) -> bool {
         match self {
             Self::Driver(error) => {
@@ -103,7 +101,7 @@ impl Failure {
         }
     }
 
-    /// Another attempt would end the same way.
+    /// Whether another attempt would fail the same way.
     fn is_final(&self) -> bool {
         match self {
             Self::Driver(error) => matches!(
@@ -117,7 +115,7 @@ impl Failure {
 }
 
 impl Launch<'_> {
-    /// Leaves the record `ready`, `failed` or `aborted`, and in every case locked.
+    /// Launches the node. Leaves the record `ready`, `failed` or `aborted`, and in every case locked.
     pub(crate) async fn run(&self, held: &mut Held<Node>) -> Result<(), LaunchError> {
         let attempts = self.provider.settings.launch_attempts;
         let mut attempt = 1;
@@ -133,7 +131,7 @@ impl Launch<'_> {
                 Err(failure) => failure,
             };
             self.measure(held, failure.result(), begun);
-            if let Failure::Store(error) = failure {
+            if let AttemptError::Store(error) = failure {
                 return Err(error.into());
             }
             if failure.may_be_the_image() {
@@ -173,10 +171,13 @@ impl Launch<'_> {
         held: &mut Held<Node>,
         first: bool,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AttemptError> {
         let settings = self.provider.label(self.pool, self.label);
         let settings = settings.ok_or_else(|| {
-            nodeyard_driver::Error::permanent(format!("label {} has left its pool", self.label))
+            nodeyard_driver::Error::permanent(format!(
+                "label {} is no longer in its pool",
+                self.label
+            ))
         })?;
         let upload = match &settings.image {
             ImageSettings::Managed(image) => {
@@ -186,22 +187,17 @@ impl Launch<'_> {
         };
         let image = self.prepare(held, settings, upload)?;
         self.store(held).await?;
-        let order = self.order(held, image);
-        let mut state = if first {
-            State::fresh()
-        } else {
-            State::default()
-        };
-        let instance = self.create(held, &order, &mut state, deadline).await?;
+        let order = self.order(held, image, first);
+        let instance = self.create(held, order, deadline).await?;
         describe(&mut held.value, instance);
         if settings.host_key_checking && held.value.host_keys.is_empty() {
-            // Where it is looked for may be of interest while nobody answers there.
+            // The address is of interest while nothing answers there.
             self.store(held).await?;
             held.value.host_keys = self.scan(held).await?;
         }
         let ready = protocol::node::launched(Some(&held.value), self.request, self.ctx.clock.now());
         held.value = ready.map_err(|refused| {
-            nodeyard_driver::Error::permanent("the node is not ours to launch any more")
+            nodeyard_driver::Error::permanent("node is no longer allocated to this launch")
                 .because(refused)
         })?;
         self.store(held).await?;
@@ -209,22 +205,22 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// What a launch says of the build that it booted from, if it did from one of ours.
-    async fn judge_image(&self, held: &Held<Node>, failure: Option<&Failure>) {
+    /// Counts the result of a launch for the build that it booted from, if that is one of ours.
+    async fn judge_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
         let upload = held.value.image_id.as_deref();
-        if let Some(Place::Upload(key)) = upload.and_then(Place::parse) {
+        if let Some(RecordPath::Upload(key)) = upload.and_then(RecordPath::parse) {
             let reason = failure.map(|failure| with_causes(failure));
             self.ctx.judge_upload(&key, reason.as_deref()).await;
         }
     }
 
-    /// What is known of the machine before it exists, and what it boots from.
+    /// Writes what is known about the machine before it exists. Returns what it boots from.
     fn prepare(
         &self,
         held: &mut Held<Node>,
         settings: &LabelSettings,
         upload: Option<(UploadKey, ImageUpload)>,
-    ) -> Result<BootImage, Failure> {
+    ) -> Result<BootImage, AttemptError> {
         let node = &mut held.value;
         let access = &settings.access;
         node.connection_type = Some(Arc::clone(&access.connection_type));
@@ -238,7 +234,7 @@ impl Launch<'_> {
         }
         match &settings.image {
             ImageSettings::Managed(image) => {
-                let missing = || Failure::NoImage(image.to_string());
+                let missing = || AttemptError::NoImage(image.to_string());
                 let (key, upload) = upload.ok_or_else(missing)?;
                 let external_id = upload.external_id.as_deref().ok_or_else(missing)?;
                 node.image_id = Some(layout::upload(&key).into());
@@ -258,7 +254,7 @@ impl Launch<'_> {
         }
     }
 
-    fn order(&self, held: &Held<Node>, image: BootImage) -> CreateOrder {
+    fn order(&self, held: &Held<Node>, image: BootImage, first_attempt: bool) -> CreateOrder {
         let record = self.record;
         CreateOrder {
             node: self.node,
@@ -266,6 +262,7 @@ impl Launch<'_> {
             label: self.label.clone(),
             image,
             tags: self.provider.owner.node_tags(self.node, self.pool.clone()),
+            first_attempt,
             az: held.value.az.as_deref().map(Into::into),
             request: RequestAttributes {
                 id: Some(self.request),
@@ -280,107 +277,107 @@ impl Launch<'_> {
         }
     }
 
+    /// Creates the machine, and stores its id as soon as the driver reports it.
     async fn create(
         &self,
         held: &mut Held<Node>,
-        order: &CreateOrder,
-        state: &mut State,
+        order: CreateOrder,
         deadline: Instant,
-    ) -> Result<Instance, Failure> {
-        let driver = &self.provider.driver;
-        let too_late = || Failure::Timeout(self.provider.settings.launch_timeout);
-        let mut tries = 0;
-        loop {
-            let step = driver.create(order, state, self.ctx.clock.now());
-            let step = timeout_at(deadline, step).await.map_err(|_| too_late())?;
-            self.note_id(held, state.external_id.as_ref()).await?;
-            match step {
-                Ok(Step::Done(instance)) => return Ok(instance),
-                Ok(Step::Wait(wait)) => {
-                    tries = 0;
-                    if timeout_at(deadline, pause(&**driver, wait, self.ctx.timing))
-                        .await
-                        .is_err()
-                    {
-                        return Err(too_late());
-                    }
+    ) -> Result<Instance, AttemptError> {
+        let machines = self.provider.machines();
+        let machines =
+            machines.ok_or_else(|| nodeyard_driver::Error::unsupported("create machines"))?;
+        let launch = self.ctx.launches.begin(self.node);
+        let progress = launch.progress();
+        let mut reported = progress.subscribe();
+        let created = timeout_at(deadline, create_with_retries(machines, order, progress));
+        tokio::pin!(created);
+        let created = loop {
+            tokio::select! {
+                biased;
+                created = &mut created => break created,
+                Ok(()) = reported.changed() => {
+                    let id = reported.borrow_and_update().external_id.clone();
+                    self.store_external_id(held, id).await?;
                 }
-                Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
-                    tries += 1;
-                    if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
-                        return Err(error.into());
-                    }
-                }
-                Err(error) => return Err(error.into()),
             }
-        }
+        };
+        let failure = match created {
+            Ok(Ok(instance)) => return Ok(instance),
+            Ok(Err(error)) => error.into(),
+            Err(_) => AttemptError::Timeout(self.provider.settings.launch_timeout),
+        };
+        self.store_external_id(held, progress.external_id()).await?;
+        Err(failure)
     }
 
-    /// Stores what the cloud calls the machine, as soon as it has said so.
-    async fn note_id(
+    async fn store_external_id(
         &self,
         held: &mut Held<Node>,
-        id: Option<&ExternalId>,
+        id: Option<ExternalId>,
     ) -> nodeyard_store::Result<()> {
-        let Some(id) = id else { return Ok(()) };
-        if ExternalId::from_record(&held.value.external_id).as_ref() == Some(id) {
+        if ExternalId::from_record(&held.value.external_id) == id {
             return Ok(());
         }
-        held.value.external_id = id.to_record();
+        held.value.external_id = id.map_or(Opaque::NULL, |id| id.to_record());
         self.store(held).await
     }
 
-    async fn scan(&self, held: &Held<Node>) -> Result<Vec<Box<str>>, Failure> {
+    async fn scan(&self, held: &Held<Node>) -> Result<Vec<Box<str>>, AttemptError> {
         let node = &held.value;
         let (Some(address), ConnectionPort::Number(port)) =
             (&node.interface_ip, &node.connection_port)
         else {
             return Ok(Vec::new());
         };
-        let target = nodescan::Target {
+        let target = nodescan::ScanTarget {
             address: address.clone(),
             port: *port,
             connection_type: node.connection_type.as_deref().unwrap_or("ssh").into(),
-            limit: self.provider.settings.boot_timeout,
+            timeout: self.provider.settings.boot_timeout,
         };
         match self.ctx.scanner.scan(&target).await {
             Ok(scan) => Ok(scan.keys.iter().map(|key| key.as_str().into()).collect()),
             Err(error) => {
-                self.collect_evidence(node).await;
+                self.log_evidence(node).await;
                 Err(error.into())
             }
         }
     }
 
-    /// What the cloud can tell about a machine that does not answer.
-    async fn collect_evidence(&self, node: &Node) {
+    /// Logs what the cloud recorded about a machine that does not answer.
+    async fn log_evidence(&self, node: &Node) {
         let Some(id) = ExternalId::from_record(&node.external_id) else {
             return;
         };
-        let driver = &self.provider.driver;
-        if let Err(error) = driver.unreachable(self.node, &id).await {
-            warn!(%error, "the cloud was not told about a machine that does not answer");
+        let Some(machines) = self.provider.machines() else {
+            return;
+        };
+        if let Err(error) = machines.mark_unreachable(self.node, &id).await {
+            warn!(%error, "failed to mark unreachable machine");
         }
-        match driver.evidence(self.pool, self.label, &id).await {
+        match machines.evidence(self.pool, self.label, &id).await {
             Ok(Some(text)) => {
                 for line in text.lines() {
                     info!(console = line, "console");
                 }
             }
             Ok(None) => {}
-            Err(error) => warn!(%error, "there is no console to show"),
+            Err(error) => warn!(%error, "failed to fetch console"),
         }
     }
 
-    /// Deletes what a failed attempt has made, before the next one.
+    /// Deletes what a failed attempt left, before the next one.
     async fn clear(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
         let target = Target::Node {
             node: self.node,
             external_id: ExternalId::from_record(&held.value.external_id),
         };
         let limit = self.provider.settings.launch_timeout;
-        if let Err(error) = remove(self.ctx, self.provider, &target, limit).await {
-            warn!(%error, "what a failed launch left could not be deleted yet");
+        if let Some(machines) = self.provider.machines()
+            && let Err(error) = delete_in_cloud(machines, &target, limit).await
+        {
+            warn!(%error, "failed to delete machine of failed launch");
         }
         held.value.external_id = Opaque::NULL;
         held.value.slot = None;
@@ -407,68 +404,54 @@ impl Launch<'_> {
     }
 }
 
-pub(crate) async fn remove(
-    ctx: &Context,
-    provider: &Provider,
+async fn create_with_retries(
+    machines: &dyn Machines,
+    mut order: CreateOrder,
+    progress: &Progress,
+) -> Result<Instance, nodeyard_driver::Error> {
+    let mut retries = Retries::new(RETRY_LIMIT, FIRST_PAUSE);
+    loop {
+        retries.start();
+        let error = match machines.create(&order, progress).await {
+            Ok(instance) => return Ok(instance),
+            Err(error) => error,
+        };
+        let Some(pause) = retries.after(&error) else {
+            return Err(error);
+        };
+        debug!(%error, retry_in = ?pause, "failed to create machine; retrying");
+        sleep(pause).await;
+        order.first_attempt = false;
+    }
+}
+
+/// Deletes a target in its cloud, for at most `limit`.
+pub async fn delete_in_cloud(
+    machines: &dyn Machines,
     target: &Target,
     limit: Duration,
 ) -> Result<(), nodeyard_driver::Error> {
-    let timing = Timing {
-        delete_limit: limit,
-        ..ctx.timing
+    let deleted = async {
+        let mut retries = Retries::new(RETRY_LIMIT, FIRST_PAUSE);
+        loop {
+            retries.start();
+            let Err(error) = machines.delete(target).await else {
+                return Ok(());
+            };
+            let Some(pause) = retries.after(&error) else {
+                return Err(error);
+            };
+            debug!(%error, retry_in = ?pause, "failed to delete machine; retrying");
+            sleep(pause).await;
+        }
     };
-    delete_in_cloud(&*provider.driver, target, &ctx.clock, timing).await
+    timeout(limit, deleted).await.unwrap_or_else(|_| {
+        let text = format!("deletion took longer than {limit:?}");
+        Err(nodeyard_driver::Error::retry(text))
+    })
 }
 
-/// Takes the steps of a deletion until nothing is left, for at most [`Timing::delete_limit`].
-pub async fn delete_in_cloud(
-    driver: &dyn Driver,
-    target: &Target,
-    clock: &Clock,
-    timing: Timing,
-) -> Result<(), nodeyard_driver::Error> {
-    let limit = timing.delete_limit;
-    let deadline = Instant::now() + limit;
-    let too_late =
-        || nodeyard_driver::Error::retry(format!("the deletion took longer than {limit:?}"));
-    let mut state = State::default();
-    let mut tries = 0;
-    loop {
-        let step = driver.delete(target, &mut state, clock.now());
-        match timeout_at(deadline, step).await.map_err(|_| too_late())? {
-            Ok(Step::Done(())) => return Ok(()),
-            Ok(Step::Wait(wait)) => {
-                tries = 0;
-                let waited = timeout_at(deadline, pause(driver, wait, timing)).await;
-                waited.map_err(|_| too_late())?;
-            }
-            Err(error) if error.class() == ErrorClass::Retry && tries < STEP_TRIES => {
-                tries += 1;
-                timeout_at(deadline, sleep(PAUSE))
-                    .await
-                    .map_err(|_| error)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Waits until the next step of a machine can be taken.
-pub(crate) async fn pause(driver: &dyn Driver, wait: Wait, timing: Timing) {
-    let (least, most) = timing.poll;
-    let at_most = wait.at_most.max(least).min(most);
-    match &wait.event {
-        Some(event) => {
-            tokio::select! {
-                () = driver.event(event) => {}
-                () = sleep(at_most) => {}
-            }
-        }
-        None => sleep(at_most).await,
-    }
-}
-
-/// Where to reach the machine: where the cloud says, or at the first address it has.
+/// Returns where to reach the machine: where the driver says, or its first address.
 fn any_address(instance: &Instance) -> Option<Box<str>> {
     let addresses = [
         &instance.interface_ip,
@@ -480,7 +463,7 @@ fn any_address(instance: &Instance) -> Option<Box<str>> {
     addresses.find(|address| !address.is_empty()).cloned()
 }
 
-/// Copies what the cloud knows of the machine.
+/// Copies what the driver knows about the machine to the record.
 fn describe(node: &mut Node, instance: Instance) {
     fn put<T: From<Box<str>>>(field: &mut Option<T>, value: Option<Box<str>>) {
         if let Some(value) = value {
@@ -515,7 +498,7 @@ fn describe(node: &mut Node, instance: Instance) {
     node.driver_data = instance.driver_data;
 }
 
-/// Two objects as one; of a key that both have, the value of `over` counts.
+/// Merges two objects. `over` wins where both have a key.
 fn merge(under: &Opaque, over: &Opaque) -> Opaque {
     type Object = BTreeMap<String, Opaque>;
     let (Ok(mut merged), Ok(values)) = (under.decode::<Object>(), over.decode::<Object>()) else {
@@ -528,9 +511,96 @@ fn merge(under: &Opaque, over: &Opaque) -> Opaque {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use nodeyard_driver::{Error, Resource, ResourceKind, Tags};
+    use nodeyard_model::{Limits, Resources};
     use serde_json::json;
 
     use super::*;
+
+    /// A cloud whose deletions do not end, and whose creations fail with these classes, the last first.
+    #[derive(Debug, Default)]
+    struct FailingCloud {
+        failures: Mutex<Vec<ErrorClass>>,
+        /// Whether each call of create was a first attempt.
+        creates: Mutex<Vec<bool>>,
+    }
+
+    #[async_trait]
+    impl Machines for FailingCloud {
+        async fn create(&self, order: &CreateOrder, _: &Progress) -> Result<Instance, Error> {
+            self.creates.lock().unwrap().push(order.first_attempt);
+            let failure = self.failures.lock().unwrap().pop();
+            match failure {
+                Some(class) => Err(Error::new(class, "not now")),
+                None => pending().await,
+            }
+        }
+
+        async fn delete(&self, _: &Target) -> Result<(), Error> {
+            pending().await
+        }
+
+        async fn list(&self) -> Result<Vec<Resource>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn limits(&self) -> Result<Limits, Error> {
+            Ok(Limits::unlimited())
+        }
+
+        async fn cost(&self, _: &PoolName, _: &Label) -> Result<Resources, Error> {
+            Ok(Resources::default())
+        }
+    }
+
+    fn order() -> CreateOrder {
+        CreateOrder {
+            node: "0000000001".parse().unwrap(),
+            pool: "main".into(),
+            label: "small".into(),
+            image: BootImage::Cloud,
+            tags: Tags::default(),
+            first_attempt: true,
+            az: None,
+            request: RequestAttributes::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_passing_error_is_retried_and_the_machine_looked_for() {
+        let cloud = FailingCloud::default();
+        *cloud.failures.lock().unwrap() = vec![ErrorClass::Quota, ErrorClass::Retry];
+        let progress = Progress::default();
+        let created = create_with_retries(&cloud, order(), &progress).await;
+        assert_eq!(created.unwrap_err().class(), ErrorClass::Quota);
+        assert_eq!(*cloud.creates.lock().unwrap(), [true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_that_does_not_pass_is_returned() {
+        let cloud = FailingCloud::default();
+        *cloud.failures.lock().unwrap() = vec![ErrorClass::Retry; 100];
+        let progress = Progress::default();
+        let created = create_with_retries(&cloud, order(), &progress).await;
+        assert_eq!(created.unwrap_err().class(), ErrorClass::Retry);
+        assert_eq!(cloud.creates.lock().unwrap().len(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_ends_at_its_limit() {
+        let target = Target::Resource {
+            kind: ResourceKind::INSTANCES,
+            id: "a".into(),
+        };
+        let cloud = FailingCloud::default();
+        let limit = Duration::from_secs(600);
+        let error = delete_in_cloud(&cloud, &target, limit).await.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Retry);
+    }
 
     #[test]
     fn attributes_of_the_pool_go_before_those_of_the_machine() {

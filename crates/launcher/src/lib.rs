@@ -19,7 +19,7 @@
 mod declined;
 pub mod history;
 
-mod attend;
+mod background;
 mod backing;
 pub mod canary;
 mod commit;
@@ -30,6 +30,7 @@ mod events;
 mod handle;
 mod image_work;
 mod launch;
+mod launches;
 mod old_locks;
 mod options;
 mod provider;
@@ -143,7 +144,8 @@ impl Launcher {
             () = shutdown.cancelled() => return Ok(()),
         };
         let drains = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
-        let image_work = TreePath::new(layout::IMAGE_NOTES).map_err(nodeyard_store::Error::from)?;
+        let image_work =
+            TreePath::new(layout::IMAGE_STATUS).map_err(nodeyard_store::Error::from)?;
         let followed = Followed {
             drains: View::open(Arc::clone(&parts.tree), drains, DrainShape),
             image_work: View::open(Arc::clone(&parts.tree), image_work, ImageWorkShape),
@@ -176,7 +178,7 @@ impl Launcher {
         };
         let (result, ()) = tokio::join!(working, archived);
         if timeout(END_LIMIT, registration.end()).await.is_err() {
-            debug!("the launcher leaves the registry when its session ends");
+            debug!("timed out leaving the registry; the registration ends with the session");
         }
         result
     }

@@ -1,4 +1,4 @@
-//! What a launcher is told when it is made.
+//! Options of a launcher.
 
 use std::time::Duration;
 
@@ -10,37 +10,35 @@ pub struct Options {
     pub hostname: Box<str>,
     /// The full host name, which the ids of pools begin with.
     pub fqdn: Box<str>,
-    /// What components say about themselves.
+    /// The version in the registry of components.
     pub version: Box<str>,
     pub timing: Timing,
     pub policy: Policy,
 }
 
-/// How long to wait where no event can be waited for, and how often to look without one.
+/// Limits, pauses before retries, and intervals of what happens without an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Between two looks at all requests and pools.
+    /// Between two passes over all requests and pools.
     pub pass: Duration,
-    /// Between two looks for leaks, lost requests and old locks.
+    /// Between two clean-ups of leaks, abandoned requests and old locks.
     pub cleanup: Duration,
-    /// Before a failed deletion is tried again.
+    /// Before a failed deletion is retried.
     pub delete_retry: Duration,
     /// How long the lock of a request may outlive it.
     pub lock_age: Duration,
-    /// Between two looks at quotas and at images that are only in the cloud.
+    /// Between two polls of quotas and of images that are only in the cloud.
     pub cloud_check: Duration,
-    /// Before a provider that did not start is tried again, and a machine that did not answer.
+    /// Before a provider that failed to start is retried, and a static machine that did not answer.
     pub start_retry: Duration,
     /// Before requests are failed that every pool has declined but those that have left the registry. A launcher that is
     /// restarted registers its pools within this time.
     pub departure_grace: Duration,
-    /// How long nobody may be there to build or upload an image that requests wait for. A builder that is restarted works
-    /// again within this time.
+    /// How long an image that requests wait for may be without a builder to build or upload it. A builder that is restarted
+    /// works again within this time.
     pub builder_grace: Duration,
-    /// How long the deletion of an instance may take before it is begun anew.
+    /// How long a deletion may take before it is retried.
     pub delete_limit: Duration,
-    /// The shortest and the longest time between two looks at a machine that comes or goes, whatever its driver says.
-    pub poll: (Duration, Duration),
 }
 
 impl Default for Timing {
@@ -55,7 +53,6 @@ impl Default for Timing {
             departure_grace: Duration::from_secs(60),
             builder_grace: Duration::from_secs(15),
             delete_limit: Duration::from_secs(600),
-            poll: (Duration::ZERO, Duration::MAX),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A provider that runs: its driver, its pools, and what its cloud says about them.
+//! A running provider: its driver, its pools, and what its cloud says about their labels.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use nodeyard_config as config;
 use nodeyard_driver::backing::Backing;
-use nodeyard_driver::{self as driver, Clock, Driver, ErrorClass, Owner};
+use nodeyard_driver::{self as driver, Driver, ErrorClass, Machines, Owner};
 use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
@@ -19,7 +19,7 @@ use crate::error::StartError;
 use crate::options::Options;
 use crate::settings::{self, ImageSettings, LabelSettings, Settings};
 
-/// Makes drivers. The binary implements it: only there is known which drivers exist.
+/// Makes drivers. The binary implements it, because only the binary knows which drivers exist.
 pub trait DriverFactory: Send + Sync {
     fn make(
         &self,
@@ -28,23 +28,23 @@ pub trait DriverFactory: Send + Sync {
     ) -> Result<Arc<dyn Driver>, driver::Error>;
 }
 
-/// What a driver can be given besides its configuration.
+/// What a driver gets besides its configuration.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
-    /// What everything that the driver makes has to carry.
+    /// Goes into the tags of everything that the driver creates.
     pub owner: Owner,
     ctx: &'a Context,
 }
 
 impl Surroundings<'_> {
-    /// For a driver that builds on nodes of other providers: what it asks for and holds under a name.
+    /// Returns the access to nodes of other providers, for a driver that builds on them. `identity` is the requestor's name.
     pub fn backing(&self, identity: &str) -> Arc<dyn Backing> {
         let provider = self.owner.provider.clone();
         Arc::new(StoreBacking::open(self.ctx.clone(), provider, identity))
     }
 }
 
-/// One generation of a provider: it lasts until its configuration changes, or a label that was broken is not any more.
+/// One generation of a provider: lasts until its configuration changes, or a broken label works again.
 #[derive(Debug)]
 pub(crate) struct Provider {
     pub(crate) name: ProviderName,
@@ -54,21 +54,21 @@ pub(crate) struct Provider {
     pub(crate) owner: Owner,
     pub(crate) pools: BTreeMap<PoolName, Pool>,
     limits: Limits,
-    /// Where its nodes reach each other.
+    /// The cluster within which its nodes reach each other.
     pub(crate) cluster: Option<Box<str>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) key: PoolKey,
-    /// Signs what this pool declines and launches; another one in every generation.
+    /// Identifies this pool in records; another one in every generation.
     pub(crate) id: LauncherId,
     labels: BTreeMap<Label, LabelSetup>,
     zones: Vec<Zone>,
 }
 
 impl Pool {
-    /// Whether the cloud knew how to make machines of this label when the provider started.
+    /// Whether the label worked when the provider started.
     pub(crate) fn is_sound(&self, label: &Label) -> bool {
         let setup = self.labels.get(label);
         setup.is_some_and(|setup| !matches!(setup.readiness, Readiness::Broken { .. }))
@@ -80,7 +80,7 @@ impl Pool {
 }
 
 impl Provider {
-    /// Makes the driver and asks the cloud for everything that decisions need.
+    /// Creates the driver and asks the cloud for everything that decisions need.
     pub(crate) async fn start(
         config: config::Provider,
         factory: &dyn DriverFactory,
@@ -98,19 +98,21 @@ impl Provider {
             ctx,
         };
         let driver = factory.make(&config, around)?;
-        let limits = driver.limits().await?;
-        let cluster = driver.cluster().await;
+        let (limits, cluster) = match driver.machines() {
+            Some(machines) => (machines.limits().await?, machines.cluster().await),
+            None => (Limits::unlimited(), None),
+        };
         let mut pools = BTreeMap::new();
         for (pool, of) in &settings.pools {
             let key = PoolKey::new(name.clone(), pool.clone());
             let mut labels = BTreeMap::new();
             for (label, of) in &of.labels {
-                labels.insert(
-                    label.clone(),
-                    setup(&*driver, &key, label, of, &ctx.clock).await?,
-                );
+                labels.insert(label.clone(), setup(&*driver, &key, label, of).await?);
             }
-            let zones = driver.zones(pool).await?;
+            let zones = match driver.machines() {
+                Some(machines) => machines.zones(pool).await?,
+                None => Vec::new(),
+            };
             let id = format!(
                 "{}-PoolWorker.{name}-{pool}-{}",
                 options.fqdn,
@@ -136,18 +138,19 @@ impl Provider {
         })
     }
 
-    pub(crate) fn launches(&self) -> bool {
-        self.driver.capabilities().launches
+    /// Returns None if its machines exist already.
+    pub(crate) fn machines(&self) -> Option<&dyn Machines> {
+        self.driver.machines()
     }
 
     pub(crate) fn label(&self, pool: &PoolName, label: &Label) -> Option<&LabelSettings> {
         self.settings.pools.get(pool)?.labels.get(label)
     }
 
-    /// What the plan has to know of the provider, which takes the place of `before`.
+    /// Returns the provider as the plan sees it, in place of `before`.
     ///
-    /// What others use is known when the whole cloud was looked at. That takes a while, in which ready nodes can be handed
-    /// out and a cloud that is full says so itself; so nobody waits for it.
+    /// What others use is known only after the first poll of the cloud. Requests do not wait for it: ready nodes can be
+    /// handed out meanwhile, and a full cloud refuses by itself.
     pub(crate) fn setup(&self, before: Option<&ProviderSetup>) -> ProviderSetup {
         ProviderSetup {
             limits: self.counted(self.limits.clone()),
@@ -158,7 +161,7 @@ impl Provider {
         }
     }
 
-    /// The limits of the cloud as far as they count.
+    /// Returns the limits that count: none if the provider ignores its quota.
     pub(crate) fn counted(&self, limits: Limits) -> Limits {
         if self.settings.ignore_quota {
             Limits::unlimited()
@@ -167,7 +170,7 @@ impl Provider {
         }
     }
 
-    /// What the plan has to know of the pools. Whether there are uploads of managed images is for the dispatcher to say.
+    /// Returns the pools as the plan sees them. The dispatcher adds which managed images have uploads.
     pub(crate) fn pool_setups(&self) -> Vec<PoolSetup> {
         let pools = self.pools.iter().filter_map(|(name, pool)| {
             let settings = self.settings.pools.get(name)?;
@@ -202,7 +205,6 @@ async fn setup(
     key: &PoolKey,
     label: &Label,
     settings: &LabelSettings,
-    clock: &Clock,
 ) -> Result<LabelSetup, StartError> {
     let supply = match driver.roster() {
         Some(roster) => {
@@ -213,47 +215,51 @@ async fn setup(
         }
         None => Supply::Launched,
     };
-    let (cost, readiness) = match sound_cost(driver, &key.pool, label).await? {
-        Ok(cost) => {
-            let readiness = cloud_readiness(driver, &key.pool, label, settings, clock);
-            (cost, readiness.await?)
-        }
-        Err(broken) => (Resources::default(), broken),
-    };
-    Ok(LabelSetup {
-        cost,
-        readiness,
+    let mut setup = LabelSetup {
+        cost: Resources::default(),
+        readiness: Readiness::Ready,
         supply,
-        bound: driver.binds(&key.pool, label),
-    })
+        bound: false,
+    };
+    if let Some(machines) = driver.machines() {
+        setup.bound = machines.is_bound_to_request(&key.pool, label);
+        match sound_cost(machines, &key.pool, label).await? {
+            Ok(cost) => {
+                setup.cost = cost;
+                setup.readiness = cloud_readiness(machines, &key.pool, label, settings).await?;
+            }
+            Err(broken) => setup.readiness = broken,
+        }
+    }
+    Ok(setup)
 }
 
-/// What one machine of a label takes. The inner error is a [`Readiness::Broken`]: the cloud lacks what the label asks for.
+/// Returns how much one machine of a label uses. The inner error is a [`Readiness::Broken`]: the cloud lacks what the
+/// label asks for.
 pub(crate) async fn sound_cost(
-    driver: &dyn Driver,
+    machines: &dyn Machines,
     pool: &PoolName,
     label: &Label,
 ) -> Result<Result<Resources, Readiness>, driver::Error> {
-    match driver.cost(pool, label).await {
+    match machines.cost(pool, label).await {
         Err(error) if error.class() == ErrorClass::Permanent => Ok(Err(Readiness::Broken {
             reason: error.to_string().into(),
         })),
-        told => told.map(Ok),
+        cost => cost.map(Ok),
     }
 }
 
-/// What the cloud says about the image of a label; of images that we manage it need not know.
+/// Returns what the cloud says about the image of a label. It need not know images that we manage.
 pub(crate) async fn cloud_readiness(
-    driver: &dyn Driver,
+    machines: &dyn Machines,
     pool: &PoolName,
     label: &Label,
     settings: &LabelSettings,
-    clock: &Clock,
 ) -> Result<Readiness, driver::Error> {
     let ImageSettings::Cloud(image) = &settings.image else {
         return Ok(Readiness::Ready);
     };
-    Ok(match driver.readiness(pool, label, clock.now()).await? {
+    Ok(match machines.readiness(pool, label).await? {
         driver::Readiness::Ready => Readiness::Ready,
         driver::Readiness::NotReady(reason) => Readiness::ImageMissing {
             image: (&**image).into(),
@@ -263,7 +269,7 @@ pub(crate) async fn cloud_readiness(
     })
 }
 
-/// The uploads that machines of this provider can boot from, the newest first, one of each build.
+/// Returns the uploads that machines of this provider can boot from, the newest first, one of each build.
 pub(crate) fn ready_uploads(
     images: &View<ImageShape>,
     image: &ImageName,

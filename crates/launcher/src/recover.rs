@@ -18,7 +18,7 @@ pub(crate) async fn run(ctx: Context, request: RequestId) {
         () = ctx.stop.cancelled() => return,
     };
     let outcome = outcome.unwrap_or_else(|error| {
-        debug!(%request, %error, "a lost request could not be recovered; trying again later");
+        debug!(%request, %error, "failed to recover abandoned request; retrying later");
         Recovered::Again
     });
     ctx.report(Report::Recovered { request, outcome });
@@ -56,7 +56,7 @@ async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
         Some([OpOutcome::Set(stat), ..]) => ctx.requests.wrote(id, Arc::new(waiting), *stat),
         _ => ctx.requests.synced().await?,
     }
-    info!(request = %id, nodes = nodes.len(), "request was left behind by its launcher; it waits again");
+    info!(request = %id, nodes = nodes.len(), "requeued request abandoned by its launcher");
     Ok(Recovered::Done)
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Report {
         attempt: u64,
         result: Result<Arc<Provider>, StartError>,
     },
-    /// A provider's cloud was looked at.
+    /// A provider's cloud was polled.
     Inventory(Box<Inventory>),
     /// Which requests for ready nodes have gone, as far as requests are seen now.
     Departed(oneshot::Sender<BTreeSet<RequestId>>),
@@ -67,14 +67,14 @@ pub(crate) enum Report {
     CleanedUp(OldLocks),
 }
 
-/// What a cloud says of itself; what it did not say is absent.
+/// The result of polling a cloud. What could not be listed is absent.
 #[derive(Debug)]
 pub(crate) struct Inventory {
     pub(crate) provider: Arc<Provider>,
     pub(crate) limits: Option<Limits>,
     pub(crate) resources: Option<Vec<Resource>>,
     pub(crate) readiness: Vec<(PoolName, Label, Readiness)>,
-    /// The cloud has by now what a broken label lacked.
+    /// A broken label works now.
     pub(crate) mended: bool,
     pub(crate) zones: Vec<(PoolName, Vec<Zone>)>,
 }

@@ -43,11 +43,13 @@ pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: Cancellati
         loop {
             match keep(&ctx, &provider).await {
                 Err(Error::Closed) => return,
-                Err(error) if error.is_connection() => debug!(%error, "roster interrupted"),
+                Err(error) if error.is_connection() => {
+                    debug!(%error, "lost connection to the store while keeping roster");
+                }
                 Err(error) => warn!(
                     provider = %provider.name,
                     error = &error as &dyn std::error::Error,
-                    "the nodes of a provider cannot be kept up to date; trying again"
+                    "failed to keep nodes of provider up to date; retrying"
                 ),
                 Ok(()) => {}
             }
@@ -332,7 +334,7 @@ impl<'a> Keeper<'a> {
                     warn!(
                         machine = %place.machine,
                         error = &error as &dyn std::error::Error,
-                        "a machine cannot be used; it is tried again from time to time"
+                        "failed to register machine; retrying"
                     );
                 }
                 let until = Instant::now() + self.ctx.timing.start_retry;
@@ -411,7 +413,7 @@ async fn register(
     };
     match created.await {
         Ok((Ok(id), stat)) => {
-            info!(node = %id, machine = %place.machine, slot = place.slot, "node registered");
+            info!(node = %id, machine = %place.machine, slot = place.slot, "registered node");
             ctx.nodes.wrote(id, Arc::new(node), stat);
             prepare_lock(ctx, guard, id);
             Look::Registered(index, id)
@@ -458,7 +460,7 @@ async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -
         let ops = vec![set_node(id, &node, held.stat.version)?, unlock(&held.guard)];
         commit(&held.guard, ops).await?;
         held.guard.forget();
-        info!(node = %id, machine = %place.machine, "node updated");
+        info!(node = %id, machine = %place.machine, "updated node");
         Ok(())
     };
     match work.await {

@@ -107,7 +107,7 @@ impl Serving {
                 let error = &error as &dyn std::error::Error;
                 warn!(
                     error,
-                    "the store went away while a request was served; it will be recovered"
+                    "lost connection to the store while serving request; recovering it"
                 );
                 Served::Lost
             });
@@ -320,7 +320,7 @@ impl Serving {
         let seen = Seen::ready(held.value.state_time);
         match protocol::node::retire(Some(&held.value), seen, self.ctx.clock.now()) {
             Ok(retired) => {
-                warn!(node = %id, "the machine of a ready node does not answer");
+                warn!(node = %id, "machine of ready node does not answer; retiring node");
                 let ops = vec![
                     set_node(id, &retired, held.stat.version)?,
                     unlock(&held.guard),
@@ -462,7 +462,7 @@ impl Serving {
                 Ok(Written::Done(record))
             }
             Err(Error::Multi { source, .. }) if !source.is_connection() => {
-                debug!(%source, "the request or a node has changed");
+                debug!(%source, "request or node changed meanwhile");
                 Ok(Written::Refused(Box::new(taken)))
             }
             Err(error) => Err(error),
@@ -473,7 +473,7 @@ impl Serving {
     async fn abandon(&self, mut taken: Taken) -> Result<Served> {
         self.give_back(&mut taken).await?;
         taken.held.guard.release().await?;
-        debug!("request given up");
+        debug!("stopped serving request");
         Ok(Served::Gone)
     }
 

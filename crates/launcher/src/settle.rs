@@ -1,7 +1,7 @@
-//! A node that nobody works on and that cannot stay as it is: it is deleted, or given back.
+//! Settles a node that no launch or job owns any more: deletes it, or frees it for other requests.
 //!
-//! The suspicion comes from afar; the lock and the record read under it decide. The record of a deleted node goes
-//! last, so that a crash at any point leaves something to go on with.
+//! What the dispatcher saw is only the occasion; the record as read under the node's lock decides. The record of a
+//! deleted node is removed last, so that the deletion can be resumed after a crash at any point.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::commit::{commit, set_node, steadily, unlock};
 use crate::context::Context;
-use crate::launch;
+use crate::launch::delete_in_cloud;
 use crate::provider::Provider;
 use crate::report::{Report, Settled};
 
@@ -29,13 +29,13 @@ pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: Nod
     };
     let outcome = outcome.unwrap_or_else(|error| {
         if error.is_connection() {
-            debug!(%node, "the store went away while a node was cleaned up");
+            debug!(%node, "lost connection to the store while settling node");
         } else if let Error::Malformed { path, .. } = &error {
-            // The views have said so already.
-            debug!(%node, %path, "a node cannot be cleaned up: a record is malformed");
+            // The views have logged it already.
+            debug!(%node, %path, "failed to settle node: malformed record");
         } else {
             let error = &error as &dyn std::error::Error;
-            warn!(%node, error, "a node could not be cleaned up; trying again later");
+            warn!(%node, error, "failed to settle node; retrying later");
         }
         Settled::Again
     });
@@ -68,7 +68,7 @@ async fn settle(ctx: &Context, provider: Option<&Provider>, id: NodeId) -> Resul
     }
 }
 
-/// Gives a node back that its request does not need any more: anybody may have it.
+/// Unassigns a node that its request does not need any more, so that other requests can get it.
 async fn free(id: NodeId, held: Held<Node>) -> Result<Settled> {
     let freed = held
         .value
@@ -82,7 +82,7 @@ async fn free(id: NodeId, held: Held<Node>) -> Result<Settled> {
         ];
         commit(&held.guard, ops).await?;
         held.guard.forget();
-        info!(node = %id, "node is free again");
+        info!(node = %id, "unassigned node");
     } else {
         held.guard.release().await?;
     }
@@ -96,7 +96,7 @@ async fn delete(
     mut held: Held<Node>,
     deleting: Node,
 ) -> Result<Settled> {
-    if provider.launches() {
+    if let Some(machines) = provider.machines() {
         if held.value.state != NodeState::Deleting {
             held.value = deleting;
             let nodes = ctx.registry.nodes();
@@ -108,7 +108,7 @@ async fn delete(
             external_id: ExternalId::from_record(&held.value.external_id),
         };
         let removed = tokio::select! {
-            removed = launch::remove(ctx, provider, &target, ctx.timing.delete_limit) => removed,
+            removed = delete_in_cloud(machines, &target, ctx.timing.delete_limit) => removed,
             () = held.guard.lost() => return Err(Error::SessionExpired),
         };
         if let Err(error) = removed {
@@ -116,19 +116,19 @@ async fn delete(
                 node = %id,
                 provider = %provider.name,
                 error = &error as &dyn std::error::Error,
-                "a node could not be deleted; trying again later"
+                "failed to delete node; retrying later"
             );
             held.guard.release().await?;
             return Ok(Settled::Again);
         }
     }
     let settled = remove_record(ctx, id, held).await?;
-    info!(node = %id, provider = %provider.name, "node is deleted");
+    info!(node = %id, provider = %provider.name, "deleted node");
     Ok(settled)
 }
 
-/// Removes the record with its lock at once, so that nobody can get in between. If somebody stands in line for the
-/// lock, `deleted` is written first: that is what they will read.
+/// Removes the record and its lock in one write, so that nobody gets in between. If others wait for the lock, `deleted`
+/// is written first for them to read.
 async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Settled> {
     let delete = |path: String| -> Result<Op> {
         Ok(Op::Delete {
@@ -153,8 +153,8 @@ async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Se
     Ok(Settled::Done)
 }
 
-/// Lets an idle or held node go that still is what was seen: it is in the way, or too old. What follows is the work of
-/// [`run`].
+/// Marks an idle or held node for deletion if it is still as it was seen: it takes room that a request needs, or is too
+/// old. [`run`] does the rest.
 pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
     let retired = async {
         let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() else {
@@ -176,25 +176,25 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
         return;
     };
     match retired {
-        Ok(true) => info!(node = %id, why, "node is let go"),
+        Ok(true) => info!(node = %id, reason = why, "marked node for deletion"),
         Ok(false) => ctx.report(Report::NotEvicted(id)),
         Err(error) => {
-            debug!(node = %id, %error, "a node could not be let go");
+            debug!(node = %id, %error, "failed to mark node for deletion");
             ctx.report(Report::NotEvicted(id));
         }
     }
 }
 
-/// Ends a request of our own for ready nodes: its nodes become free, then it goes. In this order, so that a node is
-/// counted at every moment, and nobody asks for another one. May be done again after it was interrupted.
+/// Ends a request of our own for ready nodes: unassigns its nodes, then deletes it. In this order a node is counted at
+/// every moment, and no replacement is requested. Can be repeated after an interruption.
 pub(crate) async fn collect(ctx: &Context, request: RequestId, nodes: &[NodeId]) -> Result<()> {
     for id in nodes.iter().copied() {
         let attempt = match ctx.registry.nodes().lock(id, Patience::None).await {
-            // Nobody can tell whose it is, so it is not there for anybody.
+            // It counts for no request.
             Err(Error::Malformed { .. }) => continue,
             attempt => attempt?,
         };
-        // Whoever has the lock finds it without a request later.
+        // The owner of the lock finds it without a request later.
         let Some(held) = attempt.held() else { continue };
         if held.value.request() == Some(request) {
             free(id, held).await?;
@@ -202,7 +202,7 @@ pub(crate) async fn collect(ctx: &Context, request: RequestId, nodes: &[NodeId])
             held.guard.release().await?;
         }
     }
-    // What shows the nodes must do so before the request is seen to go.
+    // The view must show the free nodes before it shows that the request is gone.
     ctx.nodes.synced().await?;
     ctx.registry.requests().delete(request).await?;
     ctx.requests.deleted(&request);

@@ -1,8 +1,8 @@
-//! Errors as text.
+//! Formatting of error chains.
 
 use std::error::Error;
 
-/// An error and its causes in one line.
+/// Formats an error and its sources in one line.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,14 +1,14 @@
-//! Components: the launchers, pools and builders that are running, as they announce themselves.
+//! Records of running components: launchers, pools and builders.
 
 use crate::names::{Label, LauncherId, PoolName, ProviderName};
 use crate::record::record;
 use crate::state::{ComponentKind, ComponentState};
 
-/// The version of the data model that all components of 11.0.0 speak.
-/// A Python component does not start beside one that asks for more.
-pub const MODEL_API: i64 = 0;
+/// The version of the data model of Nodepool 11.0.0. Python components do not start if another one has a higher
+/// version.
+const MODEL_API: i64 = 0;
 
-/// Where a pool comes in the order of pools unless its configuration says otherwise; lower is first.
+/// The default priority of pools; lower is first.
 pub const DEFAULT_PRIORITY: i64 = 100;
 
 record! {
@@ -30,7 +30,7 @@ record! {
     PoolComponent, "pool component";
     required {
         "hostname" => hostname: Box<str>;
-        /// What this pool writes to `declined_by` and to its nodes.
+        /// The launcher id that this pool writes to `declined_by` and to its nodes.
         "id" => id: LauncherId;
         "name" => name: PoolName;
         "provider_name" => provider_name: ProviderName;
@@ -42,9 +42,9 @@ record! {
         "model_api" => model_api: i64 = MODEL_API;
         "supported_labels" => supported_labels: Vec<Label> = Vec::new();
         "priority" => priority: i64 = DEFAULT_PRIORITY;
-        /// True while the pool waits for room and accepts nothing.
+        /// True while the pool waits for quota and accepts no requests.
         "paused" => paused: bool = false;
-        /// Where the nodes of this pool reach each other's services. Ours alone; only pools of clusters have it.
+        /// The cluster in which nodes of this pool can reach each other's services. Only in our records.
         "cluster" => cluster: Option<Box<str>> = None, omits Option::is_none;
     }
 }

@@ -1,19 +1,18 @@
-//! Ids: what the store calls requests, nodes, image builds and uploads.
+//! Ids of requests, nodes, image builds and uploads.
 //!
-//! All are numbers of a fixed width in text, so they are kept as numbers: small, copied freely, and in the
-//! order of their texts.
+//! Their texts have a fixed width, so they are stored as numbers and compare like their texts.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::json::text_form;
+use crate::json::json_string;
 use crate::names::InvalidName;
 
-/// ZooKeeper's sequence numbers in names have ten digits.
+/// The number of digits of ZooKeeper's sequence numbers.
 const SEQUENCE_DIGITS: usize = 10;
 
-/// A number written with exactly `width` decimal digits.
-fn digits(text: &str, width: usize) -> Option<u64> {
+/// Parses a number of exactly `width` decimal digits.
+fn parse_digits(text: &str, width: usize) -> Option<u64> {
     (text.len() == width && text.bytes().all(|b| b.is_ascii_digit()))
         .then(|| text.parse().ok())
         .flatten()
@@ -41,7 +40,7 @@ macro_rules! sequence_ids {
             type Err = InvalidName;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                digits(text, SEQUENCE_DIGITS)
+                parse_digits(text, SEQUENCE_DIGITS)
                     .map(Self)
                     .ok_or_else(|| InvalidName::new($kind, text, "it must be ten digits"))
             }
@@ -50,16 +49,16 @@ macro_rules! sequence_ids {
 }
 
 sequence_ids! {
-    /// A node: `0000000042`.
+    /// The id of a node: `0000000042`.
     NodeId, "node id";
-    /// One upload of a build to a provider: `0000000001`, counted per build and provider.
+    /// The id of an upload, unique per build and provider: `0000000001`.
     UploadId, "upload id";
 }
 
-/// A node request: `200-0000000042`, its precedence and the order in which it came.
+/// The id of a node request, its precedence and sequence number: `200-0000000042`.
 ///
-/// The hyphen at the fourth place is how Zuul tells a Nodepool request from its own. The order of ids is
-/// that of their texts; for the order of service see [`RequestOrder`](crate::request::RequestOrder).
+/// Zuul distinguishes Nodepool requests from its own by the hyphen. Compares like the text; for the order of service
+/// see [`RequestOrder`](crate::request::RequestOrder).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
     precedence: u16,
@@ -67,7 +66,7 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// 0 to 999; the lower one is served first.
+    /// Returns the precedence, from 0 to 999; lower is served first.
     pub fn precedence(self) -> u16 {
         self.precedence
     }
@@ -90,8 +89,8 @@ impl FromStr for RequestId {
         text.split_once('-')
             .and_then(|(precedence, sequence)| {
                 Some(Self {
-                    precedence: u16::try_from(digits(precedence, 3)?).ok()?,
-                    sequence: digits(sequence, SEQUENCE_DIGITS)?,
+                    precedence: u16::try_from(parse_digits(precedence, 3)?).ok()?,
+                    sequence: parse_digits(sequence, SEQUENCE_DIGITS)?,
                 })
             })
             .ok_or_else(|| {
@@ -101,7 +100,7 @@ impl FromStr for RequestId {
     }
 }
 
-/// A build of an image: a UUID as 32 lower-case hexadecimal digits.
+/// The id of an image build: a UUID as 32 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BuildId(u128);
 
@@ -144,7 +143,7 @@ macro_rules! debug_as_display {
 }
 
 debug_as_display!(NodeId, UploadId, RequestId, BuildId);
-text_form!(NodeId, UploadId, RequestId, BuildId);
+json_string!(NodeId, UploadId, RequestId, BuildId);
 
 #[cfg(test)]
 mod tests {
@@ -153,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_keep_their_text() {
+    fn ids_round_trip() {
         for text in ["0000000000", "0000000042", "9999999999"] {
             assert_eq!(text.parse::<NodeId>().unwrap().to_string(), text);
             assert_eq!(text.parse::<UploadId>().unwrap().to_string(), text);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn invalid_ids_are_rejected() {
         for bad in [
             "",
             "1",
@@ -206,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_ids_is_that_of_their_texts(
+        fn ids_compare_like_their_texts(
             a in "[0-9]{3}-[0-9]{10}",
             b in "[0-9]{3}-[0-9]{10}",
         ) {

@@ -1,22 +1,22 @@
-//! Images: builds, and uploads of builds to providers.
+//! Records of image builds and of their uploads to providers.
 
 use serde_json::value::RawValue;
 
 use crate::ids::{BuildId, UploadId};
-use crate::json::{self, Field, Flaw, write_text};
+use crate::json::{self, DecodeError, JsonField, write_string};
 use crate::names::{ImageName, ProviderName};
-use crate::record::{record, timed_state};
+use crate::record::{impl_set_state, record};
 use crate::state::{BuildState, UploadState};
 use crate::time::Timestamp;
 
-/// Which build of which image.
+/// Identifies a build of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BuildKey {
     pub image: ImageName,
     pub build: BuildId,
 }
 
-/// Which upload of which build to which provider.
+/// Identifies an upload of a build to a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadKey {
     pub build: BuildKey,
@@ -24,55 +24,55 @@ pub struct UploadKey {
     pub upload: UploadId,
 }
 
-/// What Python assumes of images older than the key `python_path`.
-const OLD_PYTHON: &str = "/usr/bin/python2";
+/// Python Nodepool's default for records without the key `python_path`.
+const DEFAULT_PYTHON: &str = "/usr/bin/python2";
 
 record! {
-    /// A build of an image. Image and id are in its path.
+    /// A build of an image. Its image and id are in its path.
     ImageBuild, "image build";
     required {
         "state" => state: BuildState;
-        /// When `state` was last set. The newest build is the one with the latest.
+        /// When `state` was last set. Determines the newest build.
         "state_time" => state_time: Timestamp;
     }
     optional {
         /// The host that built it.
         "builder" => builder: Option<Box<str>> = None, omits Option::is_none;
-        /// The builder, by an id that outlives a change of its host name.
+        /// The id of the builder, which is independent of its host name.
         "builder_id" => builder_id: Option<Box<str>> = None, omits Option::is_none;
         "formats" => formats: Formats = Formats::default(), omits Formats::is_empty;
-        /// `zuul` if it was fetched from a build of Zuul, which the next two keys name. Python passes over all three.
+        /// `zuul` if it was imported from the Zuul build in the next two keys. Python ignores all three.
         "source" => source: Option<Box<str>> = None, omits Option::is_none;
         "zuul_build_uuid" => zuul_build_uuid: Option<Box<str>> = None, omits Option::is_none;
         "zuul_end_time" => zuul_end_time: Option<Timestamp> = None, omits Option::is_none;
         "username" => username: Option<Box<str>> = None, absent Some("zuul".into());
-        "python_path" => python_path: Option<Box<str>> = None, absent Some(OLD_PYTHON.into());
+        "python_path" => python_path: Option<Box<str>> = None, absent Some(DEFAULT_PYTHON.into());
         "shell_type" => shell_type: Option<Box<str>> = None;
     }
 }
 
 record! {
-    /// An upload of a build to a provider. Image, build, provider and id are in its path.
+    /// An upload of a build to a provider. Its image, build, provider and id are in its path.
     ImageUpload, "image upload";
     required {
         "state" => state: UploadState;
-        /// When `state` was last set. Nodes boot from the ready upload with the latest.
+        /// When `state` was last set. Nodes boot from the ready upload with the latest time.
         "state_time" => state_time: Timestamp;
     }
     optional {
-        /// How the provider calls the image.
+        /// The provider's id of the image.
         "external_id" => external_id: Option<Box<str>> = None;
         "external_name" => external_name: Option<Box<str>> = None;
         "format" => format: Option<Box<str>> = None;
         "username" => username: Option<Box<str>> = None, absent Some("zuul".into());
-        "python_path" => python_path: Option<Box<str>> = None, absent Some(OLD_PYTHON.into());
+        "python_path" => python_path: Option<Box<str>> = None, absent Some(DEFAULT_PYTHON.into());
         "shell_type" => shell_type: Option<Box<str>> = None;
     }
 }
 
-timed_state!(ImageBuild: BuildState, ImageUpload: UploadState);
+impl_set_state!(ImageBuild: BuildState, ImageUpload: UploadState);
 
-/// The formats a build exists in, sorted. On the wire: one string, separated by commas.
+/// The formats of a build, sorted. In JSON, one string separated by commas.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Formats(Box<[Box<str>]>);
 
@@ -98,8 +98,8 @@ impl<T: AsRef<str>> FromIterator<T> for Formats {
     }
 }
 
-impl Field for Formats {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for Formats {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         if json::is_null(value) {
             return Ok(Self::default());
         }
@@ -111,7 +111,7 @@ impl Field for Formats {
     }
 
     fn write(&self, out: &mut String) {
-        write_text(out, &self.0.join(","));
+        write_string(out, &self.0.join(","));
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     use crate::record::Record;
 
     #[test]
-    fn absent_keys_mean_what_they_mean_in_python() {
+    fn absent_keys_have_pythons_defaults() {
         let build = ImageBuild::from_json(br#"{"state": "ready", "state_time": 1}"#).unwrap();
         assert_eq!(build.username.as_deref(), Some("zuul"));
         assert_eq!(build.python_path.as_deref(), Some("/usr/bin/python2"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unset_is_left_out_and_formats_are_sorted() {
+    fn unset_keys_are_omitted_and_formats_sorted() {
         let time = Timestamp::from_secs(1.5).unwrap();
         let mut build = ImageBuild::new(BuildState::Building, time);
         let json = String::from_utf8(build.to_json()).unwrap();

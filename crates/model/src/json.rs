@@ -1,9 +1,8 @@
-//! JSON as the records need it: nothing lost, nothing guessed, errors that name the key.
+//! Lossless JSON for records.
 //!
-//! Records are shared with Python programs that write integers of any size, so a value we do not
-//! interpret is kept as the text it was ([`Opaque`]); serde's `flatten` would squeeze it through 64-bit
-//! numbers. Reading goes key by key over borrowed text: that gives the path of a wrong value, never
-//! prints the value itself (some hold tokens), and needs no recursion. Writing cannot fail.
+//! Python programs write integers of any size, so values that are not interpreted are kept as text ([`Opaque`]);
+//! serde's `flatten` would convert them to 64-bit numbers. Errors have the path of a wrong value but never the value
+//! itself, which may contain a token.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,23 +14,23 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::text::shared;
+use crate::intern::intern;
 
-/// How deep values may be nested: what any JSON reader of this program can still decode.
+/// The maximum nesting depth, which `serde_json` can still decode.
 pub(crate) const MAX_DEPTH: usize = 127;
 
-/// What is wrong in a JSON document, and where.
+/// An error in a JSON document and its path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}{reason}", Place(path))]
-pub struct Flaw {
-    /// The key, with list positions and inner keys: `node_types[2]`. Empty for the document itself.
+#[error("{}{reason}", KeyPrefix(path))]
+pub struct DecodeError {
+    /// The path of the value, such as `node_types[2]`. Empty for the document itself.
     pub path: String,
     pub reason: String,
 }
 
-struct Place<'a>(&'a str);
+struct KeyPrefix<'a>(&'a str);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for KeyPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             Ok(())
@@ -41,7 +40,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-impl Flaw {
+impl DecodeError {
     pub(crate) fn new(reason: impl fmt::Display) -> Self {
         Self {
             path: String::new(),
@@ -50,10 +49,13 @@ impl Flaw {
     }
 
     pub(crate) fn wrong_type(expected: &str, found: &RawValue) -> Self {
-        Self::new(format_args!("expected {expected}, found {}", kind(found)))
+        Self::new(format_args!(
+            "expected {expected}, found {}",
+            json_type(found)
+        ))
     }
 
-    fn under_key(mut self, key: &str) -> Self {
+    fn in_key(mut self, key: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') {
             ""
         } else {
@@ -63,13 +65,13 @@ impl Flaw {
         self
     }
 
-    fn under_index(self, index: usize) -> Self {
-        self.under_key(&format!("[{index}]"))
+    fn in_index(self, index: usize) -> Self {
+        self.in_key(&format!("[{index}]"))
     }
 }
 
-/// The JSON type of a value, in words.
-fn kind(value: &RawValue) -> &'static str {
+/// Returns the JSON type of a value, for messages.
+fn json_type(value: &RawValue) -> &'static str {
     match value.get().as_bytes().first() {
         Some(b'{') => "an object",
         Some(b'[') => "a list",
@@ -92,8 +94,8 @@ pub(crate) fn is_object(value: &RawValue) -> bool {
     value.get().starts_with('{')
 }
 
-/// True if brackets nest deeper than `limit`. Text that is not JSON gets an answer, too.
-pub(crate) fn deeper_than(text: &str, limit: usize) -> bool {
+/// Returns whether brackets nest deeper than `limit`. The text need not be valid JSON.
+pub(crate) fn exceeds_depth(text: &str, limit: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for byte in text.bytes() {
         if in_string {
@@ -120,9 +122,9 @@ pub(crate) fn deeper_than(text: &str, limit: usize) -> bool {
     false
 }
 
-/// A value with one JSON form.
-pub(crate) trait Field: Sized {
-    fn read(value: &RawValue) -> Result<Self, Flaw>;
+/// A value that is converted from and to JSON.
+pub(crate) trait JsonField: Sized {
+    fn read(value: &RawValue) -> Result<Self, DecodeError>;
     fn write(&self, out: &mut String);
 
     fn to_text(&self) -> String {
@@ -132,12 +134,12 @@ pub(crate) trait Field: Sized {
     }
 }
 
-/// serde for a [`Field`], so that it can stand inside other JSON documents.
+/// Implements serde's traits by [`JsonField`].
 macro_rules! json_serde {
     ($($name:ty),* $(,)?) => {$(
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serde_json::value::RawValue::from_string($crate::json::Field::to_text(self))
+                serde_json::value::RawValue::from_string($crate::json::JsonField::to_text(self))
                     .map_err(serde::ser::Error::custom)?
                     .serialize(serializer)
             }
@@ -146,23 +148,23 @@ macro_rules! json_serde {
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let value = Box::<serde_json::value::RawValue>::deserialize(deserializer)?;
-                $crate::json::Field::read(&value).map_err(serde::de::Error::custom)
+                $crate::json::JsonField::read(&value).map_err(serde::de::Error::custom)
             }
         }
     )*};
 }
 pub(crate) use json_serde;
 
-/// serde and [`Field`] for a type that is a string on the wire: `Display` out, `FromStr` in.
-macro_rules! text_form {
+/// Implements serde's traits and [`JsonField`] by `Display` and `FromStr`.
+macro_rules! json_string {
     ($($name:ty),* $(,)?) => {$(
-        impl $crate::json::Field for $name {
-            fn read(value: &serde_json::value::RawValue) -> Result<Self, $crate::json::Flaw> {
-                $crate::json::text(value)?.parse().map_err($crate::json::Flaw::new)
+        impl $crate::json::JsonField for $name {
+            fn read(value: &serde_json::value::RawValue) -> Result<Self, $crate::json::DecodeError> {
+                $crate::json::text(value)?.parse().map_err($crate::json::DecodeError::new)
             }
 
             fn write(&self, out: &mut String) {
-                $crate::json::write_text(out, &self.to_string());
+                $crate::json::write_string(out, &self.to_string());
             }
         }
 
@@ -181,7 +183,7 @@ macro_rules! text_form {
         }
     )*};
 }
-pub(crate) use text_form;
+pub(crate) use json_string;
 
 #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(transparent)]
@@ -193,17 +195,17 @@ impl std::borrow::Borrow<str> for Text<'_> {
     }
 }
 
-pub(crate) fn text(value: &RawValue) -> Result<Cow<'_, str>, Flaw> {
+pub(crate) fn text(value: &RawValue) -> Result<Cow<'_, str>, DecodeError> {
     if !is_string(value) {
-        return Err(Flaw::wrong_type("a string", value));
+        return Err(DecodeError::wrong_type("a string", value));
     }
-    // The text is valid JSON, so only half of a surrogate pair can still be wrong.
+    // The text is valid JSON, so only an unpaired surrogate can fail.
     let text: Text<'_> = serde_json::from_str(value.get())
-        .map_err(|_| Flaw::new("expected text, found an escape that is no character"))?;
+        .map_err(|_| DecodeError::new("expected a string, found an invalid escape"))?;
     Ok(text.0)
 }
 
-pub(crate) fn write_text(out: &mut String, text: &str) {
+pub(crate) fn write_string(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -217,37 +219,37 @@ pub(crate) fn write_text(out: &mut String, text: &str) {
 }
 
 fn push_escaped(out: &mut String, c: char) {
-    // Control characters are all below U+0100: one escape each.
+    // All control characters are below U+0100.
     let _infallible = write!(out, "\\u{:04x}", u32::from(c));
 }
 
-impl Field for Box<str> {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for Box<str> {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         text(value).map(Self::from)
     }
 
     fn write(&self, out: &mut String) {
-        write_text(out, self);
+        write_string(out, self);
     }
 }
 
-/// Text that is the same in many records.
-impl Field for Arc<str> {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
-        text(value).map(|text| shared(&text))
+/// A string that is repeated in many records.
+impl JsonField for Arc<str> {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
+        text(value).map(|text| intern(&text))
     }
 
     fn write(&self, out: &mut String) {
-        write_text(out, self);
+        write_string(out, self);
     }
 }
 
-impl Field for bool {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for bool {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         match value.get() {
             "true" => Ok(true),
             "false" => Ok(false),
-            _ => Err(Flaw::wrong_type("true or false", value)),
+            _ => Err(DecodeError::wrong_type("true or false", value)),
         }
     }
 
@@ -256,15 +258,15 @@ impl Field for bool {
     }
 }
 
-impl Field for i64 {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
-        if kind(value) != "a number" {
-            return Err(Flaw::wrong_type("a whole number", value));
+impl JsonField for i64 {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
+        if json_type(value) != "a number" {
+            return Err(DecodeError::wrong_type("a whole number", value));
         }
         value
             .get()
             .parse()
-            .map_err(|_| Flaw::new("expected a whole number of at most 64 bits"))
+            .map_err(|_| DecodeError::new("expected a whole number of at most 64 bits"))
     }
 
     fn write(&self, out: &mut String) {
@@ -272,24 +274,26 @@ impl Field for i64 {
     }
 }
 
-/// A number that is not NaN nor infinite.
-pub(crate) fn finite(value: &RawValue) -> Result<f64, Flaw> {
-    if kind(value) != "a number" {
-        return Err(Flaw::wrong_type("a number", value));
+/// Parses a finite number.
+pub(crate) fn finite_number(value: &RawValue) -> Result<f64, DecodeError> {
+    if json_type(value) != "a number" {
+        return Err(DecodeError::wrong_type("a number", value));
     }
     match value.get().parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(Flaw::new("expected a number that fits a 64-bit float")),
+        _ => Err(DecodeError::new(
+            "expected a number that fits a 64-bit float",
+        )),
     }
 }
 
-/// The shortest form that reads back as the same float; it always has a point or an exponent.
+/// Writes the shortest form that parses to the same float, always with a point or an exponent.
 pub(crate) fn write_float(out: &mut String, number: f64) {
     let _infallible = write!(out, "{number:?}");
 }
 
-impl<T: Field> Field for Option<T> {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl<T: JsonField> JsonField for Option<T> {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         if is_null(value) {
             Ok(None)
         } else {
@@ -305,18 +309,18 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Null reads as the empty list: a list that nobody filled in.
-impl<T: Field> Field for Vec<T> {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+/// Null is parsed as the empty list.
+impl<T: JsonField> JsonField for Vec<T> {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         if is_null(value) {
             return Ok(Self::new());
         }
-        let items: Vec<&RawValue> =
-            serde_json::from_str(value.get()).map_err(|_| Flaw::wrong_type("a list", value))?;
+        let items: Vec<&RawValue> = serde_json::from_str(value.get())
+            .map_err(|_| DecodeError::wrong_type("a list", value))?;
         items
             .into_iter()
             .enumerate()
-            .map(|(index, item)| T::read(item).map_err(|flaw| flaw.under_index(index)))
+            .map(|(index, item)| T::read(item).map_err(|error| error.in_index(index)))
             .collect()
     }
 
@@ -332,58 +336,58 @@ impl<T: Field> Field for Vec<T> {
     }
 }
 
-/// The keys of an object, each taken once; of a repeated key the last one counts, as in Python.
-pub(crate) struct Keys<'a>(BTreeMap<Text<'a>, &'a RawValue>);
+/// The keys of an object, to be taken one by one. The last of repeated keys wins, as in Python.
+pub(crate) struct ObjectKeys<'a>(BTreeMap<Text<'a>, &'a RawValue>);
 
-impl<'a> Keys<'a> {
-    pub(crate) fn of(value: &'a RawValue) -> Result<Self, Flaw> {
+impl<'a> ObjectKeys<'a> {
+    pub(crate) fn of(value: &'a RawValue) -> Result<Self, DecodeError> {
         if !is_object(value) {
-            return Err(Flaw::wrong_type("an object", value));
+            return Err(DecodeError::wrong_type("an object", value));
         }
-        serde_json::from_str(value.get()).map(Self).map_err(|_| {
-            Flaw::new("expected keys that are text, found an escape that is no character")
-        })
+        serde_json::from_str(value.get())
+            .map(Self)
+            .map_err(|_| DecodeError::new("expected string keys, found an invalid escape"))
     }
 
-    /// Takes `names` out and reads the first that is there.
+    /// Removes all `names` and parses the first that is present.
     pub(crate) fn take<T>(
         &mut self,
         names: &[&str],
-        read: impl FnOnce(&RawValue) -> Result<T, Flaw>,
-    ) -> Result<Option<T>, Flaw> {
+        read: impl FnOnce(&RawValue) -> Result<T, DecodeError>,
+    ) -> Result<Option<T>, DecodeError> {
         let mut found = None;
         for name in names {
             let value = self.0.remove(*name);
             found = found.or(value.map(|value| (name, value)));
         }
         found
-            .map(|(name, value)| read(value).map_err(|flaw| flaw.under_key(name)))
+            .map(|(name, value)| read(value).map_err(|error| error.in_key(name)))
             .transpose()
     }
 
-    pub(crate) fn require<T: Field>(&mut self, name: &str) -> Result<T, Flaw> {
+    pub(crate) fn require<T: JsonField>(&mut self, name: &str) -> Result<T, DecodeError> {
         self.take(&[name], T::read)?
-            .ok_or_else(|| Flaw::new("it is missing").under_key(name))
+            .ok_or_else(|| DecodeError::new("missing").in_key(name))
     }
 
-    /// Everything not taken, in the order of the keys.
-    pub(crate) fn rest<T>(
+    /// Parses all keys that were not taken, in order.
+    pub(crate) fn remaining<T>(
         self,
-        mut read: impl FnMut(&str, &RawValue) -> Result<T, Flaw>,
-    ) -> Result<Vec<T>, Flaw> {
+        mut read: impl FnMut(&str, &RawValue) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
         self.0
             .iter()
-            .map(|(key, value)| read(&key.0, value).map_err(|flaw| flaw.under_key(&key.0)))
+            .map(|(key, value)| read(&key.0, value).map_err(|error| error.in_key(&key.0)))
             .collect()
     }
 }
 
-/// Writes an object with its keys in order, so that equal records are equal bytes.
+/// Writes an object with sorted keys, so that equal records have equal bytes.
 #[derive(Default)]
 pub(crate) struct ObjectWriter<'a>(BTreeMap<&'a str, String>);
 
 impl<'a> ObjectWriter<'a> {
-    pub(crate) fn entry(&mut self, key: &'a str, value: &impl Field) {
+    pub(crate) fn entry(&mut self, key: &'a str, value: &impl JsonField) {
         self.0.insert(key, value.to_text());
     }
 
@@ -393,7 +397,7 @@ impl<'a> ObjectWriter<'a> {
             if index > 0 {
                 out.push_str(", ");
             }
-            write_text(out, key);
+            write_string(out, key);
             out.push_str(": ");
             out.push_str(value);
         }
@@ -401,23 +405,22 @@ impl<'a> ObjectWriter<'a> {
     }
 }
 
-/// A JSON value that belongs to somebody else, kept as the text it was read as.
+/// An uninterpreted JSON value, kept as its original text.
 ///
-/// Equality is that of the text. The default is null. `Debug` shows only the size, because connection
-/// data holds tokens.
+/// Compares by text. The default is null. `Debug` shows only the size, because connection data contains tokens.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Opaque(Option<Arc<str>>);
 
 impl Opaque {
     pub const NULL: Self = Self(None);
 
-    pub fn empty_object() -> Self {
+    pub(crate) fn empty_object() -> Self {
         Self::of("{}")
     }
 
     pub fn string(text: &str) -> Self {
         let mut json = String::with_capacity(text.len() + 2);
-        write_text(&mut json, text);
+        write_string(&mut json, text);
         Self::of(&json)
     }
 
@@ -429,7 +432,7 @@ impl Opaque {
         serde_json::from_str(self.text())
     }
 
-    /// The text of a JSON string; none for any other value.
+    /// Returns the content of a JSON string, or `None` for other values.
     pub fn as_string(&self) -> Option<String> {
         self.decode().ok()
     }
@@ -438,14 +441,14 @@ impl Opaque {
         self.0.is_none()
     }
 
-    /// The JSON text.
+    /// Returns the JSON text.
     pub fn text(&self) -> &str {
         self.0.as_deref().unwrap_or("null")
     }
 
     /// `json` must be valid JSON.
     fn of(json: &str) -> Self {
-        Self((json != "null").then(|| shared(json)))
+        Self((json != "null").then(|| intern(json)))
     }
 }
 
@@ -458,8 +461,8 @@ impl fmt::Debug for Opaque {
     }
 }
 
-impl Field for Opaque {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for Opaque {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         Ok(Self::of(value.get()))
     }
 

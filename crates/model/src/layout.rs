@@ -1,8 +1,7 @@
-//! Where things are in the store: every path, and back from a path to what it is.
+//! Paths in the store: building and parsing.
 //!
-//! Below `/nodepool` the layout is Nodepool's, and Zuul has it built in. What is ours alone is below
-//! `/nodeyard`. A component's name is its host name and a sequence number without anything between them:
-//! read the host name from the record, not from the path.
+//! The layout below `/nodepool` is defined by Nodepool and Zuul; our own records are below `/nodeyard`. A component's
+//! path cannot be split into host name and sequence number; the record has the host name.
 
 use crate::ids::{BuildId, NodeId, RequestId};
 use crate::image::{BuildKey, UploadKey};
@@ -11,40 +10,40 @@ use crate::state::ComponentKind;
 
 pub const NODEPOOL: &str = "/nodepool";
 pub const REQUESTS: &str = "/nodepool/requests";
-/// Apart from the requests: Zuul deletes a request only while nothing is below it.
+/// Locks are not children of requests, because Zuul deletes requests only without children.
 pub const REQUEST_LOCKS: &str = "/nodepool/requests-lock";
 pub const NODES: &str = "/nodepool/nodes";
 pub const IMAGES: &str = "/nodepool/images";
 pub const COMPONENTS: &str = "/nodepool/components";
-/// The launcher that wins this election reports the statistics of all.
+/// The winner of this election reports the statistics of all launchers.
 pub const STATS_ELECTION: &str = "/nodepool/elections/stats";
 
 pub const NODEYARD: &str = "/nodeyard";
-/// The id that marks everything this installation makes in a cloud.
+/// The id that tags all cloud resources of this installation.
 pub const SYSTEM_ID: &str = "/nodeyard/system-id";
-/// What stewards remember of images beside Nodepool's records.
-pub const IMAGE_NOTES: &str = "/nodeyard/images";
-/// What is to accept nothing new.
+/// The stewards' own records of images.
+pub const IMAGE_STATUS: &str = "/nodeyard/images";
+/// Drained components, which accept no new work.
 pub const DRAINS: &str = "/nodeyard/drains";
-/// Why requests ended as they did.
+/// Explanations of finished requests.
 pub const EXPLANATIONS: &str = "/nodeyard/explanations";
-/// Held by whoever asks for nodes that are to be ready before anybody wants them.
+/// The lock for creating min-ready requests.
 pub const MIN_READY_LOCK: &str = "/nodeyard/min-ready";
 pub const LEASES: &str = "/nodeyard/leases";
-/// Scopes own leases.
+/// Scopes, which own leases.
 pub const SCOPES: &str = "/nodeyard/scopes";
-/// Of all that keep leases, the one that wins this election works.
+/// The election of the active lease keeper.
 pub const LEASES_ELECTION: &str = "/nodeyard/elections/leases";
 
-/// The child of a node, build or directory of builds or uploads that holds its lock.
-/// Lists of builds and uploads contain it, too.
+/// The name of the lock directory of a node, a build, or a directory of builds or uploads. Listings of builds and
+/// uploads include it.
 pub const LOCK: &str = "lock";
 
 pub fn request(id: RequestId) -> String {
     format!("{REQUESTS}/{id}")
 }
 
-/// What the sequence number of a new request is appended to. Precedences have three digits.
+/// The path prefix of new requests, to which the store appends a sequence number. Precedences have three digits.
 pub fn request_prefix(precedence: u16) -> String {
     format!("{REQUESTS}/{precedence:03}-")
 }
@@ -53,7 +52,7 @@ pub fn request_lock(id: RequestId) -> String {
     format!("{REQUEST_LOCKS}/{id}")
 }
 
-/// What became of a request, and why.
+/// The explanation of a finished request.
 pub fn explanation(id: RequestId) -> String {
     format!("{EXPLANATIONS}/{id}")
 }
@@ -75,41 +74,41 @@ pub fn image_pause(image: &ImageName) -> String {
     format!("{IMAGES}/{image}/pause")
 }
 
-/// Exists while somebody waits for a build that was asked for.
+/// Exists while a requested build is pending.
 pub fn build_request(image: &ImageName) -> String {
     format!("{IMAGES}/{image}/request-build")
 }
 
-/// What stewards remember of the image.
-pub fn image_notes(image: &ImageName) -> String {
-    format!("{IMAGE_NOTES}/{image}")
+/// The stewards' status of an image.
+pub fn image_status(image: &ImageName) -> String {
+    format!("{IMAGE_STATUS}/{image}")
 }
 
-/// Which builds of an image are on trial, taken back or pinned.
+/// The canary, reverted and pinned builds of an image.
 pub fn image_canary(image: &ImageName) -> String {
-    format!("{IMAGE_NOTES}/{image}/canary")
+    format!("{IMAGE_STATUS}/{image}/canary")
 }
 
-/// What Zuul offers of an image that its jobs make.
-pub fn image_market(image: &ImageName) -> String {
-    format!("{IMAGE_NOTES}/{image}/zuul")
+/// The Zuul builds that are available for an image.
+pub fn image_zuul_builds(image: &ImageName) -> String {
+    format!("{IMAGE_STATUS}/{image}/zuul")
 }
 
-/// How far the jobs of the image are, while there are any.
+/// The progress of an image's jobs, while there are any.
 pub fn image_jobs(image: &ImageName) -> String {
-    format!("{IMAGE_NOTES}/{image}/jobs")
+    format!("{IMAGE_STATUS}/{image}/jobs")
 }
 
-/// What each steward reports of the image to launchers, while it runs.
+/// Reports of running stewards on an image, for launchers.
 pub fn image_stewards(image: &ImageName) -> String {
-    format!("{IMAGE_NOTES}/{image}/stewards")
+    format!("{IMAGE_STATUS}/{image}/stewards")
 }
 
 pub fn builds(image: &ImageName) -> String {
     format!("{IMAGES}/{image}/builds")
 }
 
-/// Held by whoever builds the image.
+/// The lock for building an image.
 pub fn builds_lock(image: &ImageName) -> String {
     format!("{}/{LOCK}", builds(image))
 }
@@ -130,7 +129,7 @@ pub fn uploads(key: &BuildKey, provider: &ProviderName) -> String {
     format!("{}/{provider}/images", build_providers(key))
 }
 
-/// Held by whoever uploads the build to the provider.
+/// The lock for uploading a build to a provider.
 pub fn uploads_lock(key: &BuildKey, provider: &ProviderName) -> String {
     format!("{}/{LOCK}", uploads(key, provider))
 }
@@ -147,14 +146,14 @@ pub fn components(kind: ComponentKind) -> String {
     format!("{COMPONENTS}/{kind}")
 }
 
-/// What the sequence number of a new component is appended to.
+/// The path prefix of new components, to which the store appends a sequence number.
 pub fn component_prefix(kind: ComponentKind, hostname: &str) -> String {
     format!("{COMPONENTS}/{kind}/{hostname}")
 }
 
-/// What a path stands for.
+/// A parsed path below `/nodepool`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum RecordPath {
     Request(RequestId),
     RequestLock(RequestId),
     Node(NodeId),
@@ -170,14 +169,14 @@ pub enum Place {
     UploadsLock(BuildKey, ProviderName),
     Upload(UploadKey),
     UploadLock(UploadKey),
-    /// The name is only good for telling components apart.
+    /// The name only serves to distinguish components.
     Component(ComponentKind, String),
-    /// An entry in a lock: its name, below the lock's own place.
-    Contender(Box<Place>, String),
+    /// An entry of a lock, with the lock's path and the entry's name.
+    LockEntry(Box<RecordPath>, String),
 }
 
-impl Place {
-    /// None for a path that is nothing of ours, or only a directory on the way.
+impl RecordPath {
+    /// Parses a path. Returns `None` for unknown paths and intermediate directories.
     pub fn parse(path: &str) -> Option<Self> {
         let below = path.strip_prefix(NODEPOOL)?.strip_prefix('/')?;
         let parts: Vec<&str> = below.split('/').collect();
@@ -185,7 +184,7 @@ impl Place {
             let (name, lock) = parts.split_last()?;
             let lock = Self::of(lock).filter(Self::is_lock)?;
             let valid = !name.is_empty();
-            valid.then(|| Self::Contender(Box::new(lock), (*name).to_owned()))
+            valid.then(|| Self::LockEntry(Box::new(lock), (*name).to_owned()))
         })
     }
 
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_nodepools_and_read_back() {
+    fn paths_round_trip() {
         let request_id: RequestId = "200-0000000042".parse().unwrap();
         let node_id: NodeId = "0000000007".parse().unwrap();
         let key = upload_key();
@@ -285,93 +284,96 @@ mod tests {
             (
                 request(request_id),
                 "/nodepool/requests/200-0000000042".to_owned(),
-                Place::Request(request_id),
+                RecordPath::Request(request_id),
             ),
             (
                 request_lock(request_id),
                 "/nodepool/requests-lock/200-0000000042".to_owned(),
-                Place::RequestLock(request_id),
+                RecordPath::RequestLock(request_id),
             ),
             (
                 node(node_id),
                 "/nodepool/nodes/0000000007".to_owned(),
-                Place::Node(node_id),
+                RecordPath::Node(node_id),
             ),
             (
                 node_lock(node_id),
                 "/nodepool/nodes/0000000007/lock".to_owned(),
-                Place::NodeLock(node_id),
+                RecordPath::NodeLock(node_id),
             ),
             (
                 image(&image_name),
                 "/nodepool/images/ubuntu".to_owned(),
-                Place::Image(image_name.clone()),
+                RecordPath::Image(image_name.clone()),
             ),
             (
                 image_pause(&image_name),
                 "/nodepool/images/ubuntu/pause".to_owned(),
-                Place::ImagePause(image_name.clone()),
+                RecordPath::ImagePause(image_name.clone()),
             ),
             (
                 build_request(&image_name),
                 "/nodepool/images/ubuntu/request-build".to_owned(),
-                Place::BuildRequest(image_name.clone()),
+                RecordPath::BuildRequest(image_name.clone()),
             ),
             (
                 builds(&image_name),
                 "/nodepool/images/ubuntu/builds".to_owned(),
-                Place::Builds(image_name.clone()),
+                RecordPath::Builds(image_name.clone()),
             ),
             (
                 builds_lock(&image_name),
                 "/nodepool/images/ubuntu/builds/lock".to_owned(),
-                Place::BuildsLock(image_name.clone()),
+                RecordPath::BuildsLock(image_name.clone()),
             ),
             (
                 build(&key.build),
                 BUILD.to_owned(),
-                Place::Build(key.build.clone()),
+                RecordPath::Build(key.build.clone()),
             ),
             (
                 build_lock(&key.build),
                 format!("{BUILD}/lock"),
-                Place::BuildLock(key.build.clone()),
+                RecordPath::BuildLock(key.build.clone()),
             ),
             (
                 uploads(&key.build, &provider),
                 format!("{BUILD}/providers/cloud one/images"),
-                Place::Uploads(key.build.clone(), provider.clone()),
+                RecordPath::Uploads(key.build.clone(), provider.clone()),
             ),
             (
                 uploads_lock(&key.build, &provider),
                 format!("{BUILD}/providers/cloud one/images/lock"),
-                Place::UploadsLock(key.build.clone(), provider.clone()),
+                RecordPath::UploadsLock(key.build.clone(), provider.clone()),
             ),
             (
                 upload(&key),
                 format!("{BUILD}/providers/cloud one/images/0000000003"),
-                Place::Upload(key.clone()),
+                RecordPath::Upload(key.clone()),
             ),
             (
                 upload_lock(&key),
                 format!("{BUILD}/providers/cloud one/images/0000000003/lock"),
-                Place::UploadLock(key.clone()),
+                RecordPath::UploadLock(key.clone()),
             ),
         ] {
             assert_eq!(made, expected);
-            assert_eq!(Place::parse(&made), Some(place.clone()));
+            assert_eq!(RecordPath::parse(&made), Some(place.clone()));
             if place.is_lock() {
-                let contender = "0f__lock__0000000001";
+                let lock_entry = "0f__lock__0000000001";
                 assert_eq!(
-                    Place::parse(&format!("{made}/{contender}")),
-                    Some(Place::Contender(Box::new(place), contender.to_owned()))
+                    RecordPath::parse(&format!("{made}/{lock_entry}")),
+                    Some(RecordPath::LockEntry(
+                        Box::new(place),
+                        lock_entry.to_owned()
+                    ))
                 );
             }
         }
         let prefix = component_prefix(ComponentKind::Pool, "np01");
         assert_eq!(
-            Place::parse(&format!("{prefix}0000000007")),
-            Some(Place::Component(
+            RecordPath::parse(&format!("{prefix}0000000007")),
+            Some(RecordPath::Component(
                 ComponentKind::Pool,
                 "np010000000007".to_owned()
             ))
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_nothing() {
+    fn other_paths_are_rejected() {
         for path in [
             "",
             "/",
@@ -403,7 +405,7 @@ mod tests {
             "/nodepoolx/nodes/0000000007",
             "/zuul/hold-requests/0000000001",
         ] {
-            assert_eq!(Place::parse(path), None, "{path}");
+            assert_eq!(RecordPath::parse(path), None, "{path}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Ids, names, states, quota arithmetic and the records: the words that every part of Nodeyard shares.
+//! The data model shared by all crates: ids, names, states, resources, and the records with their JSON.
 //!
-//! Nothing here reads a clock, draws a random number or touches a file. The records are the contract with
-//! Zuul and Python Nodepool: [`Record::from_json`] accepts everything those write,
-//! [`Record::to_json`] writes what those expect, and what we do not know passes through unchanged.
+//! The records are shared with Zuul and Python Nodepool: [`Record::from_json`] accepts what those write,
+//! [`Record::to_json`] writes what those expect, and unknown keys are preserved. This crate has no I/O, clock or
+//! randomness.
 
 pub mod component;
 pub mod ids;
@@ -17,20 +17,20 @@ pub mod state;
 pub mod time;
 
 mod causes;
+mod intern;
 mod json;
-mod text;
 
 pub use causes::with_causes;
 pub use component::{Component, PoolComponent};
 pub use ids::{BuildId, NodeId, RequestId, UploadId};
 pub use image::{BuildKey, Formats, ImageBuild, ImageUpload, UploadKey};
-pub use json::{Flaw, Opaque};
+pub use json::{DecodeError, Opaque};
 pub use names::{ImageName, InvalidName, Label, LauncherId, PoolName, ProviderName, TenantName};
 pub use node::{Allocation, ConnectionPort, Node};
 pub use quota::{Limits, Quantity, ResourceName, Resources};
-pub use record::{OtherKeys, Record, RecordError};
+pub use record::{Record, RecordError, UnknownKeys};
 pub use request::{NodeRequest, RequestOrder};
 pub use state::{
-    BuildState, ComponentKind, ComponentState, NodeState, RequestState, UnknownWord, UploadState,
+    BuildState, ComponentKind, ComponentState, NodeState, RequestState, UnknownVariant, UploadState,
 };
 pub use time::Timestamp;

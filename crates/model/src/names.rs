@@ -1,23 +1,22 @@
-//! Names that people choose: images, providers, pools, labels, tenants.
+//! Names of images, providers, pools, labels and tenants.
 //!
-//! An image or a provider is a part of a path in the store, so a name that could leave its place there is
-//! refused when it is made. The other names are only ever values; Zuul and Nodepool allow any text in
-//! them, and refusing some would make a whole record unreadable.
+//! Names of images and providers are path components in the store and are validated. The others may be any text, as in
+//! Zuul and Nodepool.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::json::text_form;
-use crate::text::shared;
+use crate::intern::intern;
+use crate::json::json_string;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a valid {kind}: {reason}")]
 pub struct InvalidName {
-    /// What the text was to be, such as `image name`.
+    /// The expected kind of value, such as `image name`.
     pub kind: &'static str,
-    /// The text, shortened if it is long.
+    /// The text, truncated if it is long.
     pub text: String,
     pub reason: &'static str,
 }
@@ -32,7 +31,7 @@ impl InvalidName {
     }
 }
 
-/// Enough of `text` to recognise it in an error.
+/// Truncates a text for error messages.
 fn shorten(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut short: String = text.chars().take(SHOWN).collect();
@@ -46,7 +45,7 @@ macro_rules! names {
     ($($(#[$meta:meta])* $name:ident;)*) => {$(
         $(#[$meta])*
         ///
-        /// Cloning is cheap.
+        /// Cheap to clone.
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(Arc<str>);
 
@@ -80,19 +79,19 @@ macro_rules! names {
             }
         }
 
-        text_form!($name);
+        json_string!($name);
     )*};
 }
 
-/// Names that are a part of a path.
-macro_rules! path_names {
+/// Defines names that are path components.
+macro_rules! path_newtypes {
     ($($(#[$meta:meta])* $name:ident, $kind:literal;)*) => {
         names! { $($(#[$meta])* $name;)* }
         $(
             impl $name {
                 pub fn new(text: impl Into<Arc<str>>) -> Result<Self, InvalidName> {
                     let text = text.into();
-                    match path_flaw(&text) {
+                    match invalid_path_reason(&text) {
                         None => Ok(Self(text)),
                         Some(reason) => Err(InvalidName::new($kind, &text, reason)),
                     }
@@ -103,15 +102,15 @@ macro_rules! path_names {
                 type Err = InvalidName;
 
                 fn from_str(text: &str) -> Result<Self, Self::Err> {
-                    Self::new(shared(text))
+                    Self::new(intern(text))
                 }
             }
         )*
     };
 }
 
-/// Names that may be any text.
-macro_rules! free_names {
+/// Defines names that may be any text.
+macro_rules! text_newtypes {
     ($($(#[$meta:meta])* $name:ident;)*) => {
         names! { $($(#[$meta])* $name;)* }
         $(
@@ -125,7 +124,7 @@ macro_rules! free_names {
                 type Err = std::convert::Infallible;
 
                 fn from_str(text: &str) -> Result<Self, Self::Err> {
-                    Ok(Self::new(shared(text)))
+                    Ok(Self::new(intern(text)))
                 }
             }
 
@@ -138,26 +137,27 @@ macro_rules! free_names {
     };
 }
 
-path_names! {
-    /// A disk image, as named in the configuration.
+path_newtypes! {
+    /// The name of a disk image in the configuration.
     ImageName, "image name";
-    /// A provider: one cloud, cluster or set of machines.
+    /// The name of a provider: a cloud, cluster or set of machines.
     ProviderName, "provider name";
 }
 
-free_names! {
-    /// What a request asks for: a kind of node.
+text_newtypes! {
+    /// A label: a type of node.
     Label;
-    /// A part of a provider with limits and labels of its own.
+    /// The name of a pool: a part of a provider with its own limits and labels.
     PoolName;
     /// A tenant of Zuul.
     TenantName;
-    /// One run of one pool's worker; what `declined_by`, a node's `launcher` and a pool component's `id` hold.
+    /// Identifies a pool's worker in one run of a launcher. Used in `declined_by`, a node's `launcher` and a pool's
+    /// `id`.
     LauncherId;
 }
 
-/// Why `text` cannot be one part of a path. The characters are those that ZooKeeper refuses.
-fn path_flaw(text: &str) -> Option<&'static str> {
+/// Returns why `text` is not a valid path component of ZooKeeper, if it is not.
+fn invalid_path_reason(text: &str) -> Option<&'static str> {
     match text {
         "" => return Some("it must not be empty"),
         "." | ".." => return Some("it must not be . or .."),
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_would_leave_its_place_in_a_path_is_refused() {
+    fn names_are_valid_path_components() {
         for bad in [
             "", ".", "..", "a/b", "/", "a\0", "a\n", "\u{7f}", "\u{e000}", "\u{fffe}",
         ] {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_does_not_repeat_a_huge_name() {
+    fn long_names_are_truncated_in_errors() {
         let error = ImageName::new("/".repeat(100_000)).unwrap_err();
         assert!(error.to_string().len() < 400);
     }

@@ -1,4 +1,4 @@
-//! Nodes: machines, pods and slots, from the moment they are planned until they are gone.
+//! Records of nodes: machines, pods, namespaces and slots.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,37 +6,37 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::ids::RequestId;
-use crate::json::{self, Field, Flaw, Opaque, json_serde};
+use crate::json::{self, DecodeError, JsonField, Opaque, json_serde};
 use crate::names::{Label, LauncherId, PoolName, ProviderName, TenantName};
 use crate::quota::Resources;
-use crate::record::{record, timed_state};
+use crate::record::{impl_set_state, record};
 use crate::state::NodeState;
 use crate::time::Timestamp;
 
 record! {
-    /// A node. Its id is its name in the store.
+    /// A node. Its id is in its path.
     ///
-    /// While it is allocated, the record belongs to the requestor: Zuul writes back everything it read.
-    Node, "node", drops must_not_be_written;
+    /// While it is allocated, the requestor owns the record; Zuul writes back everything it read.
+    Node, "node", drops is_reserved_key;
     required {
         "state" => state: NodeState;
         /// When `state` was last set.
         "state_time" => state_time: Timestamp;
     }
     optional {
-        /// The labels it can serve. The first is the one it was launched for.
-        "type" => labels: Vec<Label> = Vec::new(), reads one_or_many;
-        /// A record without provider is the rest of a deleted one.
+        /// The labels of the node. The first is the one it was launched for.
+        "type" => labels: Vec<Label> = Vec::new(), reads label_or_list;
+        /// Absent only in the remains of a deleted record.
         "provider" => provider: Option<ProviderName> = None;
         "pool" => pool: Option<PoolName> = None;
-        /// The request it is given to. Zuul refuses a node that does not name its request.
+        /// The request it is allocated to. Zuul rejects nodes that do not name its request.
         "allocated_to" => allocated_to: Option<Allocation> = None;
         "launcher" => launcher: Option<LauncherId> = None;
         "created_time" => created_time: Option<Timestamp> = None;
         "tenant_name" => tenant_name: Option<TenantName> = None;
         "requestor" => requestor: Option<Arc<str>> = None;
 
-        /// How the provider calls it: a string, on some clouds an object.
+        /// The provider's id of the node: a string, on some clouds an object.
         "external_id" => external_id: Opaque = Opaque::NULL;
         "hostname" => hostname: Option<Box<str>> = None;
         /// Where Zuul connects to.
@@ -46,13 +46,13 @@ record! {
         "public_ipv6" => public_ipv6: Option<Box<str>> = None;
         /// How Zuul connects: `ssh`, `winrm`, `network_cli`, `kubectl`, `namespace`, `project`.
         "connection_type" => connection_type: Option<Arc<str>> = None;
-        /// Older readers look for `ssh_port`.
+        /// `ssh_port` is for older readers.
         "connection_port" | "ssh_port" => connection_port: ConnectionPort = ConnectionPort::Number(22);
         "username" => username: Option<Arc<str>> = None, absent Some("zuul".into());
-        /// Reaches Ansible as it is, so `auto` where nothing is configured.
+        /// Passed to Ansible unchanged, so `auto` if not configured.
         "python_path" => python_path: Option<Arc<str>> = None;
         "shell_type" => shell_type: Option<Arc<str>> = None;
-        /// `<type> <base64>` each; without any, Zuul does not check the host.
+        /// Each is `<type> <base64>`. If empty, Zuul does not verify the host.
         "host_keys" => host_keys: Vec<Box<str>> = Vec::new();
 
         "cloud" => cloud: Option<Arc<str>> = None;
@@ -61,30 +61,30 @@ record! {
         "host_id" => host_id: Option<Box<str>> = None;
         /// The path of the upload it booted from, or the name of a cloud image.
         "image_id" => image_id: Option<Arc<str>> = None;
-        /// What it takes of the quotas.
+        /// The resources that count towards quotas.
         "resources" => resources: Option<Resources> = None;
         /// The pool's `node-attributes`.
         "attributes" => attributes: Opaque = Opaque::NULL;
         "node_properties" => node_properties: Opaque = Opaque::empty_object();
-        /// Which part of a shared machine.
+        /// The slot of a shared machine.
         "slot" => slot: Option<i64> = None;
         /// The driver's own data.
         "driver_data" => driver_data: Opaque = Opaque::NULL;
 
         /// The requestor's own data.
         "user_data" => user_data: Opaque = Opaque::NULL;
-        /// For whom it is held.
+        /// The job for which it is held.
         "hold_job" => hold_job: Option<Box<str>> = None;
         "comment" => comment: Option<Box<str>> = None;
-        /// Seconds it may stay in `hold`; zero and null mean without end.
-        "hold_expiration" => hold_expiration: Option<i64> = None, reads seconds;
+        /// The maximum number of seconds in `hold`; zero and null mean no limit.
+        "hold_expiration" => hold_expiration: Option<i64> = None, reads parse_seconds;
     }
 }
 
-timed_state!(Node: NodeState);
+impl_set_state!(Node: NodeState);
 
 impl Node {
-    /// A node that is about to be launched; its first state time is its creation time.
+    /// Creates a node in the state `init`.
     pub fn init(now: Timestamp) -> Self {
         Self {
             created_time: Some(now),
@@ -92,16 +92,16 @@ impl Node {
         }
     }
 
-    /// The request it is given to; none also if what it names can be no request.
+    /// Returns the request it is allocated to, if that is a valid request id.
     pub fn request(&self) -> Option<RequestId> {
         self.allocated_to.as_ref().and_then(Allocation::request)
     }
 }
 
-/// Whom a node is given to.
+/// What a node is allocated to.
 ///
-/// To Python this is any text. One that no request can be called by stays as it is, and means what it means there: a
-/// request that is gone.
+/// Python allows any text here. A text that is not a request id is preserved and treated like a request that does not
+/// exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allocation {
     Request(RequestId),
@@ -132,8 +132,8 @@ impl fmt::Display for Allocation {
     }
 }
 
-impl Field for Allocation {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for Allocation {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         let text = json::text(value)?;
         Ok(match text.parse() {
             Ok(id) => Self::Request(id),
@@ -149,9 +149,9 @@ impl Field for Allocation {
     }
 }
 
-/// Zuul makes an attribute of its node object from every key it reads. These would replace its own: the
-/// label a job asked for, its lock, its methods. `id` comes with every record that Zuul has written.
-fn must_not_be_written(key: &str) -> bool {
+/// Returns whether the key must not be written. Zuul turns every key into an attribute of its node object, and these
+/// would replace its own attributes and methods. Zuul adds `id` to every record it writes.
+fn is_reserved_key(key: &str) -> bool {
     key.starts_with('_')
         || matches!(
             key,
@@ -170,8 +170,8 @@ fn must_not_be_written(key: &str) -> bool {
         )
 }
 
-/// A node used to have one label, written without the list.
-fn one_or_many(value: &RawValue) -> Result<Vec<Label>, Flaw> {
+/// Parses labels. Older records have a single label instead of a list.
+fn label_or_list(value: &RawValue) -> Result<Vec<Label>, DecodeError> {
     if json::is_string(value) {
         Ok(vec![Label::read(value)?])
     } else {
@@ -179,8 +179,8 @@ fn one_or_many(value: &RawValue) -> Result<Vec<Label>, Flaw> {
     }
 }
 
-/// Seconds come from people by way of Zuul: also as text or fractions. What is no number means no limit.
-fn seconds(value: &RawValue) -> Result<Option<i64>, Flaw> {
+/// Parses a number of seconds, which may be a string or a fraction. Text that is not a number means no limit.
+fn parse_seconds(value: &RawValue) -> Result<Option<i64>, DecodeError> {
     if json::is_null(value) {
         return Ok(None);
     }
@@ -188,30 +188,30 @@ fn seconds(value: &RawValue) -> Result<Option<i64>, Flaw> {
         return Ok(Some(json::text(value)?.trim().parse().unwrap_or(0)));
     }
     i64::read(value)
-        .or_else(|flaw| json::finite(value).map(whole_part).map_err(|_| flaw))
+        .or_else(|error| json::finite_number(value).map(truncate).map_err(|_| error))
         .map(Some)
 }
 
-/// Returns the whole part, saturated: whatever does not fit into 64 bits is without end.
-fn whole_part(number: f64) -> i64 {
+/// Truncates to an integer, saturating.
+fn truncate(number: f64) -> i64 {
     number as i64
 }
 
-/// Where to connect to on a node.
+/// The port of a node, or the connection data of a pod or namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionPort {
-    /// Not known: Zuul leaves that behind on a node of a cluster that it has used.
+    /// Unknown. Zuul clears the port of cluster nodes that it has used.
     Null,
     Number(u16),
-    /// How to reach a namespace or pod: server, token, names.
+    /// Server, token and names of a namespace or pod.
     Cluster(Opaque),
 }
 
-/// Python's metastatic driver writes this while it waits for a machine.
+/// Written by Python's metastatic driver while it waits for a machine.
 const UNKNOWN_PORT: &str = r#""unknown""#;
 
-impl Field for ConnectionPort {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for ConnectionPort {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         if json::is_null(value) || value.get() == UNKNOWN_PORT {
             return Ok(Self::Null);
         }
@@ -219,10 +219,10 @@ impl Field for ConnectionPort {
             return Opaque::read(value).map(Self::Cluster);
         }
         let number = i64::read(value)
-            .map_err(|_| Flaw::wrong_type("a port number, an object or null", value))?;
-        u16::try_from(number)
-            .map(Self::Number)
-            .map_err(|_| Flaw::new(format_args!("{number} is not a port; ports end at 65535")))
+            .map_err(|_| DecodeError::wrong_type("a port number, an object or null", value))?;
+        u16::try_from(number).map(Self::Number).map_err(|_| {
+            DecodeError::new(format_args!("{number} is not a port; ports end at 65535"))
+        })
     }
 
     fn write(&self, out: &mut String) {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_keys_mean_what_they_mean_in_python() {
+    fn absent_keys_have_pythons_defaults() {
         let node = read("");
         assert_eq!(node.username.as_deref(), Some("zuul"));
         assert_eq!(node.connection_port, ConnectionPort::Number(22));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn older_forms_are_read() {
+    fn older_forms_are_parsed() {
         assert_eq!(read(r#", "type": "small""#).labels, [Label::from("small")]);
         assert_eq!(read(r#", "type": null, "host_keys": null"#).labels, []);
         assert_eq!(
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_may_be_given_to_what_is_no_request() {
+    fn allocations_may_be_any_text() {
         let node = read(r#", "allocated_to": "200-0000000042""#);
         assert_eq!(node.request(), "200-0000000042".parse().ok());
         for text in ["", "0000000042", "static driver", r#"a \"b\" \u0001 ü"#] {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_zuul_is_not_written() {
+    fn reserved_keys_are_not_written() {
         let node = read(
             r#", "id": "0000000001", "label": "x", "lock": 1, "stat": {}, "_keys": [],
                 "toDict": 1, "name": "n", "private_ipv6": "::1""#,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_written_twice() {
+    fn the_port_is_written_under_both_keys() {
         let json = written(&read(r#", "connection_port": 5986"#));
         assert!(
             json.contains(r#""connection_port": 5986"#) && json.contains(r#""ssh_port": 5986"#)
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_named_and_not_shown() {
+    fn type_errors_have_the_path_but_not_the_value() {
         for (keys, message) in [
             (
                 r#", "connection_port": "22""#,
@@ -353,15 +353,12 @@ mod tests {
         ] {
             let data = format!(r#"{{"state": "ready", "state_time": 1.5{keys}}}"#);
             let error = Node::from_json(data.as_bytes()).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("the node record cannot be used: {message}")
-            );
+            assert_eq!(error.to_string(), format!("invalid node record: {message}"));
         }
     }
 
     #[test]
-    fn tokens_do_not_reach_logs() {
+    fn tokens_are_not_in_debug_output() {
         let node = read(r#", "connection_port": {"token": "secret"}"#);
         assert!(!format!("{node:?}").contains("secret"));
     }

@@ -1,8 +1,7 @@
-//! Quota arithmetic: amounts of named resources, and limits on them.
+//! Quota arithmetic: amounts of named resources and limits on them.
 //!
-//! Two types keep the two meanings of an absent resource apart: in [`Resources`] it is zero, in [`Limits`] it
-//! is without limit. `cores`, `instances` and `ram` are what every cloud counts; drivers add names of
-//! their own. Whole numbers stay whole and exact; a fraction makes the sum a float.
+//! An absent resource is zero in [`Resources`] and unlimited in [`Limits`]. All clouds have `cores`, `instances` and
+//! `ram`; drivers may add others. Integers are added exactly; with a float operand the result is a float.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -12,9 +11,11 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 
 use serde_json::value::RawValue;
 
-use crate::json::{Field, Flaw, Keys, ObjectWriter, finite, json_serde, write_float};
+use crate::json::{
+    DecodeError, JsonField, ObjectKeys, ObjectWriter, finite_number, json_serde, write_float,
+};
 
-/// What is counted. The names that every node has cost no memory of their own.
+/// The name of a resource. The common names are static.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceName(Cow<'static, str>);
 
@@ -44,7 +45,7 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// How much of something: a whole number, or a finite float. Equal values are equal in either form.
+/// An amount: an integer or a finite float. Compares by value.
 #[derive(Clone, Copy)]
 pub struct Quantity(Number);
 
@@ -57,7 +58,7 @@ enum Number {
 impl Quantity {
     pub const ZERO: Self = Self(Number::Whole(0));
 
-    /// None if `number` is NaN or infinite.
+    /// Returns `None` if `number` is NaN or infinite.
     pub fn from_f64(number: f64) -> Option<Self> {
         number.is_finite().then_some(Self(Number::Float(number)))
     }
@@ -69,7 +70,7 @@ impl Quantity {
         }
     }
 
-    /// Exact for whole numbers; results beyond the range stop at its end.
+    /// Applies an operation, exactly for integers. Saturates on overflow.
     fn combine(self, other: Self, whole: fn(i64, i64) -> i64, float: fn(f64, f64) -> f64) -> Self {
         Self(match (self.0, other.0) {
             (Number::Whole(a), Number::Whole(b)) => Number::Whole(whole(a, b)),
@@ -100,8 +101,8 @@ impl Sub for Quantity {
     }
 }
 
-/// Compares without rounding: a large whole number and a float near it are not mistaken for equal.
-fn compare_mixed(whole: i64, float: f64) -> Ordering {
+/// Compares an integer with a float without rounding.
+fn compare_i64_f64(whole: i64, float: f64) -> Ordering {
     const BEYOND_EVERY_I64: f64 = 1e20;
     if float.abs() > BEYOND_EVERY_I64 {
         return 0.0_f64.total_cmp(&float);
@@ -120,8 +121,8 @@ impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self.0, other.0) {
             (Number::Whole(a), Number::Whole(b)) => a.cmp(&b),
-            (Number::Whole(a), Number::Float(b)) => compare_mixed(a, b),
-            (Number::Float(a), Number::Whole(b)) => compare_mixed(b, a).reverse(),
+            (Number::Whole(a), Number::Float(b)) => compare_i64_f64(a, b),
+            (Number::Float(a), Number::Whole(b)) => compare_i64_f64(b, a).reverse(),
             // Both are finite. Adding zero makes the two zeros equal.
             (Number::Float(a), Number::Float(b)) => (a + 0.0).total_cmp(&(b + 0.0)),
         }
@@ -157,11 +158,11 @@ impl fmt::Debug for Quantity {
     }
 }
 
-impl Field for Quantity {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
+impl JsonField for Quantity {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
         match value.get().parse::<i64>() {
             Ok(number) => Ok(number.into()),
-            Err(_) => finite(value).map(|number| Self(Number::Float(number))),
+            Err(_) => finite_number(value).map(|number| Self(Number::Float(number))),
         }
     }
 
@@ -173,11 +174,11 @@ impl Field for Quantity {
     }
 }
 
-/// Quantities by name, sorted; a handful each, a hundred thousand times in memory.
+/// A compact map of quantities, sorted by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Table(Vec<(ResourceName, Quantity)>);
+struct QuantityMap(Vec<(ResourceName, Quantity)>);
 
-impl Table {
+impl QuantityMap {
     fn find(&self, name: &ResourceName) -> Result<usize, usize> {
         self.0.binary_search_by(|(n, _)| n.cmp(name))
     }
@@ -203,10 +204,10 @@ impl Table {
     }
 }
 
-impl Field for Table {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
-        Keys::of(value)?
-            .rest(|name, value| Ok((ResourceName::from(name), Quantity::read(value)?)))
+impl JsonField for QuantityMap {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
+        ObjectKeys::of(value)?
+            .remaining(|name, value| Ok((ResourceName::from(name), Quantity::read(value)?)))
             .map(Self)
     }
 
@@ -219,12 +220,12 @@ impl Field for Table {
     }
 }
 
-/// Amounts of resources: what a node needs, what is in use. An absent resource is zero.
+/// Amounts of resources, needed or in use. An absent resource is zero.
 #[derive(Debug, Clone, Default)]
-pub struct Resources(Table);
+pub struct Resources(QuantityMap);
 
 impl Resources {
-    /// The three that every cloud counts; Zuul sums them up.
+    /// Creates amounts of the resources that all clouds have.
     pub fn new(
         cores: impl Into<Quantity>,
         instances: impl Into<Quantity>,
@@ -291,14 +292,14 @@ impl<'a> Sum<&'a Resources> for Resources {
 
 /// Limits on resources: of a provider, a pool or a tenant. An absent resource is not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limits(Table);
+pub struct Limits(QuantityMap);
 
 impl Limits {
     pub fn unlimited() -> Self {
         Self::default()
     }
 
-    /// None means without limit.
+    /// Returns the limit, or `None` if unlimited.
     pub fn get(&self, name: &ResourceName) -> Option<Quantity> {
         self.0.get(name)
     }
@@ -311,44 +312,24 @@ impl Limits {
         self.0.iter()
     }
 
-    /// What is left when `used` is in use; negative where that is too much already.
+    /// Returns the limits minus `used`; negative where a limit is exceeded.
     pub fn remaining(&self, used: &Resources) -> Self {
         self.iter()
             .map(|(name, limit)| (name.clone(), limit - used.get(name)))
             .collect()
     }
 
-    /// True if no limit is exceeded; a negative limit allows nothing, not even nothing.
+    /// Returns whether no limit is exceeded. A negative limit does not even allow zero.
     pub fn allows(&self, amount: &Resources) -> bool {
-        self.exceeded_by(amount).next().is_none()
-    }
-
-    /// The limits that `amount` exceeds.
-    pub fn exceeded_by(&self, amount: &Resources) -> impl Iterator<Item = Exceeded> {
-        self.iter().filter_map(|(name, limit)| {
-            let needed = amount.get(name);
-            (needed > limit).then(|| Exceeded {
-                resource: name.clone(),
-                limit,
-                needed,
-            })
-        })
+        self.iter().all(|(name, limit)| amount.get(name) <= limit)
     }
 }
 
-/// A limit, and the amount that does not fit under it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exceeded {
-    pub resource: ResourceName,
-    pub limit: Quantity,
-    pub needed: Quantity,
-}
-
-macro_rules! tables {
+macro_rules! impl_quantity_map {
     ($($name:ident),*) => {$(
         impl<Q: Into<Quantity>> FromIterator<(ResourceName, Q)> for $name {
             fn from_iter<I: IntoIterator<Item = (ResourceName, Q)>>(all: I) -> Self {
-                let mut table = Table::default();
+                let mut table = QuantityMap::default();
                 for (name, quantity) in all {
                     table.set(name, quantity.into());
                 }
@@ -356,9 +337,9 @@ macro_rules! tables {
             }
         }
 
-        impl Field for $name {
-            fn read(value: &RawValue) -> Result<Self, Flaw> {
-                Table::read(value).map(Self)
+        impl JsonField for $name {
+            fn read(value: &RawValue) -> Result<Self, DecodeError> {
+                QuantityMap::read(value).map(Self)
             }
 
             fn write(&self, out: &mut String) {
@@ -368,7 +349,7 @@ macro_rules! tables {
     )*};
 }
 
-tables!(Resources, Limits);
+impl_quantity_map!(Resources, Limits);
 json_serde!(Quantity, Resources, Limits);
 
 #[cfg(test)]

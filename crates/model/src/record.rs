@@ -1,33 +1,33 @@
-//! What every record has in common, and the macro that makes one.
+//! The [`Record`] trait and the macro that defines records.
 
 use std::str::Utf8Error;
 
 use serde_json::value::RawValue;
 
-use crate::json::{self, Field, Flaw, Keys, ObjectWriter, Opaque};
+use crate::json::{self, DecodeError, JsonField, ObjectKeys, ObjectWriter, Opaque};
 
-/// Records are read up to this size; four times what ZooKeeper stores unless told otherwise.
-pub const MAX_RECORD_BYTES: usize = 4 << 20;
+/// The maximum size of a record: four times ZooKeeper's default limit.
+const MAX_RECORD_BYTES: usize = 4 << 20;
 
 /// A record of the store: a JSON object shared with Zuul and Python Nodepool.
 pub trait Record: Sized {
-    /// What it is called in messages.
+    /// The name of the record type in messages.
     const KIND: &'static str;
 
     fn from_json(data: &[u8]) -> Result<Self, RecordError>;
 
-    /// Every key of the record, always, and every unknown key that was read; keys are sorted.
+    /// Serializes all keys and the preserved unknown keys, sorted.
     fn to_json(&self) -> Vec<u8>;
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Not damage: somebody is about to fill the record, or took the lock of one that was just deleted.
+    /// Not an error in the data: the record is being created, or its lock was taken after its deletion.
     #[error(
-        "the {record} record is empty: it is being created, or is what a late lock left of a deleted one"
+        "the {record} record is empty: it is being created, or was deleted while its lock was being taken"
     )]
     Empty { record: &'static str },
-    #[error("the {record} record has {size} bytes; at most {MAX_RECORD_BYTES} are read")]
+    #[error("the {record} record has {size} bytes; the maximum is {MAX_RECORD_BYTES}")]
     TooLarge { record: &'static str, size: usize },
     #[error("the {record} record is not UTF-8 text")]
     NotUtf8 {
@@ -41,11 +41,14 @@ pub enum RecordError {
         record: &'static str,
         source: serde_json::Error,
     },
-    #[error("the {record} record cannot be used: {flaw}")]
-    Content { record: &'static str, flaw: Flaw },
+    #[error("invalid {record} record: {error}")]
+    Content {
+        record: &'static str,
+        error: DecodeError,
+    },
 }
 
-pub(crate) fn from_json<T: Field>(record: &'static str, data: &[u8]) -> Result<T, RecordError> {
+pub(crate) fn from_json<T: JsonField>(record: &'static str, data: &[u8]) -> Result<T, RecordError> {
     if data.is_empty() {
         return Err(RecordError::Empty { record });
     }
@@ -55,19 +58,19 @@ pub(crate) fn from_json<T: Field>(record: &'static str, data: &[u8]) -> Result<T
     }
     let text =
         std::str::from_utf8(data).map_err(|source| RecordError::NotUtf8 { record, source })?;
-    if json::deeper_than(text, json::MAX_DEPTH) {
+    if json::exceeds_depth(text, json::MAX_DEPTH) {
         return Err(RecordError::TooDeep { record });
     }
     let value: &RawValue =
         serde_json::from_str(text).map_err(|source| RecordError::Syntax { record, source })?;
-    T::read(value).map_err(|flaw| RecordError::Content { record, flaw })
+    T::read(value).map_err(|error| RecordError::Content { record, error })
 }
 
-/// Keys that we do not know, kept for whoever does.
+/// Unknown keys, which are preserved for other programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OtherKeys(Box<[(Box<str>, Opaque)]>);
+pub struct UnknownKeys(Box<[(Box<str>, Opaque)]>);
 
-impl OtherKeys {
+impl UnknownKeys {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Opaque)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
@@ -76,8 +79,11 @@ impl OtherKeys {
         self.iter().find(|(k, _)| *k == key).map(|(_, value)| value)
     }
 
-    pub(crate) fn from_rest(keys: Keys<'_>, dropped: fn(&str) -> bool) -> Result<Self, Flaw> {
-        let all = keys.rest(|key, value| {
+    pub(crate) fn from_remaining(
+        keys: ObjectKeys<'_>,
+        dropped: fn(&str) -> bool,
+    ) -> Result<Self, DecodeError> {
+        let all = keys.remaining(|key, value| {
             if dropped(key) {
                 return Ok(None);
             }
@@ -93,17 +99,17 @@ impl OtherKeys {
     }
 }
 
-/// Makes a record: the struct, its constructor, and its JSON in both directions.
+/// Defines a record: the struct, its constructor, and its JSON.
 ///
-/// `required` keys are the arguments of `new`, and reading fails without them. For the others:
+/// `required` keys are the arguments of `new`; parsing fails without them. For optional keys:
 ///
-/// - `= value` is what `new` sets, and what an absent key means;
-/// - `absent value` is what an absent key means where that differs;
-/// - `"key" | "twin"` is written under both names, and read from the second if the first is absent;
-/// - `reads function` accepts older forms of the value;
-/// - `omits function` leaves the key out when the function says so.
+/// - `= value` is the initial value and the default of an absent key;
+/// - `absent value` is the default of an absent key if it differs;
+/// - `"key" | "alias"` writes both keys, and reads the second if the first is absent;
+/// - `reads function` parses the value, to accept older forms;
+/// - `omits function` omits the key if the function returns true.
 ///
-/// `drops` names the unknown keys that are not kept.
+/// `drops` is a predicate of unknown keys that are not preserved.
 macro_rules! record {
     (
         $(#[$meta:meta])*
@@ -112,7 +118,7 @@ macro_rules! record {
             $($(#[$rmeta:meta])* $rkey:literal => $rfield:ident: $rty:ty;)*
         }
         optional {
-            $($(#[$ometa:meta])* $okey:literal $(| $twin:literal)? => $ofield:ident: $oty:ty = $default:expr
+            $($(#[$ometa:meta])* $okey:literal $(| $alias:literal)? => $ofield:ident: $oty:ty = $default:expr
                 $(, absent $absent:expr)? $(, reads $reads:path)? $(, omits $omits:path)?;)*
         }
     ) => {
@@ -121,7 +127,7 @@ macro_rules! record {
         pub struct $name {
             $($(#[$rmeta])* pub $rfield: $rty,)*
             $($(#[$ometa])* pub $ofield: $oty,)*
-            other: $crate::record::OtherKeys,
+            other: $crate::record::UnknownKeys,
         }
 
         impl $name {
@@ -129,29 +135,29 @@ macro_rules! record {
                 Self {
                     $($rfield,)*
                     $($ofield: $default,)*
-                    other: $crate::record::OtherKeys::default(),
+                    other: $crate::record::UnknownKeys::default(),
                 }
             }
 
-            /// Keys of the record that are not ours, as they were read.
-            pub fn other(&self) -> &$crate::record::OtherKeys {
+            /// Returns the preserved unknown keys.
+            pub fn other(&self) -> &$crate::record::UnknownKeys {
                 &self.other
             }
         }
 
-        impl $crate::json::Field for $name {
-            fn read(value: &serde_json::value::RawValue) -> Result<Self, $crate::json::Flaw> {
-                let mut keys = $crate::json::Keys::of(value)?;
+        impl $crate::json::JsonField for $name {
+            fn read(value: &serde_json::value::RawValue) -> Result<Self, $crate::json::DecodeError> {
+                let mut keys = $crate::json::ObjectKeys::of(value)?;
                 Ok(Self {
                     $($rfield: keys.require($rkey)?,)*
                     $($ofield: match keys.take(
-                        &[$okey $(, $twin)?],
-                        $crate::record::record!(@first $($reads,)? <$oty as $crate::json::Field>::read),
+                        &[$okey $(, $alias)?],
+                        $crate::record::record!(@first $($reads,)? <$oty as $crate::json::JsonField>::read),
                     )? {
                         Some(value) => value,
                         None => $crate::record::record!(@first $($absent,)? $default),
                     },)*
-                    other: $crate::record::OtherKeys::from_rest(
+                    other: $crate::record::UnknownKeys::from_remaining(
                         keys,
                         $crate::record::record!(@first $($drops,)? |_| false),
                     )?,
@@ -166,7 +172,7 @@ macro_rules! record {
                     let omitted = false $(|| $omits(&self.$ofield))?;
                     if !omitted {
                         object.entry($okey, &self.$ofield);
-                        $(object.entry($twin, &self.$ofield);)?
+                        $(object.entry($alias, &self.$ofield);)?
                     }
                 )*
                 object.write(out);
@@ -181,7 +187,7 @@ macro_rules! record {
             }
 
             fn to_json(&self) -> Vec<u8> {
-                $crate::json::Field::to_text(self).into_bytes()
+                $crate::json::JsonField::to_text(self).into_bytes()
             }
         }
 
@@ -191,8 +197,8 @@ macro_rules! record {
 }
 pub(crate) use record;
 
-/// `set_state` for records with a state and its time: the two only ever change together.
-macro_rules! timed_state {
+/// Defines `set_state`, which changes a state and its time together.
+macro_rules! impl_set_state {
     ($($name:ident: $state:ty),*) => {$(
         impl $name {
             pub fn set_state(&mut self, state: $state, now: $crate::time::Timestamp) {
@@ -202,7 +208,7 @@ macro_rules! timed_state {
         }
     )*};
 }
-pub(crate) use timed_state;
+pub(crate) use impl_set_state;
 
 #[cfg(test)]
 mod tests {
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn no_data_is_told_apart_from_bad_data() {
+    fn empty_data_is_a_separate_error() {
         let is_empty = |data| matches!(error(data), RecordError::Empty { .. });
         assert!(is_empty(b""));
         assert!(!is_empty(b" "));
@@ -222,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_record_is_refused() {
+    fn invalid_records_are_rejected() {
         assert!(matches!(error(b"{\"state\""), RecordError::Syntax { .. }));
         assert!(matches!(error(b"{} {}"), RecordError::Syntax { .. }));
         assert!(matches!(error(b"\xff{}"), RecordError::NotUtf8 { .. }));
@@ -236,15 +242,13 @@ mod tests {
         for (data, found) in [("null", "null"), ("[]", "a list"), ("1", "a number")] {
             assert_eq!(
                 error(data.as_bytes()).to_string(),
-                format!(
-                    "the node request record cannot be used: expected an object, found {found}"
-                )
+                format!("invalid node request record: expected an object, found {found}")
             );
         }
     }
 
     #[test]
-    fn the_deepest_value_that_is_read_can_be_decoded() {
+    fn the_deepest_valid_value_can_be_decoded() {
         let nested = json::MAX_DEPTH - 1;
         let deep = format!("{}{}", "[".repeat(nested), "]".repeat(nested));
         let record =
@@ -257,15 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_named() {
+    fn errors_name_missing_keys() {
         assert_eq!(
             error(br#"{"state": "requested"}"#).to_string(),
-            "the node request record cannot be used: key `state_time`: it is missing"
+            "invalid node request record: key `state_time`: missing"
         );
     }
 
     #[test]
-    fn of_a_repeated_key_the_last_counts() {
+    fn the_last_of_repeated_keys_wins() {
         let data =
             br#"{"state": "failed", "state_time": 1, "x": 1, "st\u0061te": "pending", "x": 2}"#;
         let request = NodeRequest::from_json(data).unwrap();
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_in_text_are_not_nesting() {
+    fn brackets_in_strings_are_not_nesting() {
         let data = format!(
             r#"{{"state": "init", "state_time": 1, "comment": "\"{}"}}"#,
             "[".repeat(1000)

@@ -1,16 +1,16 @@
-//! Node requests: what Zuul (or we) ask for, and who is served first.
+//! Records of node requests and their order.
 
 use std::sync::Arc;
 
 use crate::ids::{NodeId, RequestId};
 use crate::json::Opaque;
 use crate::names::{Label, LauncherId, ProviderName, TenantName};
-use crate::record::{record, timed_state};
+use crate::record::{impl_set_state, record};
 use crate::state::RequestState;
 use crate::time::Timestamp;
 
 record! {
-    /// A request for nodes. Its id is its name in the store.
+    /// A request for nodes. Its id is in its path.
     NodeRequest, "node request";
     required {
         "state" => state: RequestState;
@@ -18,34 +18,34 @@ record! {
         "state_time" => state_time: Timestamp;
     }
     optional {
-        /// The labels asked for, in order; the same one may appear several times.
+        /// The requested labels, in order; may contain duplicates.
         "node_types" => labels: Vec<Label> = Vec::new();
-        /// The nodes given, one for each label and in the same order: Zuul pairs them by position.
+        /// The allocated nodes, one per label in the same order, because Zuul matches them by index.
         "nodes" => nodes: Vec<NodeId> = Vec::new();
-        /// The pools that refused; only ever appended to.
+        /// The pools that declined; append-only.
         "declined_by" => declined_by: Vec<LauncherId> = Vec::new();
-        /// False asks for nodes that are launched for this request alone.
+        /// If false, the nodes must be launched for this request.
         "reuse" => reuse: bool = true;
-        /// Who asked. Zuul ignores requests that do not carry its own name here.
+        /// The requestor. Zuul ignores requests of others.
         "requestor" => requestor: Option<Arc<str>> = None;
         /// The requestor's own data.
         "requestor_data" => requestor_data: Opaque = Opaque::NULL;
-        /// Only this provider will do: the nodes must reach those of another job.
+        /// The required provider, if nodes must reach those of another job.
         "provider" => provider: Option<ProviderName> = None;
-        /// Lower is sooner, among requests of one precedence. Zuul changes it while the request waits.
+        /// Orders requests of the same precedence; lower is first. Zuul updates it while the request waits.
         "relative_priority" => relative_priority: i64 = 0;
-        /// Joins the log lines of all programs that work on one event.
+        /// Correlates log lines of all programs that handle one event.
         "event_id" => event_id: Option<Box<str>> = None;
         "created_time" => created_time: Option<Timestamp> = None;
         "tenant_name" => tenant_name: Option<TenantName> = None;
     }
 }
 
-timed_state!(NodeRequest: RequestState);
+impl_set_state!(NodeRequest: RequestState);
 
-/// The nodes given do not match the labels asked for, one to one.
+/// The nodes do not match the requested labels one to one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the nodes given do not match the labels asked for: {asked} asked for, {given} given, {}", Unserved(unserved.as_ref()))]
+#[error("the nodes do not match the requested labels: {asked} requested, {given} given, {}", Unserved(unserved.as_ref()))]
 pub struct LabelMismatch {
     pub asked: usize,
     pub given: usize,
@@ -59,18 +59,18 @@ impl std::fmt::Display for Unserved<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(label) => write!(f, "none for {label:?}"),
-            None => f.write_str("some not asked for"),
+            None => f.write_str("some not requested"),
         }
     }
 }
 
-/// The key of `requestor_data` by which a requestor lets a request wait for an image that is being made.
-pub const WAIT_FOR_IMAGE: &str = "nodeyard_wait_for_image";
+/// The key of `requestor_data` that makes a request wait for an image that is being built.
+const WAIT_FOR_IMAGE: &str = "nodeyard_wait_for_image";
 
 impl NodeRequest {
-    /// Returns whether the request waits for an image that is being made. Otherwise it fails, as in Nodepool.
+    /// Returns whether the request waits for an image that is being built. Otherwise it fails, as in Nodepool.
     pub fn waits_for_image(&self) -> bool {
-        // Zuul's data is of no interest here, and there are many of its requests.
+        // Avoids parsing the data of Zuul's requests.
         if !self.requestor_data.text().contains(WAIT_FOR_IMAGE) {
             return false;
         }
@@ -88,8 +88,8 @@ impl NodeRequest {
         }
     }
 
-    /// Puts `given` (each node with the label it serves here) in the order of the labels, and marks the
-    /// request fulfilled. Without a node for each label, and a label for each node, nothing changes.
+    /// Assigns `given`, pairs of label and node, in the order of the labels and marks the request fulfilled. Changes
+    /// nothing unless there is exactly one node per label.
     pub fn fulfil(
         &mut self,
         mut given: Vec<(Label, NodeId)>,
@@ -119,9 +119,9 @@ impl NodeRequest {
     }
 }
 
-/// The order of service: the smallest is first.
+/// The order in which requests are served; the smallest is first.
 ///
-/// Precedence and sequence have a fixed width in text, so these numbers compare as their texts do in Python.
+/// Compares like the texts in Python, because precedence and sequence have a fixed width there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestOrder {
     precedence: u16,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_request_that_says_so_waits_for_images() {
+    fn waiting_for_images_is_opt_in() {
         let mut request = request(&[]);
         for (data, waits) in [
             ("null", false),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_follow_the_labels() {
+    fn nodes_are_in_the_order_of_labels() {
         let mut request = request(&["small", "big", "small"]);
         let now = Timestamp::from_secs(7.5).unwrap();
         request
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_fulfilled_exactly_or_not_at_all() {
+    fn a_mismatch_changes_nothing() {
         let mut request = request(&["small", "big"]);
         let before = request.clone();
         let now = Timestamp::from_secs(7.5).unwrap();

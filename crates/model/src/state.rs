@@ -1,21 +1,21 @@
-//! The states of things, spelt as Zuul and Nodepool spell them. No other text is a state.
+//! States, with the spelling of Zuul and Nodepool.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::json::text_form;
+use crate::json::json_string;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {kind}; it must be one of {allowed}")]
-pub struct UnknownWord {
-    /// What the text was to be, such as `node state`.
+pub struct UnknownVariant {
+    /// The expected kind of value, such as `node state`.
     pub kind: &'static str,
     pub text: String,
-    /// Every valid word, separated by commas.
+    /// All valid values, separated by commas.
     pub allowed: String,
 }
 
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[$meta:meta])* $name:ident, $kind:literal {
         $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)*
     }) => {
@@ -42,12 +42,12 @@ macro_rules! words {
         }
 
         impl FromStr for $name {
-            type Err = UnknownWord;
+            type Err = UnknownVariant;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 match text {
                     $($word => Ok(Self::$variant),)*
-                    _ => Err(UnknownWord {
+                    _ => Err(UnknownVariant {
                         kind: $kind,
                         text: text.chars().take(60).collect(),
                         allowed: [$($word),*].join(", "),
@@ -56,16 +56,16 @@ macro_rules! words {
             }
         }
 
-        text_form!($name);
+        json_string!($name);
     };
 }
 
-words! {
-    /// How far a node request is.
+string_enum! {
+    /// The state of a node request.
     RequestState, "request state" {
         /// Waiting for a pool to accept it.
         Requested = "requested",
-        /// A pool is working on it, and holds its lock.
+        /// A pool holds its lock and is working on it.
         Pending = "pending",
         /// Its nodes are ready. Final: the requestor deletes it.
         Fulfilled = "fulfilled",
@@ -75,42 +75,42 @@ words! {
 }
 
 impl RequestState {
-    /// True if the request must not be written again by us.
+    /// Returns whether only the requestor may still change the request.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Fulfilled | Self::Failed)
     }
 }
 
-words! {
-    /// Where a node is in its life.
+string_enum! {
+    /// The state of a node.
     NodeState, "node state" {
-        /// Recorded, not yet locked.
+        /// Stored, not yet locked.
         Init = "init",
-        /// Locked and being launched. Unlocked, it is left over from a crash.
+        /// Locked and being launched. If unlocked, its launcher crashed.
         Building = "building",
-        /// Never set any more; still valid.
+        /// Obsolete but valid.
         Testing = "testing",
-        /// Usable; free if it is not allocated.
+        /// Usable; available if it is not allocated.
         Ready = "ready",
         /// Running a job.
         InUse = "in-use",
         /// The job is done.
         Used = "used",
-        /// Kept for a person to look at.
+        /// Kept for inspection.
         Hold = "hold",
         /// The launch failed.
         Failed = "failed",
-        /// The launch hit a quota; another try may succeed.
+        /// The launch exceeded a quota; a retry may succeed.
         Aborted = "aborted",
-        /// The instance is being removed.
+        /// The instance is being deleted.
         Deleting = "deleting",
-        /// The instance is gone, the record is about to go.
+        /// The instance is deleted, the record is about to be.
         Deleted = "deleted",
     }
 }
 
-words! {
-    /// How far a build of an image is.
+string_enum! {
+    /// The state of an image build.
     BuildState, "image build state" {
         Building = "building",
         Ready = "ready",
@@ -119,8 +119,8 @@ words! {
     }
 }
 
-words! {
-    /// How far an upload of an image to a provider is.
+string_enum! {
+    /// The state of an image upload.
     UploadState, "image upload state" {
         Uploading = "uploading",
         Ready = "ready",
@@ -129,8 +129,8 @@ words! {
     }
 }
 
-words! {
-    /// What a component says of itself.
+string_enum! {
+    /// The state that a component reports.
     ComponentState, "component state" {
         Initializing = "initializing",
         Running = "running",
@@ -139,11 +139,11 @@ words! {
     }
 }
 
-words! {
-    /// The kinds of components; each has a directory of its own in the store.
+string_enum! {
+    /// The kinds of components. Each has its own directory in the store.
     ComponentKind, "component kind" {
         Launcher = "launcher",
-        /// Not a process: one pool of a provider in a launcher.
+        /// A pool of a provider in a launcher.
         Pool = "pool",
         Builder = "builder",
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_reads_back() {
+    fn states_round_trip() {
         for state in NodeState::ALL {
             assert_eq!(state.as_str().parse::<NodeState>().unwrap(), *state);
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn another_word_is_refused_with_those_allowed() {
+    fn unknown_states_are_rejected_with_the_valid_ones() {
         let error = "Ready".parse::<RequestState>().unwrap_err();
         assert_eq!(
             error.to_string(),

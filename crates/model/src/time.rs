@@ -1,4 +1,4 @@
-//! Points in time as records hold them.
+//! [`Timestamp`]: points in time in records.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
 
-use crate::json::{Field, Flaw, finite, json_serde, write_float};
+use crate::json::{DecodeError, JsonField, finite_number, json_serde, write_float};
 
 /// Seconds since 1970 as a float, never NaN nor infinite.
 #[derive(Clone, Copy)]
 pub struct Timestamp(f64);
 
 impl Timestamp {
-    /// None if `seconds` is NaN or infinite.
+    /// Returns `None` if `seconds` is NaN or infinite.
     pub fn from_secs(seconds: f64) -> Option<Self> {
         seconds.is_finite().then_some(Self(seconds))
     }
@@ -22,7 +22,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long `self` is after `earlier`; zero if it is not.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         let seconds = self.0 - earlier.0;
         if seconds > 0.0 {
@@ -68,9 +68,9 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-impl Field for Timestamp {
-    fn read(value: &RawValue) -> Result<Self, Flaw> {
-        finite(value).map(Self)
+impl JsonField for Timestamp {
+    fn read(value: &RawValue) -> Result<Self, DecodeError> {
+        finite_number(value).map(Self)
     }
 
     fn write(&self, out: &mut String) {

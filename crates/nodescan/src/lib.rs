@@ -1,9 +1,7 @@
-//! Finds out whether a new machine answers, and which SSH host keys it has.
+//! Waits until a new machine accepts connections and collects its SSH host keys.
 //!
-//! A cloud calls a machine active long before anybody can log in. A [`Scanner`] waits until the machine
-//! accepts connections and, for connections by SSH, collects its host keys, so that Zuul can tell the
-//! machine from an impostor. A server shows one key per connection, the one the two sides agree on; so
-//! there is one connection for each type of key.
+//! Clouds report a machine as active before it accepts logins. Zuul verifies machines by their host keys. An SSH server
+//! presents one key per connection, so a [`Scanner`] opens one connection for each key type.
 
 mod network;
 mod ssh;
@@ -15,50 +13,50 @@ use async_trait::async_trait;
 
 pub use network::NetworkScanner;
 
-/// Only these connections have host keys.
-pub fn gathers_keys(connection_type: &str) -> bool {
+/// Returns whether connections of this type have SSH host keys.
+pub fn has_host_keys(connection_type: &str) -> bool {
     matches!(connection_type, "ssh" | "network_cli")
 }
 
-/// A kind of connection that has no host keys.
-const NO_KEYS: &str = "winrm";
+/// A connection type without host keys.
+const CONNECTION_WITHOUT_KEYS: &str = "winrm";
 
-/// What to scan, and for how long at most.
+/// A machine to scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ScanTarget {
     pub address: Box<str>,
     pub port: u16,
-    /// Ansible's name for the kind of connection.
+    /// Ansible's connection type.
     pub connection_type: Box<str>,
-    /// The machine has to answer within this time.
-    pub limit: Duration,
+    /// How long to wait for the machine.
+    pub timeout: Duration,
 }
 
-impl Target {
-    pub fn gathers_keys(&self) -> bool {
-        gathers_keys(&self.connection_type)
+impl ScanTarget {
+    pub fn has_host_keys(&self) -> bool {
+        has_host_keys(&self.connection_type)
     }
 }
 
-/// Addresses of simulated machines. They are never contacted.
+/// Returns whether the address belongs to a simulated machine, which is never contacted.
 fn is_simulated(address: &str) -> bool {
     address.contains("fake")
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ScanTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} port {}", self.address, self.port)
     }
 }
 
-/// A machine answered.
+/// The result of a successful scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scan {
     /// Empty for connections without host keys.
     pub keys: Vec<HostKey>,
 }
 
-/// A host key as known-hosts files have it: `<type> <base64>`.
+/// A host key in the format of known-hosts files: `<type> <base64>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostKey(Box<str>);
 
@@ -80,23 +78,23 @@ impl fmt::Display for HostKey {
     }
 }
 
-/// A machine that did not answer in time.
+/// A machine that was not reachable within the timeout.
 #[derive(Debug, thiserror::Error)]
-#[error("{address} port {port} did not answer within {} s; the last try: {last}", limit.as_secs_f64())]
+#[error("{address} port {port} was not reachable within {} s; last attempt: {last}", timeout.as_secs_f64())]
 pub struct ScanError {
     address: Box<str>,
     port: u16,
-    limit: Duration,
+    timeout: Duration,
     last: String,
 }
 
 impl ScanError {
-    /// `last` says how the last try ended.
-    pub fn unreachable(target: &Target, last: String) -> Self {
+    /// Creates an error; `last` is the result of the last attempt.
+    pub fn unreachable(target: &ScanTarget, last: String) -> Self {
         Self {
             address: target.address.clone(),
             port: target.port,
-            limit: target.limit,
+            timeout: target.timeout,
             last,
         }
     }
@@ -105,15 +103,16 @@ impl ScanError {
 /// Scans machines.
 #[async_trait]
 pub trait Scanner: fmt::Debug + Send + Sync {
-    async fn scan(&self, target: &Target) -> Result<Scan, ScanError>;
+    /// Waits until the machine accepts connections and collects its host keys.
+    async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError>;
 
-    /// Whether a machine that is thought to be up still is.
-    async fn answers(&self, address: &str, port: u16, limit: Duration) -> bool {
-        let target = Target {
+    /// Returns whether a running machine still accepts connections.
+    async fn is_reachable(&self, address: &str, port: u16, limit: Duration) -> bool {
+        let target = ScanTarget {
             address: address.into(),
             port,
-            connection_type: NO_KEYS.into(),
-            limit,
+            connection_type: CONNECTION_WITHOUT_KEYS.into(),
+            timeout: limit,
         };
         self.scan(&target).await.is_ok()
     }

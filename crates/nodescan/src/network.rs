@@ -1,4 +1,4 @@
-//! Scans over the network.
+//! [`NetworkScanner`]: scans machines over the network.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::ssh::{self, KeyType};
-use crate::{HostKey, Scan, ScanError, Scanner, Target, is_simulated};
+use crate::{HostKey, Scan, ScanError, ScanTarget, Scanner, is_simulated};
 
-const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
-/// From refused to accepted is a matter of moments when a machine boots.
-const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// What nobody waits for, and the clock can still count.
-const LONGEST_LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// As many machines boot at once in a burst; each scan is a handful of connections, one after the other.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The delay between attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Caps timeouts so that deadlines do not overflow.
+const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The maximum number of concurrent scans. Each uses one connection at a time.
 const CONCURRENT_SCANS: usize = 100;
 
-/// Contacts machines, a limited number at a time.
+/// Scans machines over the network with limited concurrency.
 #[derive(Debug)]
 pub struct NetworkScanner {
     slots: Semaphore,
@@ -34,8 +34,8 @@ impl Default for NetworkScanner {
 
 #[async_trait]
 impl Scanner for NetworkScanner {
-    /// By one try to connect.
-    async fn answers(&self, address: &str, port: u16, limit: Duration) -> bool {
+    /// Makes one connection attempt.
+    async fn is_reachable(&self, address: &str, port: u16, limit: Duration) -> bool {
         is_simulated(address)
             || matches!(
                 timeout(limit, TcpStream::connect((address, port))).await,
@@ -43,19 +43,19 @@ impl Scanner for NetworkScanner {
             )
     }
 
-    async fn scan(&self, target: &Target) -> Result<Scan, ScanError> {
+    async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
         if is_simulated(&target.address) {
-            let key = target.gathers_keys().then(|| "ssh-rsa FAKEKEY".into());
+            let key = target.has_host_keys().then(|| "ssh-rsa FAKEKEY".into());
             return Ok(Scan {
                 keys: key.into_iter().collect(),
             });
         }
-        // The time spent waiting for a slot is ours, not the machine's. The semaphore is never closed.
+        // Waiting for a slot does not count towards the timeout. The semaphore is never closed.
         let _slot = self.slots.acquire().await;
-        let deadline = Instant::now() + target.limit.min(LONGEST_LIMIT);
-        let mut last = "none was made".to_owned();
+        let deadline = Instant::now() + target.timeout.min(MAX_TIMEOUT);
+        let mut last = "not attempted".to_owned();
         loop {
-            let attempt = timeout(ATTEMPT_LIMIT, first_answer(target));
+            let attempt = timeout(ATTEMPT_TIMEOUT, preferred_key(target));
             match timeout_at(deadline, attempt).await {
                 Err(_) => return Err(ScanError::unreachable(target, last)),
                 Ok(Ok(Ok(None))) => return Ok(Scan::default()),
@@ -63,36 +63,36 @@ impl Scanner for NetworkScanner {
                     let others = other_keys(target, kind);
                     return match timeout_at(deadline, others).await {
                         Ok(others) => Ok(Scan {
-                            keys: in_order(kind, key, others),
+                            keys: sort_keys(kind, key, others),
                         }),
                         Err(_) => Err(ScanError::unreachable(
                             target,
-                            "not all types of host keys were asked for".to_owned(),
+                            "not all types of host keys were requested".to_owned(),
                         )),
                     };
                 }
                 Ok(Ok(Err(error))) => last = error,
-                Ok(Err(_)) => last = format!("no answer for {} s", ATTEMPT_LIMIT.as_secs()),
+                Ok(Err(_)) => last = format!("no response within {} s", ATTEMPT_TIMEOUT.as_secs()),
             }
-            sleep(RETRY_PAUSE).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
-/// The key that the machine shows when it may choose; none if the connection has no keys.
-async fn first_answer(target: &Target) -> Result<Option<(KeyType, HostKey)>, String> {
+/// Returns the host key that the machine prefers, or `None` if the connection type has no keys.
+async fn preferred_key(target: &ScanTarget) -> Result<Option<(KeyType, HostKey)>, String> {
     let stream = TcpStream::connect((&*target.address, target.port))
         .await
         .map_err(|error| error.to_string())?;
-    if !target.gathers_keys() {
+    if !target.has_host_keys() {
         return Ok(None);
     }
     let (kind, key) = ssh::host_key(stream, KeyType::ALL).await?;
     Ok(Some((kind, key)))
 }
 
-/// The keys of all other types. A type that the machine does not have is not worth a word.
-async fn other_keys(target: &Target, known: KeyType) -> Vec<(KeyType, HostKey)> {
+/// Collects the host keys of all other types. Types that the machine does not have are skipped.
+async fn other_keys(target: &ScanTarget, known: KeyType) -> Vec<(KeyType, HostKey)> {
     let mut keys = Vec::new();
     for kind in KeyType::ALL.iter().copied().filter(|kind| *kind != known) {
         let attempt = async {
@@ -101,16 +101,16 @@ async fn other_keys(target: &Target, known: KeyType) -> Vec<(KeyType, HostKey)> 
                 .map_err(|error| error.to_string())?;
             ssh::host_key(stream, &[kind]).await
         };
-        match timeout(ATTEMPT_LIMIT, attempt).await {
+        match timeout(ATTEMPT_TIMEOUT, attempt).await {
             Ok(Ok(found)) => keys.push(found),
             Ok(Err(error)) => tracing::trace!(%target, ?kind, error, "no host key of this type"),
-            Err(_) => tracing::debug!(%target, ?kind, "no answer about this type of host key"),
+            Err(_) => tracing::debug!(%target, ?kind, "timed out requesting host key"),
         }
     }
     keys
 }
 
-fn in_order(kind: KeyType, key: HostKey, mut keys: Vec<(KeyType, HostKey)>) -> Vec<HostKey> {
+fn sort_keys(kind: KeyType, key: HostKey, mut keys: Vec<(KeyType, HostKey)>) -> Vec<HostKey> {
     keys.push((kind, key));
     keys.sort_unstable();
     keys.dedup();

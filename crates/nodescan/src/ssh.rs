@@ -1,4 +1,4 @@
-//! The beginning of an SSH connection: as far as the host key, and no further.
+//! Reads a server's host key by an SSH key exchange, without logging in.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::HostKey;
 
-/// Types of host keys, in the order in which they are reported.
+/// Host key types, in the order in which they are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeyType {
     Ed25519,
@@ -29,7 +29,7 @@ impl KeyType {
         Self::Rsa,
     ];
 
-    /// One RSA key signs in three ways; old servers know only the last.
+    /// Returns the signature algorithms of this key type. Old servers support only the last one of RSA.
     fn algorithms(self) -> Vec<Algorithm> {
         let ecdsa = |curve| vec![Algorithm::Ecdsa { curve }];
         match self {
@@ -57,8 +57,8 @@ impl KeyType {
     }
 }
 
-/// The key that the server shows if it is asked for one of these types. The signature over the exchange
-/// has been checked: whoever answered has the private key.
+/// Requests a host key of one of these types. The signature over the key exchange is verified, so the server owns the
+/// private key.
 pub(crate) async fn host_key(
     stream: TcpStream,
     types: &[KeyType],
@@ -71,21 +71,21 @@ pub(crate) async fn host_key(
         },
         ..Config::default()
     };
-    let seen = Seen::default();
+    let seen = HostKeyCollector::default();
     let end = connect_stream(Arc::new(config), stream, seen.clone()).await;
     let key = seen.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (key, end) {
         (Some(key), _) => Ok(key),
         (None, Err(error)) => Err(error.to_string()),
-        (None, Ok(_)) => Err("the server showed no host key".to_owned()),
+        (None, Ok(_)) => Err("the server presented no host key".to_owned()),
     }
 }
 
-/// Remembers the key and ends the connection.
+/// Stores the host key and rejects it, which ends the connection.
 #[derive(Debug, Clone, Default)]
-struct Seen(Arc<Mutex<Option<(KeyType, HostKey)>>>);
+struct HostKeyCollector(Arc<Mutex<Option<(KeyType, HostKey)>>>);
 
-impl Handler for Seen {
+impl Handler for HostKeyCollector {
     type Error = russh::Error;
 
     async fn check_server_key(
@@ -96,7 +96,7 @@ impl Handler for Seen {
             && let Some(kind) = KeyType::of(&key.algorithm())
             && let Ok(line) = key.to_openssh()
         {
-            // A comment may follow; known-hosts files have none.
+            // Without the comment that may follow.
             let mut parts = line.split_whitespace();
             if let (Some(name), Some(base64)) = (parts.next(), parts.next()) {
                 let text = format!("{name} {base64}");

@@ -1,4 +1,4 @@
-//! Against a real OpenSSH server with several host keys.
+//! [`NetworkScanner`] against an OpenSSH server with several host keys.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,14 +11,14 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nodeyard_nodescan::{NetworkScanner, Scan, Scanner, Target};
+use nodeyard_nodescan::{NetworkScanner, Scan, ScanTarget, Scanner};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct Sshd {
+struct SshServer {
     _child: Child,
     _directory: TempDir,
     port: u16,
@@ -50,8 +50,8 @@ async fn make_key(directory: &Path, kind: &str, bits: &str) -> String {
     std::fs::read_to_string(file.with_extension("pub")).unwrap()
 }
 
-/// Debian's server, in the foreground, ended when dropped.
-async fn start(kinds: &[(&str, &str)]) -> Sshd {
+/// Starts Debian's sshd, which is stopped when dropped.
+async fn start(kinds: &[(&str, &str)]) -> SshServer {
     let directory = tempfile::tempdir().unwrap();
     let mut keys = Vec::new();
     let mut config = "PidFile none\nUsePAM no\nStrictModes no\nMaxStartups 100\n".to_owned();
@@ -68,9 +68,9 @@ async fn start(kinds: &[(&str, &str)]) -> Sshd {
     }
     let file = directory.path().join("sshd_config");
     std::fs::write(&file, config).unwrap();
-    // Where it keeps nothing, but insists on.
+    // sshd requires this directory.
     std::fs::create_dir_all("/run/sshd").unwrap();
-    // Somebody else may take a port between the choice and the start.
+    // Another process may take the port before sshd starts.
     for _ in 0..10 {
         let port = free_port();
         let mut child = Command::new("/usr/sbin/sshd")
@@ -88,10 +88,10 @@ async fn start(kinds: &[(&str, &str)]) -> Sshd {
             .expect("an OpenSSH server is installed");
         while child.try_wait().unwrap().is_none() {
             if NetworkScanner::default()
-                .answers("127.0.0.1", port, LIMIT)
+                .is_reachable("127.0.0.1", port, TIMEOUT)
                 .await
             {
-                return Sshd {
+                return SshServer {
                     _child: child,
                     _directory: directory,
                     port,
@@ -104,7 +104,7 @@ async fn start(kinds: &[(&str, &str)]) -> Sshd {
     panic!("the OpenSSH server does not start");
 }
 
-/// A port at which nobody listens, and nobody else can.
+/// Reserves a port without listening on it.
 fn silent_port() -> (TcpSocket, u16) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -112,12 +112,12 @@ fn silent_port() -> (TcpSocket, u16) {
     (socket, port)
 }
 
-fn target(port: u16, connection_type: &str, limit: Duration) -> Target {
-    Target {
+fn target(port: u16, connection_type: &str, timeout: Duration) -> ScanTarget {
+    ScanTarget {
         address: "127.0.0.1".into(),
         port,
         connection_type: connection_type.into(),
-        limit,
+        timeout,
     }
 }
 
@@ -137,22 +137,22 @@ async fn all_types_of_host_keys_are_found() {
     .await;
     let scanner = NetworkScanner::default();
     let scan = scanner
-        .scan(&target(sshd.port, "ssh", LIMIT))
+        .scan(&target(sshd.port, "ssh", TIMEOUT))
         .await
         .unwrap();
     assert_eq!(texts(&scan), sshd.keys);
     let scan = scanner
-        .scan(&target(sshd.port, "network_cli", LIMIT))
+        .scan(&target(sshd.port, "network_cli", TIMEOUT))
         .await
         .unwrap();
     assert_eq!(texts(&scan), sshd.keys);
 }
 
 #[tokio::test]
-async fn types_that_the_server_lacks_are_left_out() {
+async fn missing_key_types_are_skipped() {
     let sshd = start(&[("ecdsa", "384"), ("rsa", "3072")]).await;
     let scan = NetworkScanner::default()
-        .scan(&target(sshd.port, "ssh", LIMIT))
+        .scan(&target(sshd.port, "ssh", TIMEOUT))
         .await
         .unwrap();
     assert_eq!(texts(&scan), sshd.keys);
@@ -162,7 +162,7 @@ async fn types_that_the_server_lacks_are_left_out() {
 async fn the_scan_waits_for_a_machine_that_is_still_booting() {
     let (socket, port) = silent_port();
     let scanner = NetworkScanner::default();
-    let target = target(port, "winrm", LIMIT);
+    let target = target(port, "winrm", TIMEOUT);
     let scan = scanner.scan(&target);
     tokio::pin!(scan);
     assert!(
@@ -175,12 +175,12 @@ async fn the_scan_waits_for_a_machine_that_is_still_booting() {
 }
 
 #[tokio::test]
-async fn something_that_is_no_ssh_server_is_retried_until_the_end() {
+async fn a_server_without_ssh_is_retried_until_the_timeout() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // Hangs up at once.
+            // Closes the connection immediately.
             drop(stream);
         }
     });
@@ -188,15 +188,13 @@ async fn something_that_is_no_ssh_server_is_retried_until_the_end() {
         .scan(&target(port, "ssh", Duration::from_secs(1)))
         .await
         .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("127.0.0.1 port {port} did not answer within 1 s"))
-    );
+    assert!(error.to_string().contains(&format!(
+        "127.0.0.1 port {port} was not reachable within 1 s"
+    )));
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_with_the_reason() {
+async fn an_unreachable_machine_is_an_error_with_the_reason() {
     let (_socket, port) = silent_port();
     let mut limit = Duration::from_millis(600);
     let error = loop {
@@ -204,8 +202,8 @@ async fn nobody_there_is_an_error_with_the_reason() {
             .scan(&target(port, "ssh", limit))
             .await;
         let error = scan.unwrap_err().to_string();
-        // A busy machine may not have had the time for a single attempt.
-        if !error.contains("none was made") || limit > LIMIT {
+        // On a busy host there may not have been time for an attempt.
+        if !error.contains("not attempted") || limit > TIMEOUT {
             break error;
         }
         limit *= 2;
@@ -214,7 +212,7 @@ async fn nobody_there_is_an_error_with_the_reason() {
 }
 
 #[tokio::test]
-async fn simulated_machines_are_never_contacted() {
+async fn simulated_machines_are_not_contacted() {
     let scanner = NetworkScanner::default();
     let mut simulated = target(1, "ssh", Duration::ZERO);
     simulated.address = "fake_v6".into();
@@ -229,13 +227,13 @@ async fn reachability() {
     let (socket, port) = silent_port();
     assert!(
         !NetworkScanner::default()
-            .answers("127.0.0.1", port, LIMIT)
+            .is_reachable("127.0.0.1", port, TIMEOUT)
             .await
     );
     let _listener = socket.listen(1).unwrap();
     assert!(
         NetworkScanner::default()
-            .answers("127.0.0.1", port, LIMIT)
+            .is_reachable("127.0.0.1", port, TIMEOUT)
             .await
     );
 }

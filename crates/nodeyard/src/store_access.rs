@@ -12,7 +12,7 @@ use clap::Args;
 use nodeyard_config::{Config, ConfigHandle};
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
-use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::zookeeper::{Host, Options, ZooKeeper, ZooKeeperTlsFiles};
 use nodeyard_store::{Error, Tree, TreePath, socket};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
@@ -135,7 +135,7 @@ fn options(zookeeper: &nodeyard_config::ZooKeeperConfig) -> anyhow::Result<Optio
     if !zookeeper.chroot.is_empty() {
         options.chroot = TreePath::new(zookeeper.chroot.as_str())?;
     }
-    options.tls = zookeeper.tls.as_ref().map(|tls| Tls {
+    options.tls = zookeeper.tls.as_ref().map(|tls| ZooKeeperTlsFiles {
         ca: PathBuf::from(&tls.ca),
         cert: PathBuf::from(&tls.cert),
         key: PathBuf::from(&tls.key),

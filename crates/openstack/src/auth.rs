@@ -1,4 +1,4 @@
-//! Tokens: got from Keystone, renewed before they end and when a service does not take them any more.
+//! Tokens: requested from Keystone, and renewed before they expire and when a service rejects them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::service::Service;
 use crate::transport::{Body, Request, Transport};
 
 const CALL: &str = "log in";
-/// A token is renewed this long before it ends, or after nine tenths of a shorter life.
+/// A token is renewed this long before it expires, or after nine tenths of a shorter lifetime.
 const MARGIN: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Token {
     renew_at: Option<Instant>,
 }
 
-/// The token that everybody uses. Whoever needs a new one fetches it, the others wait for that one.
+/// The current token. One call requests a new one, and the others wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens(Mutex<Option<Arc<Token>>>);
 
@@ -54,8 +54,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// A service did not take this token. If it is still the current one, there is none now.
-    pub(crate) async fn refuse(&self, refused: &Arc<Token>) {
+    /// Discards a token that a service rejected, unless it has been replaced.
+    pub(crate) async fn discard(&self, refused: &Arc<Token>) {
         let mut current = self.0.lock().await;
         if current
             .as_ref()
@@ -67,7 +67,7 @@ impl Tokens {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     token: Described,
 }
 
@@ -95,7 +95,7 @@ async fn fetch(
 ) -> Result<Token, Error> {
     let error = |kind| Error::new(kind, Service::Identity, CALL);
     let url = catalog::tokens(&settings.auth_url).ok_or_else(|| {
-        error(ErrorKind::Setup).saying(format!("auth_url {} has no path", settings.auth_url))
+        error(ErrorKind::Setup).with_message(format!("auth_url {} has no path", settings.auth_url))
     })?;
     let mut headers = HeaderMap::new();
     let json = HeaderValue::from_static("application/json");
@@ -116,7 +116,7 @@ async fn fetch(
         .map_err(|cause| error(ErrorKind::Unavailable).because(cause))?;
     if !matches!(answer.status, StatusCode::CREATED | StatusCode::OK) {
         let (status, headers) = (answer.status, &answer.headers);
-        return Err(Error::answered(
+        return Err(Error::from_response(
             Service::Identity,
             CALL,
             status,
@@ -125,13 +125,13 @@ async fn fetch(
         ));
     }
     let malformed = || error(ErrorKind::Malformed);
-    let described: Answer =
+    let described: TokenResponse =
         serde_json::from_slice(&answer.body).map_err(|cause| malformed().because(cause))?;
     let mut header = answer
         .headers
         .get("x-subject-token")
         .cloned()
-        .ok_or_else(|| malformed().saying("there is no token in it"))?;
+        .ok_or_else(|| malformed().with_message("there is no token in it"))?;
     header.set_sensitive(true);
     Ok(Token {
         header,
@@ -142,7 +142,7 @@ async fn fetch(
 }
 
 impl Described {
-    /// By the clock of the cloud alone: ours may be wrong.
+    /// Measured by the clock of the cloud alone: ours may be wrong.
     fn life(&self) -> Option<Duration> {
         let time = |text: &Option<String>| text.as_ref()?.parse::<jiff::Timestamp>().ok();
         let life = time(&self.expires_at)?.duration_since(time(&self.issued_at)?);
@@ -168,7 +168,7 @@ fn request(credentials: &Credentials) -> Value {
                 scope,
             )
         }
-        // It has a scope of its own.
+        // An application credential has its own scope.
         Credentials::ApplicationCredentialId { id, secret } => {
             let mut described = json!({"id": id});
             put(&mut described, "secret", secret);

@@ -1,9 +1,10 @@
-//! One call: put together, sent, tried again, read.
+//! Building, sending and retrying one call, and decoding its response.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nodeyard_driver::CallClass;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -17,10 +18,10 @@ use crate::transport::{Body, Request, Response};
 
 /// More pages than any list has.
 const MOST_PAGES: usize = 1000;
-/// A service that wants us to wait longer than this is asked again by whoever wanted something of it.
+/// If a service asks for a longer pause than this, the call fails instead of waiting.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A call that is being put together.
+/// A builder of one call.
 #[derive(Debug)]
 pub struct Call<'s> {
     session: &'s Session,
@@ -31,15 +32,15 @@ pub struct Call<'s> {
     query: Vec<(String, String)>,
     headers: HeaderMap,
     body: Option<Bytes>,
-    /// Doing it twice is doing it once.
+    /// Whether the call is idempotent.
     repeatable: bool,
-    /// What could not be put into it.
-    flaw: Option<Error>,
+    /// The first error of the builder.
+    build_error: Option<Error>,
 }
 
-/// A successful answer.
+/// A successful response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CallResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -62,11 +63,11 @@ impl<'s> Call<'s> {
             query: Vec::new(),
             headers: HeaderMap::new(),
             body: None,
-            flaw: None,
+            build_error: None,
         }
     }
 
-    /// The path below the service's address, in parts that are escaped here.
+    /// Adds segments to the path below the endpoint of the service. They are escaped here.
     #[must_use]
     pub fn path<'p>(mut self, parts: impl IntoIterator<Item = &'p str>) -> Self {
         self.path.extend(parts.into_iter().map(ToOwned::to_owned));
@@ -85,7 +86,7 @@ impl<'s> Call<'s> {
             Ok(value) => {
                 self.headers.insert(name, value);
             }
-            Err(cause) => self.flaw = Some(self.error(ErrorKind::Setup).because(cause)),
+            Err(cause) => self.build_error = Some(self.error(ErrorKind::Setup).because(cause)),
         }
         self
     }
@@ -94,39 +95,40 @@ impl<'s> Call<'s> {
     pub fn body(mut self, body: &impl Serialize) -> Self {
         match serde_json::to_vec(body) {
             Ok(body) => self.body = Some(body.into()),
-            Err(cause) => self.flaw = Some(self.error(ErrorKind::Setup).because(cause)),
+            Err(cause) => self.build_error = Some(self.error(ErrorKind::Setup).because(cause)),
         }
         self
     }
 
-    /// It may be sent again although it is no method of which this is clear.
+    /// Declares a call idempotent whose method is not.
     #[must_use]
     pub fn repeatable(mut self) -> Self {
         self.repeatable = true;
         self
     }
 
-    /// The answer as JSON.
+    /// Sends the call and decodes the response as JSON.
     pub async fn json<T: DeserializeOwned>(self) -> Result<T, Error> {
         let (service, what) = (self.service, self.what.clone());
-        let answer = self.answer().await?;
+        let answer = self.send().await?;
         read(service, &what, &answer.body)
     }
 
-    /// As [`Call::json`]; none if there is no such thing.
-    pub async fn maybe<T: DeserializeOwned>(self) -> Result<Option<T>, Error> {
+    /// Like [`Call::json`], but returns None if the resource does not exist.
+    pub async fn json_if_found<T: DeserializeOwned>(self) -> Result<Option<T>, Error> {
         found(self.json().await)
     }
 
-    /// Does it. What is not there is as good as deleted.
-    pub async fn gone(self) -> Result<(), Error> {
-        found(self.answer().await)?;
+    /// Sends the call. Succeeds if the resource does not exist.
+    pub async fn send_ignoring_missing(self) -> Result<(), Error> {
+        found(self.send().await)?;
         Ok(())
     }
 
-    pub async fn answer(mut self) -> Result<Answer, Error> {
-        if let Some(flaw) = self.flaw.take() {
-            return Err(flaw);
+    /// Sends the call.
+    pub async fn send(mut self) -> Result<CallResponse, Error> {
+        if let Some(build_error) = self.build_error.take() {
+            return Err(build_error);
         }
         if self.body.is_some() {
             let json = HeaderValue::from_static("application/json");
@@ -139,14 +141,14 @@ impl<'s> Call<'s> {
             let limit = Some(self.session.options().limit);
             let (error, again) = match self.try_once(body, limit).await {
                 Ok(answer) => return Ok(answer),
-                // Nothing was done; the token may have ended before its time.
-                Err(Failed {
+                // The token may have been revoked before it expired.
+                Err(FailedAttempt {
                     error,
                     token: Some(token),
                     ..
                 }) if error.kind() == ErrorKind::Auth && !renewed => {
                     renewed = true;
-                    self.session.refuse(&token).await;
+                    self.session.discard_token(&token).await;
                     continue;
                 }
                 Err(failed) => {
@@ -155,22 +157,22 @@ impl<'s> Call<'s> {
                 }
             };
             failures += 1;
-            let asked = error.retry_after();
+            let pause = error.retry_after();
             if !again
                 || failures >= self.session.options().tries
-                || asked.is_some_and(|asked| asked > PATIENCE)
+                || pause.is_some_and(|pause| pause > PATIENCE)
             {
                 return Err(error);
             }
-            let delay = self.session.options().backoff.delay(failures, asked);
-            tracing::debug!(%error, ?delay, "a call is tried again");
+            let delay = self.session.options().backoff.delay(failures, pause);
+            tracing::debug!(%error, ?delay, "call failed; retrying");
             tokio::time::sleep(delay).await;
         }
     }
 
-    fn may_be_repeated(&self, failed: &Failed) -> bool {
+    fn may_be_repeated(&self, failed: &FailedAttempt) -> bool {
         match failed.error.kind() {
-            // Both say that nothing was done.
+            // Neither has had an effect.
             ErrorKind::TooManyRequests => true,
             ErrorKind::Unavailable if failed.unsent => true,
             ErrorKind::Unavailable | ErrorKind::Fault => self.repeatable,
@@ -178,11 +180,10 @@ impl<'s> Call<'s> {
         }
     }
 
-    /// Sends a body that is made while it is sent, once and without a limit of time: dropping the future ends it.
-    /// Logs in before, so that the token is as fresh as it can be.
-    pub async fn stream(mut self, body: impl Into<reqwest::Body>) -> Result<Answer, Error> {
-        if let Some(flaw) = self.flaw.take() {
-            return Err(flaw);
+    /// Sends a streamed body, once and without a time limit: dropping the future ends the call.
+    pub async fn stream(mut self, body: impl Into<reqwest::Body>) -> Result<CallResponse, Error> {
+        if let Some(build_error) = self.build_error.take() {
+            return Err(build_error);
         }
         let sent = self.try_once(Body::Stream(body.into()), None).await;
         match sent {
@@ -191,14 +192,14 @@ impl<'s> Call<'s> {
                 if let Some(token) = failed.token
                     && failed.error.kind() == ErrorKind::Auth
                 {
-                    self.session.refuse(&token).await;
+                    self.session.discard_token(&token).await;
                 }
                 Err(failed.error)
             }
         }
     }
 
-    /// All items of a list, page after page. `key` is what the list is called in the answer.
+    /// Fetches all pages of a list. `key` is the name of the list in the response.
     pub async fn list<T: DeserializeOwned>(self, key: &str) -> Result<Vec<T>, Error> {
         let mut items = Vec::new();
         let mut seen = HashSet::new();
@@ -215,8 +216,8 @@ impl<'s> Call<'s> {
             let own: Vec<T> = match page.remove(key) {
                 Some(list) => serde_json::from_str(list.get()).map_err(malformed)?,
                 None => {
-                    let text = format!("there is no {key:?} in it");
-                    return Err(self.error(ErrorKind::Malformed).saying(text));
+                    let text = format!("the response has no {key:?}");
+                    return Err(self.error(ErrorKind::Malformed).with_message(text));
                 }
             };
             let last = own.is_empty();
@@ -226,38 +227,53 @@ impl<'s> Call<'s> {
                 return Ok(items);
             };
             if !seen.insert(next.clone()) {
-                let text = "its pages go round in circles";
-                return Err(self.error(ErrorKind::Malformed).saying(text));
+                let text = "its pages form a loop";
+                return Err(self.error(ErrorKind::Malformed).with_message(text));
             }
             query = next;
         }
         let text = format!("it has more than {MOST_PAGES} pages");
-        Err(self.error(ErrorKind::Malformed).saying(text))
+        Err(self.error(ErrorKind::Malformed).with_message(text))
     }
 
-    async fn try_once(&self, body: Body, limit: Option<Duration>) -> Result<Answer, Failed> {
-        let token = self.session.token().await.map_err(Failed::early)?;
-        let request = self.request(&token, body, limit).map_err(Failed::early)?;
-        self.session.turn(self.service).await;
+    async fn try_once(
+        &self,
+        body: Body,
+        limit: Option<Duration>,
+    ) -> Result<CallResponse, FailedAttempt> {
+        let token = self
+            .session
+            .token()
+            .await
+            .map_err(FailedAttempt::before_sending)?;
+        let request = self
+            .request(&token, body, limit)
+            .map_err(FailedAttempt::before_sending)?;
+        let class = match self.method {
+            Method::GET | Method::HEAD => CallClass::Read,
+            Method::DELETE => CallClass::Delete,
+            _ => CallClass::Create,
+        };
+        self.session.turn(self.service, class).await;
         let answer = self.session.transport().send(request).await;
         let Response {
             status,
             headers,
             body,
-        } = answer.map_err(|cause| Failed {
+        } = answer.map_err(|cause| FailedAttempt {
             unsent: cause.unsent,
             error: self.error(ErrorKind::Unavailable).because(cause),
             token: None,
         })?;
         if !status.is_success() {
-            let error = Error::answered(self.service, &self.what, status, &headers, &body);
-            return Err(Failed {
+            let error = Error::from_response(self.service, &self.what, status, &headers, &body);
+            return Err(FailedAttempt {
                 error,
                 unsent: false,
                 token: Some(token),
             });
         }
-        Ok(Answer {
+        Ok(CallResponse {
             status,
             headers,
             body,
@@ -299,17 +315,17 @@ impl<'s> Call<'s> {
     }
 }
 
-/// A try that came to nothing.
-struct Failed {
+/// A failed attempt.
+struct FailedAttempt {
     error: Error,
     unsent: bool,
-    /// The one that was used, if the service answered.
+    /// The token of the attempt, if the service responded.
     token: Option<std::sync::Arc<crate::auth::Token>>,
 }
 
-impl Failed {
-    /// The service was not asked yet.
-    fn early(error: Error) -> Self {
+impl FailedAttempt {
+    /// An error before the request was sent.
+    fn before_sending(error: Error) -> Self {
         Self {
             unsent: true,
             error,
@@ -330,21 +346,20 @@ fn read<T: DeserializeOwned>(service: Service, what: &str, body: &[u8]) -> Resul
     serde_json::from_slice(body).map_err(|cause| {
         let shown: String = String::from_utf8_lossy(body).chars().take(80).collect();
         Error::new(ErrorKind::Malformed, service, what)
-            .saying(format!("it begins with {shown:?}"))
+            .with_message(format!("it begins with {shown:?}"))
             .because(cause)
     })
 }
 
-/// What to ask for the next page. Of the address only the question counts: behind a proxy, services do not know their own
-/// name.
+/// Returns the query of the next page. The rest of its URL is ignored: behind a proxy, services do not know their own name.
 fn next_query(page: &HashMap<String, Box<RawValue>>, key: &str) -> Option<Vec<(String, String)>> {
     #[derive(Deserialize)]
-    struct Link {
+    struct PageLink {
         rel: String,
         href: String,
     }
     let links = page.get(&format!("{key}_links"));
-    let links: Vec<Link> = links
+    let links: Vec<PageLink> = links
         .and_then(|links| serde_json::from_str(links.get()).ok())
         .unwrap_or_default();
     let linked = links.into_iter().find(|link| link.rel == "next");

@@ -1,4 +1,4 @@
-//! Where the services of a cloud are.
+//! The endpoints of a cloud's services.
 
 use reqwest::Url;
 use serde::Deserialize;
@@ -39,7 +39,7 @@ impl Endpoint {
 }
 
 impl Catalog {
-    /// The address below which the calls of a service are.
+    /// Returns the base URL of a service.
     pub(crate) fn endpoint(
         &self,
         service: Service,
@@ -51,7 +51,7 @@ impl Catalog {
             Some(url) => url,
             None => self.find(service, settings, call)?,
         };
-        let setup = |cause: String| Error::new(ErrorKind::Setup, service, call).saying(cause);
+        let setup = |cause: String| Error::new(ErrorKind::Setup, service, call).with_message(cause);
         let url: Url = text.parse().map_err(|cause| {
             setup(format!(
                 "the address {text:?} of the {service} service is none: {cause}"
@@ -84,7 +84,7 @@ impl Catalog {
         elsewhere.dedup();
         let error = Error::new(ErrorKind::NoService, service, call);
         Err(match region {
-            Some(region) if !elsewhere.is_empty() => error.saying(format!(
+            Some(region) if !elsewhere.is_empty() => error.with_message(format!(
                 "not in region {region:?}, only in {}",
                 elsewhere.join(", ")
             )),
@@ -93,14 +93,14 @@ impl Catalog {
                 .iter()
                 .any(|kind| entries(kind).next().is_some()) =>
             {
-                error.saying(format!("not for interface {}", interfaces.join(", ")))
+                error.with_message(format!("not for interface {}", interfaces.join(", ")))
             }
             _ => error,
         })
     }
 }
 
-/// Catalogs have addresses with a version and without. Nova's `v2` is the one that knows no microversions.
+/// Catalogs have URLs with a version and without. Nova's `v2` does not support microversions.
 fn versioned(mut url: Url, service: Service) -> Option<Url> {
     let is_version = |segment: &str| {
         let number = segment.strip_prefix('v');
@@ -120,7 +120,7 @@ fn versioned(mut url: Url, service: Service) -> Option<Url> {
     Some(url)
 }
 
-/// Where tokens are made.
+/// Returns the URL where tokens are requested.
 pub(crate) fn tokens(auth_url: &Url) -> Option<Url> {
     let mut url = versioned(auth_url.clone(), Service::Identity)?;
     url.path_segments_mut().ok()?.extend(["auth", "tokens"]);

@@ -1,4 +1,4 @@
-//! What is said of a cloud, as types. [`nodeyard_config::clouds`] finds the files and puts together what they say.
+//! The settings of clouds. [`nodeyard_config::clouds`] finds the files and merges them.
 
 mod settings;
 
@@ -9,7 +9,7 @@ pub use settings::{
     CloudSettings, Credentials, Domain, NetworkSettings, Scope, ServiceSettings, Tls, User,
 };
 
-/// Everything that was found.
+/// All configured clouds.
 #[derive(Debug, Clone)]
 pub struct Clouds(clouds::CloudsYaml);
 
@@ -23,8 +23,8 @@ impl Clouds {
         self.0.names()
     }
 
-    /// One cloud, one region. Without a name the one that the environment names, or the only one there is; without a
-    /// region the first.
+    /// Returns the settings of one region of one cloud. Without a name, of the cloud that the environment names, or of the
+    /// only one; without a region, of the first.
     pub fn cloud(
         &self,
         name: Option<&str>,

@@ -1,4 +1,4 @@
-//! Nova: servers, and what they are made of.
+//! Nova: servers, flavors, zones and key pairs.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::error::Error;
 use crate::service::Service;
 use crate::session::Session;
 
-/// A console says at its end why a machine did not come up; what is before is long.
+/// Lines from the end of a console, where it says why a machine did not boot.
 const CONSOLE_LINES: usize = 1000;
 
 #[derive(Debug, Clone)]
 pub struct Compute(Session);
 
-/// Only what is looked at here. Most of it may be missing: clouds hide what they like.
+/// The fields of a server that are used. Most are optional, because clouds may hide them.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Server {
     pub id: Box<str>,
@@ -107,12 +107,12 @@ impl Server {
         &*self.status == "ACTIVE"
     }
 
-    /// It will never be active.
+    /// Whether it will never be active.
     pub fn is_broken(&self) -> bool {
         &*self.status == "ERROR"
     }
 
-    /// It counts against the quota until it is out of the lists; some clouds show it for a while.
+    /// Whether it is deleted. It counts in the quota until it is no longer listed; some clouds list it for a while.
     pub fn is_gone(&self) -> bool {
         self.status.eq_ignore_ascii_case("deleted")
             || self.status.eq_ignore_ascii_case("soft_deleted")
@@ -129,26 +129,26 @@ impl Server {
     }
 }
 
-/// A server to make.
+/// A server to create.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewServer {
     pub name: String,
     pub flavor: Box<str>,
     pub image: Box<str>,
-    /// Boot from a volume of its own with the image on it.
+    /// Boots from a volume with a copy of the image.
     pub volume: Option<BootVolume>,
     pub key_name: Option<Box<str>>,
     pub zone: Option<Box<str>>,
-    /// Ids. Without any, Nova takes the only one there is.
+    /// Ids. If empty, Nova uses the only network that exists.
     pub networks: Vec<Box<str>>,
     pub security_groups: Vec<Box<str>>,
-    /// As it is to arrive.
+    /// Not encoded.
     pub user_data: Option<Box<str>>,
     pub config_drive: Option<bool>,
     pub metadata: BTreeMap<String, String>,
 }
 
-/// It goes with its server.
+/// The volume is deleted with its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootVolume {
     pub gigabytes: u64,
@@ -241,7 +241,7 @@ impl Zone {
     }
 }
 
-/// What a project may have; -1 is without limit.
+/// The quota of a project; -1 is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct ComputeLimits {
     #[serde(rename = "maxTotalCores")]
@@ -267,7 +267,7 @@ impl Compute {
         self.0.call(Service::Compute, method, what)
     }
 
-    /// All servers of the project, in all detail, and what is not quite gone.
+    /// Lists all servers of the project, including those that are being deleted.
     pub async fn servers(&self) -> Result<Vec<Server>, Error> {
         let call = self.call(Method::GET, "list servers");
         call.path(["servers", "detail"]).list("servers").await
@@ -275,13 +275,13 @@ impl Compute {
 
     pub async fn server(&self, id: &str) -> Result<Option<Server>, Error> {
         let call = self.call(Method::GET, format!("show server {id}"));
-        let found: Option<Wrapped> = call.path(["servers", id]).maybe().await?;
+        let found: Option<Wrapped> = call.path(["servers", id]).json_if_found().await?;
         Ok(found
             .map(|found| found.server)
             .filter(|server| !server.is_gone()))
     }
 
-    /// Begins to make a server; the answer is its id. If the answer is lost, the metadata leads back to it.
+    /// Starts to create a server and returns its id. If the response is lost, the server is found by its metadata.
     pub async fn create_server(&self, server: &NewServer) -> Result<Box<str>, Error> {
         #[derive(Deserialize)]
         struct Created {
@@ -291,7 +291,7 @@ impl Compute {
         struct Id {
             id: Box<str>,
         }
-        let call = self.call(Method::POST, format!("make server {}", server.name));
+        let call = self.call(Method::POST, format!("create server {}", server.name));
         let created: Created = call
             .path(["servers"])
             .body(&server.to_json())
@@ -300,13 +300,13 @@ impl Compute {
         Ok(created.server.id)
     }
 
-    /// Begins to delete a server.
+    /// Starts to delete a server.
     pub async fn delete_server(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::DELETE, format!("delete server {id}"));
-        call.path(["servers", id]).gone().await
+        call.path(["servers", id]).send_ignoring_missing().await
     }
 
-    /// The end of what a server has written to its console.
+    /// Returns the end of a server's console output.
     pub async fn console(&self, id: &str) -> Result<Option<String>, Error> {
         #[derive(Deserialize)]
         struct Console {
@@ -319,11 +319,11 @@ impl Compute {
             .path(["servers", id, "action"])
             .body(&body)
             .repeatable();
-        let console: Option<Console> = call.maybe().await?;
+        let console: Option<Console> = call.json_if_found().await?;
         Ok(console.and_then(|console| console.output))
     }
 
-    /// Those that the project may use, the public ones included.
+    /// Lists the flavors that the project may use, including public ones.
     pub async fn flavors(&self) -> Result<Vec<Flavor>, Error> {
         let call = self.call(Method::GET, "list flavors");
         call.path(["flavors", "detail"]).list("flavors").await
@@ -336,7 +336,7 @@ impl Compute {
             .await
     }
 
-    /// The names of the key pairs of our user.
+    /// Lists the names of the user's key pairs.
     pub async fn key_names(&self) -> Result<Vec<Box<str>>, Error> {
         #[derive(Deserialize)]
         struct Entry {
@@ -356,7 +356,7 @@ impl Compute {
 
     pub async fn limits(&self) -> Result<ComputeLimits, Error> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct LimitsResponse {
             limits: Limits,
         }
         #[derive(Deserialize)]
@@ -364,7 +364,7 @@ impl Compute {
             absolute: ComputeLimits,
         }
         let call = self.call(Method::GET, "show the limits of the project");
-        let answer: Answer = call.path(["limits"]).json().await?;
+        let answer: LimitsResponse = call.path(["limits"]).json().await?;
         Ok(answer.limits.absolute)
     }
 }

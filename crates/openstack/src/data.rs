@@ -1,4 +1,4 @@
-//! A file as the body of a call: read while it is sent, a little at a time, with the digests of what was sent.
+//! A file as the streamed body of a call, with the digests of what was sent.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256, Sha512};
 use tokio::sync::{mpsc, oneshot};
 
-/// What is read at once, and how much of that may wait for the network.
+/// The size of one chunk, and how many may wait for the network.
 const PIECE: usize = 1 << 20;
 const WAITING: usize = 4;
 
-/// Of what was sent, in hexadecimal digits.
+/// Digests of one content, in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digests {
     pub md5: Box<str>,
@@ -25,7 +25,7 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Of a whole file. Blocks.
+    /// Computes the digests of a file. Blocks.
     pub fn of(path: &Path) -> io::Result<Self> {
         let mut hashers = Hashers::default();
         let mut file = File::open(path)?;
@@ -39,7 +39,7 @@ impl Digests {
         }
     }
 
-    /// The digest of an algorithm, by the name that services have for it.
+    /// Returns the digest for an algorithm, by OpenStack's name.
     pub fn get(&self, algorithm: &str) -> Option<&str> {
         match algorithm {
             "md5" => Some(&self.md5),
@@ -81,16 +81,16 @@ fn to_hex(bytes: &[u8]) -> Box<str> {
     hex.into()
 }
 
-/// A file on its way.
+/// A file that is being sent.
 pub(crate) struct Outgoing {
     pub(crate) size: u64,
     pub(crate) body: reqwest::Body,
-    /// Comes when everything was read; not at all if sending has ended before.
+    /// Sent when everything was read; dropped if the call ends before.
     pub(crate) digests: oneshot::Receiver<Digests>,
 }
 
 impl Outgoing {
-    /// `progress` is told how much was taken by the network, and of how much.
+    /// Calls `progress` with the bytes that the network has taken, and the size of the file.
     pub(crate) fn open(
         path: &Path,
         progress: impl Fn(u64, u64) + Send + 'static,
@@ -101,7 +101,7 @@ impl Outgoing {
         let (done, digests) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             if let Some(all) = read(file, size, &pieces, &progress) {
-                // Nobody listens any more if the call was given up.
+                // The call may have been dropped.
                 let _ = done.send(all);
             }
         });
@@ -116,7 +116,7 @@ impl Outgoing {
     }
 }
 
-/// Exactly `size` bytes, since that is what the other side was promised; none if it could not be done or nobody wants it.
+/// Reads exactly `size` bytes, the announced length. Returns None if reading fails or the call ends.
 fn read(
     mut file: File,
     size: u64,

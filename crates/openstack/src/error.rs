@@ -1,4 +1,4 @@
-//! What a cloud said no with, or why it said nothing.
+//! Errors of calls, each with a kind.
 
 mod text;
 
@@ -11,49 +11,49 @@ use reqwest::header::HeaderMap;
 
 use crate::service::Service;
 
-pub(crate) use text::Said;
+pub(crate) use text::ServiceMessage;
 
-/// What to do about an error depends on this, and on nothing else of it.
+/// The kind of an error. Callers act on it alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The cloud does not know us, or not any more.
+    /// The credentials or the token were rejected.
     Auth,
-    /// It knows us and does not let us.
+    /// The user may not do this.
     Forbidden,
     NotFound,
-    /// It cannot be done to the thing in its present state.
+    /// The state of the resource does not allow it.
     Conflict,
     /// A quota is used up.
     Quota,
-    /// The cloud itself has no room: no host, no address.
-    NoRoom,
-    /// We ask too often.
+    /// The cloud has no capacity: no host, no address.
+    NoCapacity,
+    /// The rate of calls is too high.
     TooManyRequests,
-    /// The service failed at it. Whether something was done is not known.
+    /// The service failed. The call may have had an effect.
     Fault,
-    /// There was no answer, or only one that there is none. Whether something was done is not known.
+    /// There was no response, or one of a proxy without one. The call may have had an effect.
     Unavailable,
-    /// There was an answer that makes no sense.
+    /// The response is invalid.
     Malformed,
-    /// The request itself is wrong.
+    /// The request is invalid.
     Refused,
     /// The catalog does not have the service.
     NoService,
-    /// What we have been told about the cloud is of no use.
+    /// The settings of the cloud are invalid.
     Setup,
 }
 
-/// Why a call came to nothing.
-pub struct Error(Box<Inner>);
+/// A failed call.
+pub struct Error(Box<ErrorDetails>);
 
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     service: Service,
-    /// What was to be done, in the infinitive.
+    /// What was attempted, in the infinitive.
     call: Box<str>,
     status: Option<StatusCode>,
-    /// In the words of the service.
-    said: Option<Box<str>>,
+    /// The message of the service.
+    message: Option<Box<str>>,
     request_id: Option<Box<str>>,
     retry_after: Option<Duration>,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -61,32 +61,32 @@ struct Inner {
 
 impl Error {
     pub fn new(kind: ErrorKind, service: Service, call: impl Into<Box<str>>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorDetails {
             kind,
             service,
             call: call.into(),
             status: None,
-            said: None,
+            message: None,
             request_id: None,
             retry_after: None,
             source: None,
         }))
     }
 
-    /// What an answer that is no success says.
-    pub(crate) fn answered(
+    /// Converts a response that is not a success.
+    pub(crate) fn from_response(
         service: Service,
         call: &str,
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
     ) -> Self {
-        let said = Said::read(body);
-        let kind = kind_of(service, status, headers, &said);
+        let message = ServiceMessage::read(body);
+        let kind = kind_of(service, status, headers, &message);
         let mut error = Self::new(kind, service, call);
         let text = |name: &str| Some(headers.get(name)?.to_str().ok()?.into());
         error.0.status = Some(status);
-        error.0.said = said.text;
+        error.0.message = message.text;
         error.0.request_id =
             text("x-openstack-request-id").or_else(|| text("x-compute-request-id"));
         error.0.retry_after = nodeyard_fetch::retry_after(headers, SystemTime::now());
@@ -94,8 +94,8 @@ impl Error {
     }
 
     #[must_use]
-    pub fn saying(mut self, said: impl Into<Box<str>>) -> Self {
-        self.0.said = Some(said.into());
+    pub fn with_message(mut self, message: impl Into<Box<str>>) -> Self {
+        self.0.message = Some(message.into());
         self
     }
 
@@ -117,48 +117,53 @@ impl Error {
         self.0.status
     }
 
-    /// The words of the service.
-    pub fn said(&self) -> Option<&str> {
-        self.0.said.as_deref()
+    /// Returns the message of the service.
+    pub fn message(&self) -> Option<&str> {
+        self.0.message.as_deref()
     }
 
-    /// How the service's own log calls the request.
+    /// Returns the id of the request in the log of the service.
     pub fn request_id(&self) -> Option<&str> {
         self.0.request_id.as_deref()
     }
 
-    /// How long the service wants us to wait.
+    /// Returns the pause that the service asks for.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// What is below it, for whoever has said the text already.
+    /// Returns the cause, for an error that has the same text.
     pub fn into_source(self) -> Option<Box<dyn StdError + Send + Sync>> {
         self.0.source
     }
 }
 
-fn kind_of(service: Service, status: StatusCode, headers: &HeaderMap, said: &Said) -> ErrorKind {
-    if said.mentions(&["quota", "number of ports exceeded"]) && status.is_client_error() {
+fn kind_of(
+    service: Service,
+    status: StatusCode,
+    headers: &HeaderMap,
+    message: &ServiceMessage,
+) -> ErrorKind {
+    if message.mentions(&["quota", "number of ports exceeded"]) && status.is_client_error() {
         return ErrorKind::Quota;
     }
-    if said.mentions(&[
+    if message.mentions(&[
         "no valid host",
         "no more ip addresses",
         "ipaddressgenerationfailure",
         "externalipaddressexhausted",
     ]) {
-        return ErrorKind::NoRoom;
+        return ErrorKind::NoCapacity;
     }
     match status.as_u16() {
         401 => ErrorKind::Auth,
-        // What Keystone does not find is what one logs in with: nothing else is asked of it.
+        // Keystone is only asked for tokens: what it does not find are credentials.
         404 if service == Service::Identity => ErrorKind::Auth,
         403 => ErrorKind::Forbidden,
         404 | 410 => ErrorKind::NotFound,
-        // 412: somebody else has changed it meanwhile.
+        // 412: it was changed meanwhile.
         409 | 412 | 423 => ErrorKind::Conflict,
-        // Before 429 there was this, for too many requests as well as for too much.
+        // Older services use 413 for both a rate limit and a quota.
         413 if !headers.contains_key("retry-after") => ErrorKind::Quota,
         413 | 429 => ErrorKind::TooManyRequests,
         408 | 502..=504 => ErrorKind::Unavailable,
@@ -170,12 +175,12 @@ fn kind_of(service: Service, status: StatusCode, headers: &HeaderMap, said: &Sai
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
+        let ErrorDetails {
             kind,
             service,
             call,
             status,
-            said,
+            message,
             request_id,
             ..
         } = &*self.0;
@@ -183,23 +188,23 @@ impl fmt::Display for Error {
             ErrorKind::Unavailable if status.is_none() => {
                 write!(
                     f,
-                    "the {service} service does not answer when asked to {call}"
+                    "failed to {call}: the {service} service does not respond"
                 )?;
             }
             ErrorKind::Malformed => {
                 write!(
                     f,
-                    "the {service} service answers in a way that is not known here when asked to {call}"
+                    "failed to {call}: invalid response from the {service} service"
                 )?;
             }
             ErrorKind::NoService => {
-                write!(f, "cannot {call}: the cloud has no {service} service")?;
+                write!(f, "failed to {call}: the cloud has no {service} service")?;
             }
-            ErrorKind::Setup => write!(f, "cannot {call}")?,
+            ErrorKind::Setup => write!(f, "failed to {call}")?,
             _ => write!(f, "the {service} service refused to {call}")?,
         }
-        if let Some(said) = said {
-            write!(f, ": {said}")?;
+        if let Some(message) = message {
+            write!(f, ": {message}")?;
         }
         match (status, request_id) {
             (Some(status), Some(id)) => write!(f, " (status {}, {id})", status.as_u16())?,
@@ -241,7 +246,7 @@ mod tests {
             map.insert(name, value.parse().unwrap());
         }
         let status = StatusCode::from_u16(status).unwrap();
-        Error::answered(
+        Error::from_response(
             Service::Compute,
             "make a server",
             status,
@@ -292,7 +297,7 @@ mod tests {
             (
                 409,
                 r#"{"NeutronError": {"type": "IpAddressGenerationFailure", "message": "No more IP addresses available on network x.", "detail": ""}}"#,
-                NoRoom,
+                NoCapacity,
             ),
             (
                 400,
@@ -322,7 +327,8 @@ mod tests {
         let body =
             br#"{"error": {"code": 404, "message": "Could not find Application Credential: x."}}"#;
         let status = StatusCode::NOT_FOUND;
-        let login = Error::answered(Service::Identity, "log in", status, &HeaderMap::new(), body);
+        let login =
+            Error::from_response(Service::Identity, "log in", status, &HeaderMap::new(), body);
         assert_eq!(login.kind(), Auth);
         let slow = error(413, &[("retry-after", "7")], "");
         assert_eq!(slow.kind(), TooManyRequests);

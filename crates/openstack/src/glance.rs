@@ -15,14 +15,14 @@ use crate::error::{Error, ErrorKind};
 use crate::service::Service;
 use crate::session::Session;
 
-/// Items of one page.
+/// Items per page.
 const PAGE: &str = "200";
 const PATCH_TYPE: &str = "application/openstack-images-v2.1-json-patch";
 const DATA_TYPE: &str = "application/octet-stream";
-/// How the service calls an import of what was staged.
+/// The import method that takes staged data.
 pub const STAGED_IMPORT: &str = "glance-direct";
 
-/// What belongs to every image and says nothing about it.
+/// Fields of every image that do not describe it.
 const NO_PROPERTIES: [&str; 6] = [
     "self",
     "file",
@@ -50,21 +50,21 @@ pub struct Image {
     pub size: Option<u64>,
     #[serde(default)]
     pub disk_format: Option<Box<str>>,
-    /// The MD5 digest of what is stored; absent where that is forbidden.
+    /// The MD5 digest of the data; absent where MD5 is forbidden.
     #[serde(default)]
     pub checksum: Option<Box<str>>,
     #[serde(default)]
     pub os_hash_algo: Option<Box<str>>,
     #[serde(default)]
     pub os_hash_value: Option<Box<str>>,
-    /// Properties stand beside what every image has.
+    /// Properties are fields beside those of every image.
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
 impl Image {
-    /// Everything by name that is a single value: the image's own properties, and what the cloud says of each image, such
-    /// as `owner` and `visibility`.
+    /// Returns all fields with a single value: the image's properties, and fields of every image, such as `owner` and
+    /// `visibility`.
     pub fn properties(&self) -> BTreeMap<String, String> {
         let own = [
             ("disk_format", &self.disk_format),
@@ -90,7 +90,7 @@ impl Image {
 /// An image without its data.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewImage<'a> {
-    /// Chosen by us, so that making it twice is making it once: the second answer is a conflict.
+    /// Chosen by the caller, so that a repeated call does not create a second image: it fails with a conflict.
     pub id: &'a str,
     pub name: &'a str,
     pub disk_format: &'a str,
@@ -100,15 +100,15 @@ pub struct NewImage<'a> {
     pub properties: BTreeMap<&'a str, String>,
 }
 
-/// Where data goes.
+/// Where data is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum DataTarget {
     Image,
-    /// Until it is imported.
+    /// The staging area of an import.
     Stage,
 }
 
-impl Place {
+impl DataTarget {
     fn as_str(self) -> &'static str {
         match self {
             Self::Image => "file",
@@ -120,8 +120,8 @@ impl Place {
 /// One change of an image.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
-pub enum Change {
-    /// Also over a value that is there.
+pub enum ImageChange {
+    /// Sets a value, also if there is one.
     Add {
         path: String,
         value: Value,
@@ -131,7 +131,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl ImageChange {
     pub fn set(key: &str, value: impl Into<Value>) -> Self {
         Self::Add {
             path: pointer(key),
@@ -157,7 +157,7 @@ impl Images {
         self.0.call(Service::Image, method, what)
     }
 
-    /// All that the project may use, and `properties` of which have these values.
+    /// Lists the images that the project may use and whose `properties` have these values.
     pub async fn list<'q>(
         &self,
         properties: impl IntoIterator<Item = (&'q str, &'q str)>,
@@ -171,53 +171,52 @@ impl Images {
 
     pub async fn get(&self, id: &str) -> Result<Option<Image>, Error> {
         let call = self.call(Method::GET, format!("show image {id}"));
-        call.path(["images", id]).maybe().await
+        call.path(["images", id]).json_if_found().await
     }
 
     pub async fn create(&self, image: &NewImage<'_>) -> Result<Image, Error> {
-        let call = self.call(Method::POST, format!("make image {}", image.name));
+        let call = self.call(Method::POST, format!("create image {}", image.name));
         call.path(["images"]).body(image).repeatable().json().await
     }
 
-    /// Sends a file as the data of an image, or to where an import takes it from. What the service did not get whole it
-    /// does not keep.
+    /// Sends a file as the data of an image. The service discards incomplete data.
     pub async fn send(
         &self,
         id: &str,
         path: &Path,
-        place: Place,
+        target: DataTarget,
         progress: impl Fn(u64, u64) + Send + 'static,
     ) -> Result<Digests, Error> {
         let what = format!("take the data of image {id}");
         let unreadable = |cause: io::Error| {
-            let text = format!("{} cannot be read", path.display());
+            let text = format!("failed to read {}", path.display());
             Error::new(ErrorKind::Setup, Service::Image, what.as_str())
-                .saying(text)
+                .with_message(text)
                 .because(cause)
         };
         let file = Outgoing::open(path, progress).map_err(unreadable)?;
         let call = self
             .call(Method::PUT, what.as_str())
-            .path(["images", id, place.as_str()])
+            .path(["images", id, target.as_str()])
             .header(CONTENT_TYPE, DATA_TYPE)
             .header(CONTENT_LENGTH, &file.size.to_string());
         call.stream(file.body).await?;
         file.digests.await.map_err(|_| {
             Error::new(ErrorKind::Malformed, Service::Image, what.as_str())
-                .saying("it is content with a part of the file")
+                .with_message("it responded before it had the whole file")
         })
     }
 
-    /// Has the service take the data from the stage; it does so after the answer.
+    /// Starts the import of staged data.
     pub async fn import(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::POST, format!("import image {id}"));
         let call = call.path(["images", id, "import"]);
         let method = json!({"method": {"name": STAGED_IMPORT}});
-        call.body(&method).answer().await?;
+        call.body(&method).send().await?;
         Ok(())
     }
 
-    /// The ways to import that the service offers.
+    /// Lists the import methods that the service offers.
     pub async fn import_methods(&self) -> Result<Vec<String>, Error> {
         #[derive(Default, Deserialize)]
         struct Info {
@@ -229,12 +228,12 @@ impl Images {
             value: Vec<String>,
         }
         let call = self.call(Method::GET, "say how images can be imported");
-        let info: Option<Info> = call.path(["info", "import"]).maybe().await?;
+        let info: Option<Info> = call.path(["info", "import"]).json_if_found().await?;
         Ok(info.unwrap_or_default().methods.value)
     }
 
-    /// All changes at once or none.
-    pub async fn change(&self, id: &str, changes: &[Change]) -> Result<Image, Error> {
+    /// Applies all changes or none.
+    pub async fn change(&self, id: &str, changes: &[ImageChange]) -> Result<Image, Error> {
         let call = self.call(Method::PATCH, format!("change image {id}"));
         let call = call.path(["images", id]).header(CONTENT_TYPE, PATCH_TYPE);
         call.body(&changes).repeatable().json().await
@@ -242,7 +241,7 @@ impl Images {
 
     pub async fn delete(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::DELETE, format!("delete image {id}"));
-        call.path(["images", id]).gone().await
+        call.path(["images", id]).send_ignoring_missing().await
     }
 }
 
@@ -279,7 +278,7 @@ mod tests {
 
     #[test]
     fn names_with_slashes_are_changed_as_one_name() {
-        let changes = [Change::set("a/b~c", "x"), Change::remove("d")];
+        let changes = [ImageChange::set("a/b~c", "x"), ImageChange::remove("d")];
         assert_eq!(
             serde_json::to_value(changes).unwrap(),
             json!([

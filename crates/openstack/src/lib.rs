@@ -1,13 +1,12 @@
 //! A thin client of OpenStack.
 //!
-//! [`Clouds`] finds out what clouds.yaml and the environment say of a cloud, as openstacksdk does. A [`Session`] is
-//! somebody logged in to one: it has the token and renews it, knows where the services are, spaces the calls, tries
-//! again what may be tried again, and makes an [`Error`] with a [kind](ErrorKind) of everything else. [`Compute`],
-//! [`Network`], [`Volumes`] and [`Images`] are the calls of one service each, and nothing more: they keep no state and decide
-//! nothing.
+//! [`Clouds`] reads the settings of a cloud from clouds.yaml and the environment, as openstacksdk does. A [`Session`] is
+//! a login to one cloud: it renews the token, finds the endpoints of the services, limits the rate of calls, retries them,
+//! and returns an [`Error`] with a [kind](ErrorKind) for what failed. [`Compute`], [`Network`], [`Volumes`] and [`Images`]
+//! have the calls of one service each, without state.
 //!
-//! A service is a file with a struct around a [`Session`]; `volumes.rs` is the shortest example. Below the calls is
-//! [`Transport`], so that tests can strike at each of them.
+//! A service is a file with a struct around a [`Session`]; `volumes.rs` is the shortest example. Calls are sent by a
+//! [`Transport`], which tests replace.
 
 mod auth;
 mod call;
@@ -23,7 +22,7 @@ mod session;
 mod transport;
 mod volumes;
 
-pub use call::{Answer, Call};
+pub use call::{Call, CallResponse};
 pub use clouds::{
     CloudSettings, Clouds, Credentials, Domain, NetworkSettings, ProcessEnvironment, Scope,
     ServiceSettings, SettingsError, Tls, User,
@@ -34,7 +33,7 @@ pub use compute::{
 };
 pub use data::Digests;
 pub use error::{Error, ErrorKind};
-pub use glance::{Change, Image, Images, NewImage, Place, STAGED_IMPORT};
+pub use glance::{DataTarget, Image, ImageChange, Images, NewImage, STAGED_IMPORT};
 pub use network::{FixedIp, FloatingIp, Net, Network, NewFloatingIp, Port, SecurityGroup};
 pub use reqwest::{Method, StatusCode, Url, header};
 pub use service::Service;

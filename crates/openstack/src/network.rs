@@ -18,7 +18,7 @@ pub struct Net {
     pub id: Box<str>,
     #[serde(default)]
     pub name: Box<str>,
-    /// Leads out of the cloud.
+    /// Whether it leads out of the cloud.
     #[serde(rename = "router:external", default)]
     pub external: bool,
     #[serde(rename = "provider:physical_network", default)]
@@ -64,12 +64,12 @@ pub struct FloatingIp {
     pub status: Box<str>,
     #[serde(default)]
     pub description: Box<str>,
-    /// Grows with each change.
+    /// Incremented by each change.
     #[serde(default)]
     pub revision_number: Option<i64>,
 }
 
-/// A floating IP to make, for a port.
+/// A floating IP to create, for a port.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewFloatingIp<'a> {
     #[serde(rename = "floating_network_id")]
@@ -78,7 +78,7 @@ pub struct NewFloatingIp<'a> {
     pub port: &'a str,
     #[serde(rename = "fixed_ip_address")]
     pub fixed_address: &'a str,
-    /// The only place that it has for marks of ours when it is made.
+    /// The only field for tags in the call that creates it.
     pub description: &'a str,
 }
 
@@ -103,7 +103,7 @@ impl Network {
         self.0.call(Service::Network, method, what)
     }
 
-    /// Those that the project may use, shared ones included.
+    /// Lists the networks that the project may use, including shared ones.
     pub async fn networks(&self) -> Result<Vec<Net>, Error> {
         self.call(Method::GET, "list networks")
             .path(["networks"])
@@ -133,7 +133,7 @@ impl Network {
 
     pub async fn delete_port(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::DELETE, format!("delete port {id}"));
-        call.path(["ports", id]).gone().await
+        call.path(["ports", id]).send_ignoring_missing().await
     }
 
     pub async fn floating_ips(&self) -> Result<Vec<FloatingIp>, Error> {
@@ -144,20 +144,20 @@ impl Network {
     pub async fn create_floating_ip(&self, ip: &NewFloatingIp<'_>) -> Result<FloatingIp, Error> {
         let call = self.call(
             Method::POST,
-            format!("make a floating IP for port {}", ip.port),
+            format!("create a floating IP for port {}", ip.port),
         );
         let body = json!({"floatingip": ip});
         let made: Wrapped = call.path(["floatingips"]).body(&body).json().await?;
         Ok(made.floatingip)
     }
 
-    /// Gives a floating IP to a port; a conflict if somebody has changed it since it was looked at.
+    /// Attaches a floating IP to a port. Fails with a conflict if it was changed since it was listed.
     pub async fn attach_floating_ip(
         &self,
         ip: &FloatingIp,
         to: &NewFloatingIp<'_>,
     ) -> Result<FloatingIp, Error> {
-        let what = format!("give floating IP {} to port {}", ip.address, to.port);
+        let what = format!("attach floating IP {} to port {}", ip.address, to.port);
         let call = self.call(Method::PUT, what).path(["floatingips", &ip.id]);
         let call = if_unchanged(call, ip);
         let body = json!({"floatingip": {
@@ -171,16 +171,16 @@ impl Network {
 
     pub async fn delete_floating_ip(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::DELETE, format!("delete floating IP {id}"));
-        call.path(["floatingips", id]).gone().await
+        call.path(["floatingips", id]).send_ignoring_missing().await
     }
 
-    /// The same; a conflict if somebody has changed it since it was looked at.
+    /// Deletes a floating IP. Fails with a conflict if it was changed since it was listed.
     pub async fn delete_unchanged_floating_ip(&self, ip: &FloatingIp) -> Result<(), Error> {
         let what = format!("delete floating IP {}", ip.id);
         let call = self
             .call(Method::DELETE, what)
             .path(["floatingips", &ip.id]);
-        if_unchanged(call, ip).gone().await
+        if_unchanged(call, ip).send_ignoring_missing().await
     }
 }
 

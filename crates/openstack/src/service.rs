@@ -1,4 +1,4 @@
-//! The services of a cloud, and what they are called in catalogs and in clouds.yaml.
+//! The services of a cloud, and their names in catalogs and in clouds.yaml.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl Service {
         Self::Volume,
     ];
 
-    /// The types that catalogs have for it, the one to prefer first.
+    /// Returns its types in catalogs, the preferred one first.
     pub fn types(self) -> &'static [&'static str] {
         match self {
             Self::Identity => &["identity"],
@@ -31,7 +31,7 @@ impl Service {
         }
     }
 
-    /// The version of the API that is spoken here, as addresses have it.
+    /// Returns the version of its API, as in URLs.
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::Identity | Self::Volume => "v3",
@@ -41,7 +41,7 @@ impl Service {
         }
     }
 
-    /// Headers that choose among the versions of a service. Nova's 2.3 tells which volumes go with their server; every
+    /// Returns the headers that select a microversion. Nova's 2.3 shows which volumes are deleted with their server; every
     /// Nova since 2015 has it.
     pub(crate) fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {

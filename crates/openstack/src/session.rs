@@ -1,10 +1,10 @@
-//! Somebody logged in to a cloud.
+//! A login to a cloud.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_driver::RateLimiter;
+use nodeyard_driver::{CallClass, RateLimiter};
 use nodeyard_fetch::Backoff;
 use reqwest::{Method, Url};
 
@@ -15,15 +15,15 @@ use crate::error::Error;
 use crate::service::Service;
 use crate::transport::{Http, Transport};
 
-/// How to behave towards a cloud.
+/// Rate, retries and timeouts of calls.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Time between two calls of one service; zero is without limit. Logging in is not counted.
+    /// Time between two calls of one service; zero is unlimited. Logins are not counted.
     pub interval: Duration,
-    /// How often a call that may be repeated is tried.
+    /// Attempts of an idempotent call.
     pub tries: u32,
     pub backoff: Backoff,
-    /// How long one call may take, if clouds.yaml does not say (`api_timeout`).
+    /// The timeout of one call, unless clouds.yaml has one (`api_timeout`).
     pub limit: Duration,
 }
 
@@ -33,8 +33,8 @@ impl Default for Options {
             interval: Duration::ZERO,
             tries: 4,
             backoff: Backoff {
-                first: Duration::from_secs(1),
-                longest: Duration::from_secs(30),
+                initial_delay: Duration::from_secs(1),
+                max_delay: Duration::from_secs(30),
             },
             limit: Duration::from_secs(60),
         }
@@ -43,10 +43,10 @@ impl Default for Options {
 
 /// Logs in with the first call. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Session(Arc<Shared>);
+pub struct Session(Arc<SessionState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SessionState {
     settings: CloudSettings,
     options: Options,
     transport: Arc<dyn Transport>,
@@ -64,7 +64,7 @@ impl Session {
         let pace = Service::ALL
             .iter()
             .map(|service| (*service, RateLimiter::every(options.interval)));
-        Self(Arc::new(Shared {
+        Self(Arc::new(SessionState {
             pace: pace.collect(),
             settings,
             options,
@@ -73,7 +73,7 @@ impl Session {
         }))
     }
 
-    /// Over HTTP. Reads the files of certificates, and so blocks for a moment.
+    /// Creates a session over HTTP. Reads certificate files, and so blocks for a moment.
     pub fn connect(settings: CloudSettings, options: Options) -> Result<Self, SettingsError> {
         let http = Http::new(&settings.tls)?;
         Ok(Self::new(settings, Arc::new(http), options))
@@ -83,17 +83,17 @@ impl Session {
         &self.0.settings
     }
 
-    /// A call of a service; `what` is what it is to do, in the infinitive, for the texts of errors.
+    /// Builds a call of a service. `what` describes it in the infinitive, for errors.
     pub fn call(&self, service: Service, method: Method, what: impl Into<Box<str>>) -> Call<'_> {
         Call::new(self, service, method, what.into())
     }
 
-    /// The project that we are logged in to.
+    /// Returns the project of the login.
     pub async fn project_id(&self) -> Result<Option<Box<str>>, Error> {
         Ok(self.token().await?.project_id.clone())
     }
 
-    /// Whether the cloud has a service at all.
+    /// Whether the cloud has a service.
     pub async fn has(&self, service: Service) -> Result<bool, Error> {
         let token = self.token().await?;
         Ok(self.endpoint(&token, service, "").is_ok())
@@ -116,8 +116,8 @@ impl Session {
             .await
     }
 
-    pub(crate) async fn refuse(&self, token: &Arc<Token>) {
-        self.0.tokens.refuse(token).await;
+    pub(crate) async fn discard_token(&self, token: &Arc<Token>) {
+        self.0.tokens.discard(token).await;
     }
 
     pub(crate) fn endpoint(
@@ -129,9 +129,9 @@ impl Session {
         token.catalog.endpoint(service, &self.0.settings, call)
     }
 
-    pub(crate) async fn turn(&self, service: Service) {
+    pub(crate) async fn turn(&self, service: Service, class: CallClass) {
         if let Some(pace) = self.0.pace.get(&service) {
-            pace.turn().await;
+            pace.turn(class).await;
         }
     }
 }

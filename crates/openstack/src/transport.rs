@@ -1,4 +1,4 @@
-//! The seam below the calls: a request goes out, an answer comes back.
+//! Sends requests and receives responses; tests replace it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -12,25 +12,25 @@ use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url};
 
 use crate::clouds::{SettingsError, Tls};
 
-/// Thousands of servers in one page fit into this.
-const LONGEST_ANSWER: usize = 64 << 20;
+/// Enough for thousands of servers in one page.
+const MAX_RESPONSE: usize = 64 << 20;
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 const AGENT: &str = concat!("nodeyard/", env!("CARGO_PKG_VERSION"));
 
-/// One exchange with a server. No retries, no meaning.
+/// Exchanges one request for one response, without retries.
 #[async_trait]
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// An answer of any status is an answer.
+    /// Returns the response, whatever its status.
     async fn send(&self, request: Request) -> Result<Response, TransportError>;
 }
 
-/// What is sent. Shown without its headers and its body, which have secrets in them.
+/// A request. Its debug output omits headers and body, which contain secrets.
 pub struct Request {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
     pub body: Body,
-    /// How long the whole exchange may take.
+    /// The timeout of the whole exchange.
     pub limit: Option<Duration>,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Debug for Request {
 pub enum Body {
     Empty,
     Bytes(Bytes),
-    /// Made while it is sent, and therefore sent once.
+    /// Produced while it is sent, and so sent once.
     Stream(reqwest::Body),
 }
 
@@ -69,12 +69,12 @@ impl fmt::Debug for Response {
     }
 }
 
-/// There is no answer.
+/// No response was received.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct TransportError {
     text: Box<str>,
-    /// Nothing reached the server, so that anything may be sent again.
+    /// Whether the request did not reach the server, so that any may be sent again.
     pub unsent: bool,
     #[source]
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -90,12 +90,12 @@ impl TransportError {
     }
 }
 
-/// HTTP, by way of the proxies that the environment names.
+/// HTTP, through the proxies that the environment names.
 #[derive(Debug, Clone)]
 pub struct Http(Client);
 
 impl Http {
-    /// Reads the files of certificates. Blocks.
+    /// Reads certificate files. Blocks.
     pub fn new(tls: &Tls) -> Result<Self, SettingsError> {
         let mut builder = Client::builder()
             .user_agent(AGENT)
@@ -118,7 +118,7 @@ impl Http {
         if !tls.verify {
             builder = builder.tls_danger_accept_invalid_certs(true);
         }
-        let unusable = "the certificates of a cloud cannot be used";
+        let unusable = "failed to use the certificates of a cloud";
         let client = builder.build();
         let client = client.map_err(|cause| SettingsError::new(unusable).with_source(cause))?;
         Ok(Self(client))
@@ -127,8 +127,7 @@ impl Http {
 
 fn no_certificate(path: &Path, cause: reqwest::Error) -> SettingsError {
     let path = path.display();
-    SettingsError::new(format!("{path} has no certificate or key that is of use"))
-        .with_source(cause)
+    SettingsError::new(format!("{path} has no valid certificate or key")).with_source(cause)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {
@@ -168,8 +167,8 @@ impl Transport for Http {
         let mut answer = builder.send().await.map_err(broken)?;
         let mut body = BytesMut::new();
         while let Some(chunk) = answer.chunk().await.map_err(broken)? {
-            if body.len() + chunk.len() > LONGEST_ANSWER {
-                let text = format!("the answer of {origin} has more than {LONGEST_ANSWER} bytes");
+            if body.len() + chunk.len() > MAX_RESPONSE {
+                let text = format!("the response of {origin} has more than {MAX_RESPONSE} bytes");
                 return Err(TransportError::new(text, false));
             }
             body.extend_from_slice(&chunk);

@@ -1,4 +1,4 @@
-//! Cinder: as much of it as booting from volumes needs. Many clouds do not have it.
+//! Cinder: what booting from volumes needs. Many clouds do not have it.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct Volume {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What a project may have; -1 is without limit.
+/// The quota of a project; -1 is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct VolumeLimits {
     #[serde(rename = "maxTotalVolumes")]
@@ -53,27 +53,27 @@ impl Volumes {
 
     pub async fn delete_volume(&self, id: &str) -> Result<(), Error> {
         let call = self.call(Method::DELETE, format!("delete volume {id}"));
-        call.path(["volumes", id]).gone().await
+        call.path(["volumes", id]).send_ignoring_missing().await
     }
 
     /// Adds to the metadata of a volume.
-    pub async fn mark_volume(
+    pub async fn add_metadata(
         &self,
         id: &str,
         metadata: &BTreeMap<&str, String>,
     ) -> Result<(), Error> {
-        let call = self.call(Method::POST, format!("mark volume {id}"));
+        let call = self.call(Method::POST, format!("tag volume {id}"));
         let body = json!({"metadata": metadata});
         let call = call
             .path(["volumes", id, "metadata"])
             .body(&body)
             .repeatable();
-        call.gone().await
+        call.send_ignoring_missing().await
     }
 
     pub async fn limits(&self) -> Result<VolumeLimits, Error> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct LimitsResponse {
             limits: Limits,
         }
         #[derive(Deserialize)]
@@ -81,7 +81,7 @@ impl Volumes {
             absolute: VolumeLimits,
         }
         let call = self.call(Method::GET, "show the limits of the project");
-        let answer: Answer = call.path(["limits"]).json().await?;
+        let answer: LimitsResponse = call.path(["limits"]).json().await?;
         Ok(answer.limits.absolute)
     }
 }

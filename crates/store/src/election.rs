@@ -1,4 +1,4 @@
-//! Leader election: whoever holds the lock leads.
+//! Leader election by a lock.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ pub struct Election {
 }
 
 impl Election {
-    /// The identifier tells the candidates apart for whoever looks; see [`identifier`].
+    /// Creates a candidate. The identifier is shown to other candidates; see [`identifier`].
     pub fn new(locks: &Locks, path: TreePath, identifier: &str) -> Self {
         Self {
             lock: locks.lock(path).identifier(identifier),
         }
     }
 
-    /// Waits until we lead. The leadership ends with the guard: by its release, or by
+    /// Waits until this candidate is the leader. Leadership ends when the guard is released, or on
     /// [`LockGuard::lost`].
     pub async fn lead(&self) -> Result<LockGuard> {
         self.lock.acquire().await
     }
 
-    /// Waits until we lead, and works until the work is done; then steps down. If the leadership is
-    /// lost first, the work is dropped where it waits and begun anew when we lead again.
+    /// Runs `work` while this candidate is the leader, then steps down. If leadership is lost, the work is cancelled
+    /// and started again after the next election.
     ///
-    /// The work is given a handle on the store that ends with the leadership.
+    /// The work receives a store handle that is valid only during the leadership.
     pub async fn run<W, F>(&self, mut work: W) -> Result<F::Output>
     where
         W: FnMut(Arc<dyn Tree>) -> F,
@@ -45,19 +45,19 @@ impl Election {
                     return Ok(output);
                 }
                 () = leadership.lost() => {
-                    tracing::warn!(election = %self.lock.dir(), "leadership lost with the session");
+                    tracing::warn!(election = %self.lock.dir(), "lost leadership because the session expired");
                 }
             }
         }
     }
 
-    /// The leader and those who wait, in their order.
+    /// Returns the leader and the waiting candidates, in order.
     pub async fn candidates(&self) -> Result<Vec<LockContender>> {
         self.lock.contenders().await
     }
 }
 
-/// How a process names itself in an election: `<hostname>-<process id>`.
+/// Returns the identifier of a process: `<hostname>-<process id>`.
 pub fn identifier(hostname: &str) -> String {
     format!("{hostname}-{}", std::process::id())
 }

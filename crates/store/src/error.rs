@@ -1,4 +1,4 @@
-//! What an operation on the tree can answer instead of a result.
+//! Errors of store operations.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use crate::path::{InvalidPath, TreePath};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with an operation on the tree.
+/// An error of a store operation.
 ///
-/// [`Error::ConnectionLoss`] is the only one that leaves the outcome open: the write may have been
-/// applied before the connection broke. Every other error means that nothing was changed.
+/// Only [`Error::ConnectionLoss`] leaves the outcome unknown: the write may have been
+/// applied before the connection was lost. After any other error nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,21 +17,21 @@ pub enum Error {
     NoNode { path: TreePath },
     #[error("{path}: the record exists already")]
     NodeExists { path: TreePath },
-    #[error("{path}: the record was changed by someone else (version does not match)")]
+    #[error("{path}: version conflict, the record was changed concurrently")]
     BadVersion { path: TreePath },
-    #[error("{path}: the record still has children")]
+    #[error("{path}: the record has children")]
     NotEmpty { path: TreePath },
     #[error("{path}: an ephemeral record cannot have children")]
     NoChildrenForEphemerals { path: TreePath },
     #[error(transparent)]
     InvalidPath(#[from] InvalidPath),
-    #[error("{path}: {size} bytes are more than the {limit} a record may hold")]
+    #[error("{path}: {size} bytes exceed the limit of {limit} bytes")]
     TooLarge {
         path: TreePath,
         size: usize,
         limit: usize,
     },
-    #[error("operation {index} of a multi failed, so none was applied")]
+    #[error("operation {index} of a multi failed; none was applied")]
     Multi {
         index: usize,
         #[source]
@@ -47,22 +47,22 @@ pub enum Error {
         "{path} is not a system id; delete the record if nothing in any cloud belongs to this installation"
     )]
     BadSystemId { path: TreePath },
-    #[error("{path}: not permitted by the server's access rules")]
+    #[error("{path}: permission denied by the server's access control list")]
     NoAuth { path: TreePath },
     #[error(
-        "the connection was lost before the answer came; the operation may or may not have happened"
+        "connection lost while waiting for the response; the operation may or may not have been executed"
     )]
     ConnectionLoss,
-    #[error("the session this operation belongs to has ended")]
+    #[error("session expired")]
     SessionExpired,
-    #[error("the store has been closed")]
+    #[error("the store is closed")]
     Closed,
     #[error(
         "{} is open in another process; one process owns an embedded store, all others use the socket beside it",
         file.display()
     )]
     InUse { file: PathBuf },
-    #[error("the lock was not free within {0:?}")]
+    #[error("timed out waiting for the lock after {0:?}")]
     LockTimeout(std::time::Duration),
     #[error("{context}")]
     Backend {

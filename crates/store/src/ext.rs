@@ -1,7 +1,4 @@
-//! Small operations made of several tree operations.
-//!
-//! None of them is atomic: others may change the same records meanwhile, and each says what it makes of
-//! that.
+//! Helpers composed of several [`Tree`] operations. They are not atomic.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::path::TreePath;
 use crate::tree::{CreateMode, Record, Session, SessionId, Tree, Version};
 
-/// Before an operation is tried again, in case the session's state is not up to date yet.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The delay before a retry.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// How often a recursive delete starts over because somebody keeps adding children.
+/// How often a recursive delete starts over when children are added concurrently.
 const DELETE_ATTEMPTS: usize = 32;
 
 /// Creates the record and all missing parents, empty and persistent. One round trip when only the
@@ -45,8 +42,8 @@ pub async fn ensure_path(tree: &dyn Tree, path: &TreePath) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the record and everything below it, children first. What others delete meanwhile is fine;
-/// what they add is deleted as well, unless they never stop.
+/// Deletes the record and everything below it, children first. Concurrent deletions are ignored;
+/// records that are added concurrently are deleted too.
 pub async fn delete_recursive(tree: &dyn Tree, path: &TreePath) -> Result<()> {
     delete_tree(tree, path.clone()).await
 }
@@ -77,7 +74,7 @@ fn delete_tree(tree: &dyn Tree, path: TreePath) -> BoxFuture<'_, Result<()>> {
     .boxed()
 }
 
-/// The record, or none if there is none.
+/// Returns the record, or `None` if it does not exist.
 pub async fn get_opt(tree: &dyn Tree, path: &TreePath) -> Result<Option<Record>> {
     match tree.get(path).await {
         Ok(record) => Ok(Some(record)),
@@ -86,14 +83,14 @@ pub async fn get_opt(tree: &dyn Tree, path: &TreePath) -> Result<Option<Record>>
     }
 }
 
-/// What a record holds as JSON; none if there is no record, or none that makes sense.
+/// Parses a record as JSON. Returns `None` if it does not exist or is invalid.
 pub async fn read_json<T: DeserializeOwned>(tree: &dyn Tree, path: &TreePath) -> Result<Option<T>> {
     let record = get_opt(tree, path).await?;
     Ok(record.and_then(|record| serde_json::from_slice(&record.data).ok()))
 }
 
-/// Changes what a record holds as JSON, whoever else does so at the same time, and returns it. The change may be made
-/// several times; without one, nothing is written.
+/// Updates a JSON record by compare-and-swap and returns the new value. `change` may be called
+/// several times; if it changes nothing, nothing is written.
 pub async fn change_json<T>(tree: &dyn Tree, path: &TreePath, change: impl Fn(&mut T)) -> Result<T>
 where
     T: Default + Clone + PartialEq + Serialize + DeserializeOwned,
@@ -108,7 +105,7 @@ where
         if known.unwrap_or_default() == value {
             return Ok(value);
         }
-        // The types that are kept have only keys and values that JSON has.
+        // Cannot fail for the types that are stored.
         let data = Bytes::from(serde_json::to_vec(&value).unwrap_or_default());
         let written = match record {
             Some(record) => {
@@ -133,7 +130,7 @@ where
     }
 }
 
-/// The names of the children; none if the record does not exist.
+/// Returns the names of the children; empty if the record does not exist.
 pub async fn child_names(tree: &dyn Tree, path: &TreePath) -> Result<Vec<String>> {
     match tree.children(path).await {
         Ok(listing) => Ok(listing.names),
@@ -142,7 +139,7 @@ pub async fn child_names(tree: &dyn Tree, path: &TreePath) -> Result<Vec<String>
     }
 }
 
-/// Deletes the record; false if it was not there.
+/// Deletes the record. Returns false if it does not exist.
 pub async fn delete_opt(tree: &dyn Tree, path: &TreePath) -> Result<bool> {
     match tree.delete(path, Version::Any).await {
         Ok(()) => Ok(true),
@@ -151,7 +148,7 @@ pub async fn delete_opt(tree: &dyn Tree, path: &TreePath) -> Result<bool> {
     }
 }
 
-/// The current session, as soon as there is one and its server can be reached.
+/// Waits until connected and returns the session.
 pub async fn connected(tree: &dyn Tree) -> Result<SessionId> {
     let mut sessions = tree.session();
     let found = sessions
@@ -161,19 +158,19 @@ pub async fn connected(tree: &dyn Tree) -> Result<SessionId> {
     found.id().ok_or(Error::Closed)
 }
 
-/// Returns when the session has ended.
-pub async fn session_over(mut sessions: watch::Receiver<Session>, session: SessionId) {
-    // An error means that the handle is gone, and its session with it.
+/// Waits until the session has ended.
+pub(crate) async fn session_over(mut sessions: watch::Receiver<Session>, session: SessionId) {
+    // An error means that the handle was dropped, and the session with it.
     let _ = sessions.wait_for(|now| now.id() != Some(session)).await;
 }
 
-/// Waits out a lost connection or session.
+/// Waits until the connection or session is reestablished.
 pub async fn reconnected(tree: &dyn Tree) -> Result<SessionId> {
-    tokio::time::sleep(PAUSE).await;
+    tokio::time::sleep(RETRY_DELAY).await;
     connected(tree).await
 }
 
-/// Repeats an operation that may safely happen twice until the connection lasts for its answer.
+/// Retries an idempotent operation on connection loss.
 pub async fn persist<T, F>(tree: &dyn Tree, mut operation: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,

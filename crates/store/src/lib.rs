@@ -1,9 +1,8 @@
 //! The store: a small tree of records with ZooKeeper's semantics.
 //!
-//! Zuul and Python Nodepool coordinate through ZooKeeper, so the semantics they rely on are the ones
-//! every part of Nodeyard is written against: versioned writes, ephemeral and sequential records,
-//! sessions, recursive watches. [`Tree`] is that contract. What is built on top of it (locks,
-//! elections, typed registries, cached views) is written once and works on every backend.
+//! [`Tree`] is the contract that every backend implements: versioned writes, ephemeral and sequential records,
+//! sessions, recursive watches, as Zuul and Python Nodepool require. Locks, elections, typed registries and cached
+//! views are built on top of it and work with every backend.
 
 pub mod election;
 pub mod embedded;

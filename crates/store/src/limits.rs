@@ -1,19 +1,19 @@
-//! What fits into one request.
+//! Size limits of requests.
 //!
-//! A server of ZooKeeper closes the connection on a packet that is too large, so it must not be sent. The embedded
-//! store could take more, and refuses the same: what was written to one backend can be written to every other.
+//! ZooKeeper closes the connection on packets that are too large, so they must not be sent. The embedded store has the
+//! same limits, so that its records can be written to every backend.
 
 use crate::error::{Error, Result};
 use crate::path::TreePath;
 use crate::tree::{MAX_DATA, Op};
 use crate::zookeeper::wire::MAX_REQUEST;
 
-/// What surrounds path and data in a packet, generously.
-const ENVELOPE: usize = 64;
+/// An upper bound on the packet size without path and data.
+const PACKET_OVERHEAD: usize = 64;
 
-/// `prefix` is what the server puts before each path.
+/// Checks the size of a request; `prefix` is the chroot.
 pub(crate) fn check_size(prefix: &str, path: &TreePath, data: usize) -> Result<()> {
-    let around = prefix.len() + path.as_str().len() + 2 * ENVELOPE;
+    let around = prefix.len() + path.as_str().len() + 2 * PACKET_OVERHEAD;
     let limit = MAX_DATA.min(MAX_REQUEST.saturating_sub(around));
     if data > limit {
         return Err(Error::TooLarge {
@@ -25,16 +25,16 @@ pub(crate) fn check_size(prefix: &str, path: &TreePath, data: usize) -> Result<(
     Ok(())
 }
 
-/// The single operations must fit, and all of them together into one packet.
+/// Checks the size of each operation and of the whole packet.
 pub(crate) fn check_multi(prefix: &str, ops: &[Op]) -> Result<()> {
-    let mut total = ENVELOPE;
+    let mut total = PACKET_OVERHEAD;
     for (index, op) in ops.iter().enumerate() {
         let failed = |source| Error::Multi {
             index,
             source: Box::new(source),
         };
         check_size(prefix, op.path(), data_length(op)).map_err(failed)?;
-        total += prefix.len() + op.path().as_str().len() + data_length(op) + ENVELOPE;
+        total += prefix.len() + op.path().as_str().len() + data_length(op) + PACKET_OVERHEAD;
         if total > MAX_REQUEST {
             return Err(failed(Error::TooLarge {
                 path: op.path().clone(),

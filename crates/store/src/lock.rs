@@ -1,25 +1,22 @@
 //! Locks that are shared with kazoo, the client library of Zuul and Python Nodepool.
 //!
-//! A lock is a directory. Whoever wants it creates `<uuid>__lock__<sequence>` in it; the lowest sequence
-//! holds the lock, everybody else waits for the one right before them. The contender is ephemeral, so a lock
-//! ends with its session; a *persistent* contender holds on until somebody deletes it.
+//! A lock is a directory. A contender creates `<uuid>__lock__<sequence>` in it; the lowest sequence holds the lock, the
+//! others each wait for their predecessor. Contenders are ephemeral, so a lock ends with its session; a *persistent*
+//! contender exists until it is deleted.
 //!
-//! # What a guard promises
+//! # Fencing
 //!
-//! A [`LockGuard`] belongs to one session, and [`LockGuard::tree`] is a handle on that session alone: when
-//! the session has ended, and somebody else may hold the lock, nothing written through it takes effect
-//! any more. Code that works under a lock writes through the guard's tree.
+//! A [`LockGuard`] belongs to one session, and [`LockGuard::tree`] is a handle on that session: once the session has
+//! ended, writes through it fail. Code that runs under a lock must write through the guard's tree.
 //!
-//! Every attempt has a contender of its own. Two tasks of one process exclude each other just as two
-//! processes do; no table of held locks is needed beside the tree.
+//! Every attempt has its own contender, so tasks of one process exclude each other like processes.
 //!
 //! # Cancellation
 //!
-//! A contender that is left behind blocks everybody else for as long as the session lives, and a `drop`
-//! cannot wait for the store. So whatever ends early (a dropped `acquire`, a guard that was not released)
-//! hands its contender to the [`Locks`]' clean-up task, which deletes it as soon as the connection
-//! allows. [`Locks::settled`] waits for it. If the process ends first, so does the session, and the
-//! contender with it; only a persistent contender needs to be released deliberately.
+//! An abandoned contender would block the lock while the session exists, and `drop` cannot wait for the store. So a
+//! dropped `acquire` or guard passes its contender to the clean-up task of [`Locks`], which deletes it in the
+//! background; [`Locks::settled`] waits for it. If the process ends first, its session deletes the contender; only
+//! persistent ones must be released explicitly.
 
 mod cleanup;
 mod contender;
@@ -37,26 +34,26 @@ use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
 use crate::tree::{Session, SessionId, Tree};
-use cleanup::{Cleanup, Leftover};
-use contender::{Contender, Place};
+use cleanup::{CleanupHandle, ContenderCleanup};
+use contender::{Contender, QueuePosition};
 
-/// The locks that one handle on the store takes. Cloning is cheap.
+/// Creates locks on one store handle. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Locks {
     tree: Arc<dyn Tree>,
-    cleanup: Cleanup,
+    cleanup: CleanupHandle,
 }
 
-/// One lock and how to contend for it; nothing happens before it is acquired.
+/// A lock and its options. Has no effect until it is acquired.
 #[derive(Debug, Clone)]
 pub struct Lock {
     tree: Arc<dyn Tree>,
-    cleanup: Cleanup,
+    cleanup: CleanupHandle,
     dir: TreePath,
     identifier: Bytes,
     persistent: bool,
     parents: Parents,
-    /// Nobody has contended for it yet, most likely.
+    /// Whether the directory probably does not exist.
     new: bool,
 }
 
@@ -65,14 +62,13 @@ pub struct Lock {
 enum Parents {
     /// Create it with all its parents.
     Create,
-    /// Create it alone. If its parent is missing, what was to be locked is gone.
+    /// Create only the directory. If its parent is missing, the record to lock was deleted.
     MustExist,
 }
 
-/// A lock that is held.
+/// A held lock.
 ///
-/// Release it with [`LockGuard::release`]. Dropping it releases it as well, but later (see the module's
-/// text); a persistent one stays when its guard is dropped.
+/// Released by [`LockGuard::release`], or asynchronously when dropped; a persistent lock is not released when dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     tree: Arc<dyn Tree>,
@@ -80,23 +76,23 @@ pub struct LockGuard {
     sessions: watch::Receiver<Session>,
     path: TreePath,
     persistent: bool,
-    leftover: Option<Leftover>,
+    leftover: Option<ContenderCleanup>,
 }
 
-/// Somebody who holds a lock or waits for it.
+/// The holder of a lock or a contender waiting for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockContender {
     pub path: TreePath,
-    /// What the contender says about itself; mostly nothing.
+    /// The contender's identifier; usually empty.
     pub identifier: String,
-    /// None for a persistent contender.
+    /// `None` for a persistent contender.
     pub session: Option<SessionId>,
 }
 
 impl Locks {
-    /// Must be called inside a runtime, which the clean-up task runs on.
+    /// Creates the clean-up task. Must be called inside a tokio runtime.
     pub fn new(tree: Arc<dyn Tree>) -> Self {
-        let cleanup = Cleanup::spawn(Arc::clone(&tree));
+        let cleanup = CleanupHandle::spawn(Arc::clone(&tree));
         Self { tree, cleanup }
     }
 
@@ -116,36 +112,36 @@ impl Locks {
         }
     }
 
-    /// Waits until no contender of a dropped guard or a cancelled attempt is left. To be called before
-    /// the process ends.
+    /// Waits until all contenders of dropped guards and cancelled attempts are deleted. Call this before the process
+    /// exits.
     pub async fn settled(&self) {
         self.cleanup.settled().await;
     }
 }
 
 impl Lock {
-    /// What [`Lock::contenders`] shows for us.
+    /// Sets the identifier that [`Lock::contenders`] returns.
     pub fn identifier(mut self, identifier: &str) -> Self {
         self.identifier = Bytes::copy_from_slice(identifier.as_bytes());
         self
     }
 
-    /// The contender outlives the session and the guard. It goes by [`LockGuard::release`], or
-    /// when somebody deletes its record.
+    /// Makes the contender outlive the session and the guard, until [`LockGuard::release`] or
+    /// the deletion of its record.
     pub fn persistent(mut self) -> Self {
         self.persistent = true;
         self
     }
 
-    /// Fails with [`Error::NoNode`] if the record that holds the lock directory is missing, instead of
-    /// creating it again as an empty ghost.
+    /// Makes acquiring fail with [`Error::NoNode`] if the parent record is missing, instead of
+    /// recreating it without data.
     pub fn of_existing(mut self) -> Self {
         self.parents = Parents::MustExist;
         self
     }
 
-    /// Most likely we are the first to contend for it: its directory is made along with our contender, which
-    /// saves a round trip if it is missing and costs a write if it is not.
+    /// Creates the directory along with the contender, which saves a round trip if it is missing and costs a write if
+    /// it exists.
     pub fn likely_new(mut self) -> Self {
         self.new = true;
         self
@@ -155,28 +151,28 @@ impl Lock {
         &self.dir
     }
 
-    /// Takes the lock if it is free. Otherwise none, and no contender is left behind.
+    /// Acquires the lock if it is free. Otherwise returns `None` and leaves no contender.
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
         let session = self.tree.session().borrow().id();
         let session = session.ok_or(Error::ConnectionLoss)?;
         let mut contender = Contender::new(self, session);
-        match contender.place().await? {
-            Place::First(path) => Ok(Some(contender.into_guard(path))),
-            Place::Behind(_) => {
-                contender.withdraw().await?;
+        match contender.queue_position().await? {
+            QueuePosition::First(path) => Ok(Some(contender.into_guard(path))),
+            QueuePosition::Behind(_) => {
+                contender.leave().await?;
                 Ok(None)
             }
         }
     }
 
-    /// Waits for the lock, across lost connections and sessions.
+    /// Acquires the lock, waiting across lost connections and sessions.
     pub async fn acquire(&self) -> Result<LockGuard> {
         let mut contender = Contender::new(self, ext::connected(&*self.tree).await?);
         let path = contender.wait().await?;
         Ok(contender.into_guard(path))
     }
 
-    /// Like [`Lock::acquire`], but gives up with [`Error::LockTimeout`].
+    /// Acquires the lock, or fails with [`Error::LockTimeout`].
     pub async fn acquire_within(&self, limit: Duration) -> Result<LockGuard> {
         let deadline = Instant::now() + limit;
         let Ok(session) = timeout_at(deadline, ext::connected(&*self.tree)).await else {
@@ -186,16 +182,16 @@ impl Lock {
         match timeout_at(deadline, contender.wait()).await {
             Ok(path) => Ok(contender.into_guard(path?)),
             Err(_) => {
-                // Without a connection this would wait for longer than we were told to.
+                // Without a connection this would exceed the time limit.
                 if matches!(*self.tree.session().borrow(), Session::Connected(_)) {
-                    contender.withdraw().await?;
+                    contender.leave().await?;
                 }
                 Err(Error::LockTimeout(limit))
             }
         }
     }
 
-    /// Who holds the lock (the first) and who waits for it, in their order.
+    /// Returns the holder of the lock, then the waiting contenders in order.
     pub async fn contenders(&self) -> Result<Vec<LockContender>> {
         let children = match self.tree.list(&self.dir).await {
             Ok(children) => children,
@@ -224,40 +220,40 @@ impl Lock {
 }
 
 impl LockGuard {
-    /// The store, for as long as the session that holds the lock lives.
+    /// Returns a store handle that is valid only in the session that holds the lock.
     pub fn tree(&self) -> &Arc<dyn Tree> {
         &self.tree
     }
 
-    /// The record of our contender.
+    /// Returns the path of the contender.
     pub fn path(&self) -> &TreePath {
         &self.path
     }
 
-    /// The session that holds the lock.
+    /// Returns the session that holds the lock.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// False once the session is known to have ended. True says little: ask the store through
+    /// Returns false once the session is known to have ended. May lag behind; to be certain, use
     /// [`LockGuard::tree`].
     pub fn is_valid(&self) -> bool {
         self.sessions.borrow().id() == Some(self.session)
     }
 
-    /// Returns when the session has ended, and with it the lock unless it is persistent.
+    /// Waits until the session has ended, and with it the lock unless it is persistent.
     pub async fn lost(&self) {
         ext::session_over(self.sessions.clone(), self.session).await;
     }
 
-    /// Our contender is gone already: it was deleted by path, as part of a multi.
+    /// Discards the guard after its contender was deleted by path, as part of a multi.
     pub fn forget(mut self) {
         if let Some(leftover) = self.leftover.take() {
             leftover.keep();
         }
     }
 
-    /// Returns when our contender is gone, or its session.
+    /// Deletes the contender, or waits for the end of its session.
     pub async fn release(mut self) -> Result<()> {
         match self.leftover.take() {
             Some(leftover) => leftover.remove().await,

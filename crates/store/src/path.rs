@@ -1,18 +1,18 @@
-//! Absolute paths of records, checked once when they are made.
+//! [`TreePath`]: validated absolute paths of records.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// An absolute, valid path: `/`, or `/a/b` without empty, `.` or `..` parts.
+/// An absolute path: `/`, or `/a/b` without empty, `.` or `..` components.
 ///
-/// The rules are ZooKeeper's own, so a path that can be made is a path that every backend takes.
+/// Validated by ZooKeeper's rules.
 /// Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TreePath(Arc<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path:?} is not a valid path: {reason}")]
+#[error("invalid path {path:?}: {reason}")]
 pub struct InvalidPath {
     pub path: String,
     pub reason: &'static str,
@@ -21,7 +21,7 @@ pub struct InvalidPath {
 impl TreePath {
     pub fn new(path: impl Into<Arc<str>>) -> Result<Self, InvalidPath> {
         let path = path.into();
-        match flaw(&path) {
+        match invalid_reason(&path) {
             None => Ok(Self(path)),
             Some(reason) => Err(InvalidPath {
                 path: path.to_string(),
@@ -42,7 +42,7 @@ impl TreePath {
         &self.0
     }
 
-    /// `self` with one more part, or several separated by `/`.
+    /// Appends one or more components.
     pub fn join(&self, relative: &str) -> Result<Self, InvalidPath> {
         if self.is_root() {
             Self::new(format!("/{relative}"))
@@ -51,8 +51,8 @@ impl TreePath {
         }
     }
 
-    /// For a sequential create whose name is to be the ten digits and nothing else: it ends with a slash, has
-    /// `self` as its parent (below the root it is the root) and an empty name. Every other operation refuses it.
+    /// Returns the path for a sequential create whose name is only the ten digits: it ends with a slash, has
+    /// `self` as its parent (below the root it is the root) and an empty name. Every other operation rejects it.
     pub fn unnamed_child(&self) -> Self {
         if self.is_root() {
             self.clone()
@@ -73,7 +73,7 @@ impl TreePath {
         })
     }
 
-    /// The last part; empty for the root.
+    /// Returns the last component; empty for the root.
     pub fn name(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(_, name)| name)
     }
@@ -82,12 +82,12 @@ impl TreePath {
         self.0.split('/').filter(|part| !part.is_empty())
     }
 
-    /// True for `self` itself and everything below it.
+    /// Returns whether `other` is `self` or a descendant.
     pub fn contains(&self, other: &TreePath) -> bool {
         self.relative(other).is_some()
     }
 
-    /// What remains of `other` below `self`: empty for `self`, none if it is not below.
+    /// Returns `other` relative to `self`: empty if equal, `None` if it is not a descendant.
     pub fn relative<'a>(&self, other: &'a TreePath) -> Option<&'a str> {
         if self.is_root() {
             return other.0.strip_prefix('/');
@@ -100,7 +100,7 @@ impl TreePath {
     }
 }
 
-fn flaw(path: &str) -> Option<&'static str> {
+fn invalid_reason(path: &str) -> Option<&'static str> {
     if !path.starts_with('/') {
         return Some("it must start with a slash");
     }

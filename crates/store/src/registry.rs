@@ -1,12 +1,11 @@
-//! Requests, nodes, images and components as typed records, with the rules of how each is written.
+//! Typed access to requests, nodes, images and components.
 //!
-//! Zuul and Python launchers work on the same records. What keeps all of them safe is that a record is
-//! changed only under its lock and only after it was read again under that lock: therefore locking
-//! something returns the fresh record with the guard ([`Held`]), or tells that it is [`Attempt::Gone`].
-//! Writes take the guard, and go through its session: when the lock is lost, they have no effect.
+//! The records are shared with Zuul and Python launchers, so a record is changed only under its lock, after reading it
+//! again: locking returns the current record with the guard ([`Held`]), or [`Attempt::Gone`]. Writes take the guard and
+//! fail if the lock was lost.
 //!
-//! Records without data do not exist for us. They are about to be filled, or they are ghosts that a
-//! locker made when it created the parents of its lock anew.
+//! Records without data are treated as missing. They are being created, or were recreated by a locker of a deleted
+//! record.
 
 mod components;
 mod images;
@@ -37,21 +36,21 @@ use crate::path::TreePath;
 use crate::tree::{CreateMode, Created, Record, Stat, Tree, Version};
 use crate::view::{Shape, View};
 
-/// The records of a store. Cloning is cheap.
+/// Typed access to the records of a store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Registry {
     tree: Arc<dyn Tree>,
     locks: Locks,
 }
 
-/// A record as it was read.
+/// A record and its stat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored<T> {
     pub value: T,
     pub stat: Stat,
 }
 
-/// A record whose lock we hold, as it was read under that lock.
+/// A locked record, as read under the lock.
 #[derive(Debug)]
 pub struct Held<T> {
     pub value: T,
@@ -59,13 +58,13 @@ pub struct Held<T> {
     pub guard: LockGuard,
 }
 
-/// What became of an attempt to lock a record.
+/// The result of locking a record.
 #[derive(Debug)]
 pub enum Attempt<T> {
     Held(Box<Held<T>>),
-    /// Somebody else has the lock.
+    /// The lock is held by another contender.
     Busy,
-    /// The record does not exist any more.
+    /// The record does not exist.
     Gone,
 }
 
@@ -78,7 +77,7 @@ impl<T> Attempt<T> {
     }
 }
 
-/// How long to wait for a lock that somebody else has.
+/// How long to wait for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     None,
@@ -120,7 +119,7 @@ impl Registry {
         Ok(View::open(Arc::clone(&self.tree), path(root)?, shape))
     }
 
-    /// Creates a record in a directory, which is made if it is missing.
+    /// Creates a record, and its directory if missing.
     async fn create(
         &self,
         dir: &TreePath,
@@ -131,12 +130,12 @@ impl Registry {
         create(&*self.tree, dir, path, data, mode).await
     }
 
-    /// None if there is no record, or none with data.
+    /// Returns `None` if the record does not exist or has no data.
     async fn get<T: ModelRecord>(&self, path: &TreePath) -> Result<Option<Stored<T>>> {
         read(&*self.tree, path).await
     }
 
-    /// The records in a directory whose names are ids. Malformed ones are left out and logged.
+    /// Lists the records in a directory whose names are ids. Skips and logs malformed ones.
     async fn list<I, T>(&self, dir: &TreePath) -> Result<Vec<(I, Stored<T>)>>
     where
         I: std::str::FromStr,
@@ -155,15 +154,15 @@ impl Registry {
                 Ok(None) => {}
                 Err(error) => tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "malformed record left out"
+                    "skipping malformed record"
                 ),
             }
         }
         Ok(found)
     }
 
-    /// Takes a lock and reads the record that it protects.
-    async fn hold<T: ModelRecord>(
+    /// Acquires a lock and reads the record that it protects.
+    async fn lock_and_read<T: ModelRecord>(
         &self,
         lock: &Lock,
         path: &TreePath,
@@ -179,8 +178,8 @@ impl Registry {
             Err(Error::NoNode { .. }) => return Ok(Attempt::Gone),
             Err(error) => return Err(error),
         };
-        // A follower may lag behind the one that granted the lock to whoever had it before us.
-        // Begun together: the read takes effect after the sync, and saves a round trip.
+        // The server may lag behind the one that the previous holder wrote to. Pipelined: the read takes effect after
+        // the sync.
         let tree = &**guard.tree();
         let (synced, read) = join(tree.sync(), read(tree, path)).await;
         let read = synced.and(read);
@@ -217,7 +216,7 @@ async fn create(
     }
 }
 
-/// Writes under a lock replace whatever is there: the lock is what makes that safe.
+/// Writes a record under its lock, unconditionally.
 async fn store<T: ModelRecord>(guard: &LockGuard, path: &TreePath, value: &T) -> Result<Stat> {
     let data = Bytes::from(value.to_json());
     guard.tree().set(path, data, Version::Any).await
@@ -246,13 +245,10 @@ fn parse<T: ModelRecord>(path: &TreePath, record: &Record) -> Result<Option<Stor
     }
 }
 
-/// The name that the store has given to a sequential record, as an id.
+/// Parses the id from the path of a created sequential record.
 fn new_id<I: std::str::FromStr>(created: &Created) -> Result<I> {
     created.path.name().parse().map_err(|_| Error::Backend {
-        context: format!(
-            "{}: the store gave a number that is not an id",
-            created.path
-        ),
+        context: format!("{}: invalid sequence number from the store", created.path),
         source: "expected ten digits".into(),
     })
 }

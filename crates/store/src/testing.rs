@@ -1,8 +1,7 @@
-//! A process that dies at a chosen moment: before or after the n-th thing it does outside of itself.
+//! Simulates a process that is killed before or after its n-th external operation.
 //!
-//! For tests of services that must go on after `kill -9` at any step. Once the fuse has blown nothing that the
-//! process begins or waits for ever happens, as if it were gone. What was done before stays done; its session ends
-//! when the test closes it.
+//! For tests of services that must recover from `kill -9` at any step. Once the fuse has blown, all operations of the
+//! process block forever. Its session ends when the test closes it.
 
 mod staged;
 
@@ -21,7 +20,7 @@ use crate::{
 
 pub use staged::{Call, Fate, Staged};
 
-/// When the process dies.
+/// When the process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     Before,
@@ -37,7 +36,7 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// Blows at the `at`-th thing that is done, the first of which is 1.
+    /// Creates a fuse that blows at the `at`-th operation, counted from 1.
     pub fn new(at: usize, moment: Moment) -> Arc<Self> {
         Arc::new(Self {
             done: AtomicUsize::new(0),
@@ -47,7 +46,7 @@ impl Fuse {
         })
     }
 
-    /// Does something that counts, unless the process is dead by then.
+    /// Runs an operation that counts. Blocks forever once the process is dead.
     pub async fn around<T>(&self, work: impl Future<Output = T>) -> T {
         self.alive().await;
         let number = self.done.fetch_add(1, Ordering::SeqCst) + 1;
@@ -63,14 +62,14 @@ impl Fuse {
         result
     }
 
-    /// Does something that does not count.
+    /// Runs an operation that does not count.
     async fn beside<T>(&self, work: impl Future<Output = T>) -> T {
         let result = work.await;
         self.alive().await;
         result
     }
 
-    /// Never returns to a dead process.
+    /// Blocks forever if the process is dead.
     async fn alive(&self) {
         if *self.blown.borrow() {
             pending::<()>().await;
@@ -78,12 +77,12 @@ impl Fuse {
     }
 
     pub async fn blown(&self) {
-        // The sender is ours, so this cannot fail.
+        // Cannot fail: `self` owns the sender.
         let _ = self.blown.subscribe().wait_for(|blown| *blown).await;
     }
 }
 
-/// A store for a process that can die.
+/// A store handle of a process that can be killed.
 #[derive(Debug)]
 pub struct Mortal {
     tree: Arc<dyn Tree>,
@@ -93,7 +92,7 @@ pub struct Mortal {
 }
 
 impl Mortal {
-    /// Every operation counts.
+    /// Creates a handle on which every operation counts.
     pub fn new(tree: Arc<dyn Tree>, fuse: &Arc<Fuse>) -> Arc<Self> {
         let fuse = Arc::clone(fuse);
         Arc::new(Self {
@@ -103,7 +102,7 @@ impl Mortal {
         })
     }
 
-    /// Only what changes the store counts.
+    /// Creates a handle on which only writes count.
     pub fn by_writes(tree: Arc<dyn Tree>, fuse: &Arc<Fuse>) -> Arc<Self> {
         let fuse = Arc::clone(fuse);
         Arc::new(Self {

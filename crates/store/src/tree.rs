@@ -1,21 +1,18 @@
-//! The contract that every backend keeps, and that everything above the store is written against.
+//! [`Tree`]: the interface of all store backends.
 //!
-//! It is ZooKeeper's, reduced to what Nodeyard needs:
+//! Its semantics are a subset of ZooKeeper's:
 //!
-//! * A record has data and children. Its [`Stat`] counts changes, and a write can demand the version
-//!   it has seen.
-//! * A sequential create appends ten digits: how many children the parent has ever had. Every create
-//!   below the same parent counts, deletes do not turn the counter back.
-//! * An ephemeral record belongs to a [`Session`] and vanishes with it. It cannot have children.
-//! * Writes take effect one after the other; every reader sees them in that order. Operations begun
-//!   on one handle take effect in the order in which they were begun.
+//! * A record has data and children. Its [`Stat`] counts changes, and a write can require a version.
+//! * A sequential create appends ten digits: the number of children that were ever created below the parent.
+//! * An ephemeral record belongs to a [`Session`] and is deleted with it. It cannot have children.
+//! * Writes are linearized, and all readers observe them in that order. Operations on one handle take effect in the
+//!   order in which they were started.
 //! * [`Tree::multi`] applies all of its operations or none.
 //!
-//! What differs from a plain ZooKeeper client: a handle outlives its session. When the server ends the
-//! session, the handle starts a new one by itself; ephemeral records and locks are gone then,
-//! watchers go on after a [`WatchEvent::Gap`]. An operation never moves into a later session than
-//! the one it was begun in: it fails with [`Error::SessionExpired`], because whoever began it may have
-//! believed to hold a lock. [`Tree::pinned`] extends that guard over a whole piece of work.
+//! Unlike in a plain ZooKeeper client, a handle outlives its session. When a session expires, the handle starts a new
+//! one; ephemeral records and locks are lost, and watchers continue after a [`WatchEvent::Gap`]. An operation is never
+//! executed in a later session than the one it was started in, because its caller may have held a lock; it fails with
+//! [`Error::SessionExpired`]. [`Tree::pinned`] extends this to a sequence of operations.
 //!
 //! [`WatchEvent::Gap`]: crate::WatchEvent::Gap
 //! [`Error::SessionExpired`]: crate::Error::SessionExpired
@@ -31,8 +28,8 @@ use crate::error::Result;
 use crate::path::TreePath;
 use crate::watch::{Once, Watcher};
 
-/// More than this does not fit into a record: ZooKeeper's default for a whole packet, less some room
-/// for the path around the data.
+/// The maximum size of a record's data: ZooKeeper's default limit of a packet, less space
+/// for the path.
 pub const MAX_DATA: usize = 1024 * 1024 - 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,14 +50,14 @@ impl CreateMode {
     }
 }
 
-/// Which version a write expects to replace.
+/// The version that a write requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
     Any,
     Exactly(i32),
 }
 
-/// What the store knows about a record, with ZooKeeper's meaning of each number.
+/// Metadata of a record, as in ZooKeeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stat {
     /// Transaction that created the record.
@@ -97,14 +94,14 @@ pub struct Record {
     pub stat: Stat,
 }
 
-/// Result of a create: the path with the sequence number, if one was asked for.
+/// The result of a create: the path, including the sequence number if sequential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Created {
     pub path: TreePath,
     pub stat: Stat,
 }
 
-/// Names of the children in ascending order, with the stat of their parent.
+/// The names of children in ascending order, and the stat of their parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
     pub names: Vec<String>,
@@ -128,7 +125,7 @@ pub enum Op {
         path: TreePath,
         version: Version,
     },
-    /// Nothing is changed, but the whole multi fails unless the record has this version.
+    /// Fails the multi unless the record has this version. Changes nothing.
     Check {
         path: TreePath,
         version: Version,
@@ -148,7 +145,7 @@ impl Op {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpOutcome {
-    /// The path only: ZooKeeper before 3.9 does not tell the stat of what a multi has created.
+    /// Without the stat, which ZooKeeper before 3.9 does not return for a create in a multi.
     Created(TreePath),
     Set(Stat),
     Deleted,
@@ -164,21 +161,20 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Where a handle stands with its server.
+/// The session state of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Session {
-    /// No session yet, or the last one has ended and the next is not there yet.
+    /// No session: not connected yet, or the last one has expired.
     Connecting,
     Connected(SessionId),
-    /// The connection is gone; the session may still live on the server. Ephemeral records and locks
-    /// are ours until we hear otherwise, but we cannot know.
+    /// The connection is lost; the session may still exist on the server, with its ephemeral records and locks.
     Suspended(SessionId),
-    /// Closed by its owner; this is final.
+    /// Closed by its owner. Final.
     Closed,
 }
 
 impl Session {
-    /// The session that is believed to live, if any.
+    /// Returns the current session, if any.
     pub fn id(self) -> Option<SessionId> {
         match self {
             Session::Connected(id) | Session::Suspended(id) => Some(id),
@@ -187,7 +183,7 @@ impl Session {
     }
 }
 
-/// A handle on the store. See the module's text for the contract.
+/// A handle on the store. See the [module documentation](self) for the contract.
 #[async_trait]
 pub trait Tree: fmt::Debug + Send + Sync + 'static {
     async fn create(&self, path: &TreePath, data: Bytes, mode: CreateMode) -> Result<Created>;
@@ -202,8 +198,8 @@ pub trait Tree: fmt::Debug + Send + Sync + 'static {
 
     async fn children(&self, path: &TreePath) -> Result<Listing>;
 
-    /// The children with their records, in ascending order of names. Children that come or go
-    /// meanwhile may or may not be in it.
+    /// Returns the children with their records, in ascending order of names. Children that are created or deleted
+    /// concurrently may be missing.
     async fn list(&self, path: &TreePath) -> Result<Vec<(String, Record)>>;
 
     /// Applies all operations or none. A failure is [`Error::Multi`](crate::Error::Multi).
@@ -213,24 +209,24 @@ pub trait Tree: fmt::Debug + Send + Sync + 'static {
     /// reconnects. The record need not exist.
     async fn watch(&self, path: &TreePath) -> Result<Watcher>;
 
-    /// The stat as it is now, and a promise to tell once when the record is next created, changed or
+    /// Returns the current stat and a one-shot watch that fires when the record is next created, changed or
     /// deleted, or when the session or connection changes.
     async fn watch_once(&self, path: &TreePath) -> Result<(Option<Stat>, Once)>;
 
-    /// After this returns, reads see every write that any client had finished before the call.
+    /// Makes later reads see every write that any client had finished before the call.
     async fn sync(&self) -> Result<()>;
 
     fn session(&self) -> watch::Receiver<Session>;
 
-    /// Requests to a server that are not answered yet; none where there is no server.
+    /// Returns the number of requests without response; 0 for backends without a server.
     fn unanswered(&self) -> usize {
         0
     }
 
-    /// A handle on the same connection whose operations fail with
+    /// Returns a handle on the same connection whose operations fail with
     /// [`Error::SessionExpired`](crate::Error::SessionExpired) unless this session is the current one.
     fn pinned(&self, session: SessionId) -> Arc<dyn Tree>;
 
-    /// Ends the session, so that its ephemeral records go at once, and then the handle.
+    /// Ends the session, which deletes its ephemeral records, and closes the handle.
     async fn close(&self);
 }

@@ -1,26 +1,22 @@
-//! A copy of a subtree that follows the store by itself.
+//! A cached view of a subtree that is kept up to date by watches.
 //!
-//! A [`View`] loads every record of its [`Shape`] below a root, parses each once, and then follows the
-//! watch: an event costs one read of the record it names, however large the rest is. Many events for one
-//! record are answered by one read.
+//! A [`View`] loads and parses all records of its [`Shape`] below a root. After that, a watch event costs one read of
+//! the changed record; several events for one record are coalesced into one read.
 //!
-//! # Exactness
+//! # Consistency
 //!
-//! The watch is set before the first listing, so no change falls between the two. When events may have
-//! been missed (a [`WatchEvent::Gap`](crate::WatchEvent::Gap): the connection was away, the session is a new one, we were too
-//! slow) everything is listed again and compared; records that have not changed meanwhile are kept as
-//! they are, so that nobody is told about them. Until then the view shows what was last known.
-//! [`View::synced`] waits until all that had been written before is in the view.
+//! The watch is set before the first listing, so no change is missed. After a
+//! [`WatchEvent::Gap`](crate::WatchEvent::Gap) everything is listed again; subscribers are notified only of records
+//! that have changed. Until then the view has the last known state. [`View::synced`] waits until the view contains all
+//! earlier writes.
 //!
-//! A record is replaced only by a newer one (by the transaction that wrote it). Therefore the result of a
-//! write can be put into the view at once ([`View::wrote`], [`View::deleted`]), and reads that were under
-//! way then do not turn it back.
+//! A record is replaced only by a newer one (by transaction id). So the result of a write can be put into the view
+//! immediately ([`View::wrote`], [`View::deleted`]) and is not reverted by reads in flight.
 //!
-//! # What is not a value
+//! # Invalid and empty records
 //!
-//! Records that do not parse are kept as [`Flaw`]s, are reported once in the log, and stand in nobody's
-//! way. A record without data is not there yet (its creator is still at it) or is a ghost that a locker
-//! left behind; [`View::empty`] lists them.
+//! Records that fail to parse are kept as [`InvalidRecord`]s and logged once. A record without data is being created,
+//! or was left by a concurrent locker of a deleted record; [`View::empty`] lists them.
 
 mod changes;
 mod feed;
@@ -42,79 +38,76 @@ use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
 use crate::tree::{Stat, Tree};
-use state::State;
+use state::ViewState;
 
 type ParseError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Which records a view holds, and what they are.
+/// Defines the records of a view and their types.
 pub trait Shape: Send + Sync + 'static {
     type Id: Clone + Ord + Hash + fmt::Debug + Send + Sync + 'static;
     type Value: Send + Sync + 'static;
 
-    /// What stands at a path below the root.
+    /// Classifies a path below the root.
     fn kind(&self, path: &TreePath) -> Kind<Self::Id>;
 
     fn parse(&self, id: &Self::Id, data: &[u8]) -> Result<Self::Value, ParseError>;
 }
 
-/// What a path below a view's root stands for.
+/// The kind of a path below a view's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind<I> {
     Record {
         id: I,
-        /// There may be more records below it.
+        /// There may be records below it.
         branch: bool,
-        /// It has a lock in its child `lock`, whose contenders are followed.
+        /// It has a lock directory `lock`, whose contenders are tracked.
         lock: bool,
     },
-    /// In the lock of this record, which has `lock` set.
+    /// A contender for the lock of this record.
     Contender(I),
-    /// Not a record itself, but there may be some below it.
+    /// Not a record, but there may be records below it.
     Directory,
-    /// Neither it nor anything below it belongs to the view.
+    /// Not part of the view, nor is anything below it.
     Nothing,
 }
 
-/// A value of a view. Its stat is that of the moment when the data was last changed; the numbers about
-/// children may be older than the children.
+/// A record of a view. Its stat dates from the last change of its data, so the counts of children may be outdated.
 pub struct Item<S: Shape> {
     pub id: S::Id,
     pub value: Arc<S::Value>,
     pub stat: Stat,
-    /// Somebody holds the record's lock or waits for it. A hint that may be old; to decide anything, take
-    /// the lock.
+    /// Whether the record's lock is held or contended. May be outdated; acquire the lock to be certain.
     pub locked: bool,
 }
 
 /// A record that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flaw<I> {
+pub struct InvalidRecord<I> {
     pub id: I,
     pub path: TreePath,
     pub reason: String,
     pub stat: Stat,
-    /// What was read; nothing if it was huge.
+    /// The data; empty if it was very large.
     pub data: Bytes,
 }
 
-/// A copy of the records below a path. Cloning is cheap; all clones show the same. The copy is kept
-/// up to date as long as one of them lives.
+/// A cache of the records below a path. Clones share it; it is kept up to date while a clone exists.
 pub struct View<S: Shape> {
-    shared: Arc<Shared<S>>,
-    feed: Arc<Feed>,
+    inner: Arc<ViewInner<S>>,
+    feed: Arc<FeedHandle>,
 }
 
-/// The task that follows the store. It ends with the last clone of its view.
-struct Feed {
+/// The task that updates the view. Aborted with the last clone of the view.
+struct FeedHandle {
     barriers: mpsc::UnboundedSender<oneshot::Sender<()>>,
     task: AbortHandle,
 }
 
-struct Shared<S: Shape> {
+struct ViewInner<S: Shape> {
     tree: Arc<dyn Tree>,
     root: TreePath,
     shape: S,
-    state: RwLock<State<S>>,
+    state: RwLock<ViewState<S>>,
     backlog: SharedBacklog,
 }
 
@@ -124,131 +117,131 @@ struct SharedBacklog {
     reads: AtomicUsize,
 }
 
-/// What a view knows of and does not show yet.
+/// Changes that a view has not applied yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    /// Events that were not looked at.
+    /// Events that were not processed.
     pub events: usize,
-    /// Records that are being read again, or have to be.
+    /// Records that are being read or queued for reading.
     pub reads: usize,
 }
 
 impl<S: Shape> View<S> {
-    /// Begins to follow the store; does not wait for it. Must be called inside a runtime.
+    /// Starts loading the view in the background. Must be called inside a tokio runtime.
     pub fn open(tree: Arc<dyn Tree>, root: TreePath, shape: S) -> Self {
         let (barriers, requests) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let inner = Arc::new(ViewInner {
             tree,
             root,
             shape,
-            state: RwLock::new(State::default()),
+            state: RwLock::new(ViewState::default()),
             backlog: SharedBacklog::default(),
         });
-        let task = tokio::spawn(feed::run(Arc::clone(&shared), requests)).abort_handle();
+        let task = tokio::spawn(feed::run(Arc::clone(&inner), requests)).abort_handle();
         Self {
-            shared,
-            feed: Arc::new(Feed { barriers, task }),
+            inner,
+            feed: Arc::new(FeedHandle { barriers, task }),
         }
     }
 
     pub fn root(&self) -> &TreePath {
-        &self.shared.root
+        &self.inner.root
     }
 
     pub fn get(&self, id: &S::Id) -> Option<Item<S>> {
-        self.shared.read().item(id)
+        self.inner.read().item(id)
     }
 
-    /// All values, in ascending order of their ids.
+    /// Returns all values, in ascending order of ids.
     pub fn items(&self) -> Vec<Item<S>> {
-        self.shared.read().items().collect()
+        self.inner.read().items().collect()
     }
 
-    /// Looks at every value in ascending order of ids, without a copy of the list. Changes wait
-    /// meanwhile, so `look` should be brief.
+    /// Calls `look` with every value in ascending order of ids, without copying the list. Blocks updates of the view, so
+    /// `look` should be fast.
     pub fn for_each(&self, look: impl FnMut(Item<S>)) {
-        self.shared.read().items().for_each(look);
+        self.inner.read().items().for_each(look);
     }
 
     pub fn len(&self) -> usize {
-        self.shared.read().len()
+        self.inner.read().len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Records that could not be parsed.
-    pub fn flaws(&self) -> Vec<Flaw<S::Id>> {
-        self.shared.read().flaws()
+    /// Returns the records that could not be parsed.
+    pub fn flaws(&self) -> Vec<InvalidRecord<S::Id>> {
+        self.inner.read().flaws()
     }
 
-    /// What is wrong with a record; none if there is no such record, or nothing wrong with it.
-    pub fn flaw(&self, id: &S::Id) -> Option<Flaw<S::Id>> {
-        self.shared.read().flaw(id)
+    /// Returns a record that could not be parsed. `None` if it is valid or does not exist.
+    pub fn flaw(&self, id: &S::Id) -> Option<InvalidRecord<S::Id>> {
+        self.inner.read().flaw(id)
     }
 
-    /// Records without data.
+    /// Returns the records without data.
     pub fn empty(&self) -> Vec<(S::Id, Stat)> {
-        self.shared.read().empty()
+        self.inner.read().empty()
     }
 
-    /// True for a record without data.
+    /// Returns whether a record exists without data.
     pub fn is_blank(&self, id: &S::Id) -> bool {
-        self.shared.read().is_blank(id)
+        self.inner.read().is_blank(id)
     }
 
-    /// Tells which records change from now on.
+    /// Subscribes to changes from now on.
     pub fn changes(&self) -> Changes<S::Id> {
-        self.shared.write().subscribe()
+        self.inner.write().subscribe()
     }
 
-    /// True while the view follows events: it has been loaded, and no event is known to be missing.
+    /// Returns whether the view is loaded and no events are known to be missing.
     pub fn is_current(&self) -> bool {
-        self.shared.read().is_current()
+        self.inner.read().is_current()
     }
 
     pub fn backlog(&self) -> Backlog {
-        let Shared { backlog, .. } = &*self.shared;
+        let ViewInner { backlog, .. } = &*self.inner;
         Backlog {
             events: backlog.events.load(Ordering::Relaxed),
             reads: backlog.reads.load(Ordering::Relaxed),
         }
     }
 
-    /// Returns when everything that had been written before the call, by anyone, is in the view.
-    /// Outlasts lost connections; fails only when the store has been closed.
+    /// Waits until the view contains all writes that were finished before the call. Retries on connection loss; fails
+    /// only when the store is closed.
     pub async fn synced(&self) -> Result<()> {
-        ext::persist(&*self.shared.tree, || self.shared.tree.sync()).await?;
+        ext::persist(&*self.inner.tree, || self.inner.tree.sync()).await?;
         let (done, barrier) = oneshot::channel();
         self.feed.barriers.send(done).map_err(|_| Error::Closed)?;
         barrier.await.map_err(|_| Error::Closed)
     }
 
-    /// Puts our own create or set into the view, unless it already shows a newer one, or what was set is gone. The
-    /// stat is that which the store has answered.
+    /// Puts the result of an own create or set into the view, unless it already contains a newer one or the record was
+    /// deleted. `stat` is the one that the store returned.
     pub fn wrote(&self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
-        self.shared.write().put_own(id, value, stat);
+        self.inner.write().put_own(id, value, stat);
     }
 
-    /// Takes a record that we have deleted out of the view.
+    /// Removes a record that this process has deleted.
     pub fn deleted(&self, id: &S::Id) {
-        self.shared.write().forget(id);
+        self.inner.write().remove_deleted(id);
     }
 }
 
-impl<S: Shape> Shared<S> {
-    /// Nothing panics while it holds the lock, so poison is ignored.
-    fn read(&self) -> RwLockReadGuard<'_, State<S>> {
+impl<S: Shape> ViewInner<S> {
+    /// Ignores poisoning, since no code panics while holding the lock.
+    fn read(&self) -> RwLockReadGuard<'_, ViewState<S>> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State<S>> {
+    fn write(&self) -> RwLockWriteGuard<'_, ViewState<S>> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Feed {
+impl Drop for FeedHandle {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -257,7 +250,7 @@ impl Drop for Feed {
 impl<S: Shape> Clone for View<S> {
     fn clone(&self) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
+            inner: Arc::clone(&self.inner),
             feed: Arc::clone(&self.feed),
         }
     }
@@ -291,7 +284,7 @@ where
 impl<S: Shape> fmt::Debug for View<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("View")
-            .field("root", &self.shared.root)
+            .field("root", &self.inner.root)
             .field("len", &self.len())
             .finish_non_exhaustive()
     }

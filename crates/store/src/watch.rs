@@ -1,4 +1,4 @@
-//! How changes reach those who watch: an ordered queue per watcher that cannot grow without limit.
+//! Watch events, delivered by a bounded queue per watcher.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,61 +7,61 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::path::TreePath;
 
-/// Events a slow watcher may fall behind before they are replaced by one [`WatchEvent::Gap`].
-const BACKLOG: usize = 65_536;
+/// The capacity of a watcher's queue; on overflow its events are replaced by one [`WatchEvent::Gap`].
+const MAX_QUEUED_EVENTS: usize = 65_536;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     Created(TreePath),
     Changed(TreePath),
     Deleted(TreePath),
-    /// Events may be missing here: the connection was away, the session is a new one, or the watcher
-    /// was too slow. Whoever keeps a copy lists everything again.
+    /// Events may have been missed: the connection was lost, the session is new, or the watcher was too slow. Caches
+    /// must be reloaded.
     Gap,
 }
 
 /// The receiving end of a recursive watch. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watcher {
-    queue: Arc<Queue>,
+    queue: Arc<EventQueue>,
 }
 
-/// The sending end, kept by a backend. A watcher that was dropped is noticed at the next event.
+/// The sending end, kept by a backend.
 #[derive(Debug, Clone)]
 pub struct WatchSender {
-    queue: Weak<Queue>,
+    queue: Weak<EventQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
+struct EventQueue {
+    state: Mutex<QueueState>,
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     events: VecDeque<WatchEvent>,
     closed: bool,
 }
 
-/// A sender and its watcher.
+/// Creates a sender and its watcher.
 pub fn channel() -> (WatchSender, Watcher) {
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(EventQueue::default());
     let sender = WatchSender {
         queue: Arc::downgrade(&queue),
     };
     (sender, Watcher { queue })
 }
 
-impl Queue {
-    /// A panic while the lock is held cannot leave the queue half changed, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl EventQueue {
+    /// Ignores poisoning, since the queue is consistent at every panic.
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Watcher {
-    /// The next event, or none once the store is closed.
+    /// Waits for the next event. Returns `None` once the store is closed.
     pub async fn next(&mut self) -> Option<WatchEvent> {
         loop {
             let woken = self.queue.wake.notified();
@@ -78,25 +78,25 @@ impl Watcher {
         }
     }
 
-    /// How many events are here already.
+    /// Returns the number of queued events.
     pub fn waiting(&self) -> usize {
         self.queue.lock().events.len()
     }
 
-    /// An event that is here already.
+    /// Returns the next queued event without waiting.
     pub fn try_next(&mut self) -> Option<WatchEvent> {
         self.queue.lock().events.pop_front()
     }
 }
 
 impl WatchSender {
-    /// False when the watcher is gone, so that the backend forgets it.
+    /// Queues an event. Returns false if the watcher was dropped.
     pub fn send(&self, event: WatchEvent) -> bool {
         let Some(queue) = self.queue.upgrade() else {
             return false;
         };
         let mut state = queue.lock();
-        if event == WatchEvent::Gap || state.events.len() >= BACKLOG {
+        if event == WatchEvent::Gap || state.events.len() >= MAX_QUEUED_EVENTS {
             state.events.clear();
             state.events.push_back(WatchEvent::Gap);
         } else {
@@ -111,7 +111,7 @@ impl WatchSender {
         self.queue.strong_count() == 0
     }
 
-    /// No more events will come.
+    /// Ends the stream of events.
     pub fn close(&self) {
         if let Some(queue) = self.queue.upgrade() {
             queue.lock().closed = true;
@@ -120,7 +120,7 @@ impl WatchSender {
     }
 }
 
-/// Tells once that a record changed, or that the session or connection did. See
+/// Fires once when a record, the session or the connection changes. See
 /// [`Tree::watch_once`](crate::Tree::watch_once).
 #[derive(Debug)]
 pub struct Once {
@@ -133,9 +133,9 @@ impl Once {
         (sender, Once { receiver })
     }
 
-    /// Returns when there is reason to look again.
+    /// Waits until the watch fires.
     pub async fn fired(self) {
-        // A dropped sender means that the connection or the store went away: a reason to look, too.
+        // A dropped sender means that the connection or the store was closed, which counts as a change.
         let _ = self.receiver.await;
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_watcher_gets_a_gap_instead_of_eating_memory() {
         let (sender, mut watcher) = channel();
-        for _ in 0..=BACKLOG {
+        for _ in 0..=MAX_QUEUED_EVENTS {
             assert!(sender.send(WatchEvent::Changed(path("/a"))));
         }
         assert_eq!(watcher.next().await, Some(WatchEvent::Gap));

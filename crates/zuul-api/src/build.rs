@@ -1,17 +1,16 @@
-//! A build, as far as it matters here.
+//! Parses builds and artifacts from the API's JSON.
 //!
-//! Entries of an answer are read one by one, by hand: one that makes no sense is told by the name of what is wrong with
-//! it, and hides no other.
+//! Each entry is parsed separately, so an invalid one is reported as [`InvalidBuild`] and does not hide the others.
 
 use nodeyard_model::Timestamp;
 use serde_json::{Map, Value};
 
-/// A longer id is none.
-const LONGEST_ID: usize = 64;
+/// The maximum length of a build's uuid.
+const MAX_ID_LEN: usize = 64;
 
-/// A build and what it has published.
+/// A finished build and its artifacts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Build {
+pub struct FinishedBuild {
     pub uuid: String,
     pub job_name: String,
     pub project: Option<String>,
@@ -20,33 +19,33 @@ pub struct Build {
     pub change: Option<String>,
     pub revision: Option<String>,
     pub log_url: Option<String>,
-    /// When it ended; none if Zuul does not say.
+    /// When the build ended, if Zuul reports it.
     pub end: Option<Timestamp>,
-    pub artifacts: Vec<Artifact>,
+    pub artifacts: Vec<BuildArtifact>,
     result: Option<String>,
     held: bool,
     is_final: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Artifact {
+pub struct BuildArtifact {
     pub name: String,
-    /// Not read yet: it may be anything.
+    /// Unvalidated.
     pub url: String,
     pub metadata: Map<String, Value>,
 }
 
-/// An entry that is no build.
+/// An entry that is not a valid build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OddBuild {
-    /// If at least that is right.
+pub struct InvalidBuild {
+    /// The uuid, if it is valid.
     pub uuid: Option<String>,
     pub reason: String,
 }
 
-impl Artifact {
-    /// None without an address: there is nothing to fetch.
-    fn read(entry: &Value) -> Option<Self> {
+impl BuildArtifact {
+    /// Parses an artifact. Returns `None` if it has no URL.
+    fn parse(entry: &Value) -> Option<Self> {
         Some(Self {
             name: text(entry, "name").unwrap_or_default(),
             url: text(entry, "url")?,
@@ -57,63 +56,63 @@ impl Artifact {
         })
     }
 
-    /// A value of the metadata as text.
+    /// Returns a metadata value as text.
     pub fn text(&self, key: &str) -> Option<String> {
         scalar(self.metadata.get(key)?)
     }
 }
 
-impl Build {
-    /// What a build was for is below `ref` in Zuul 10 and later, and beside it before.
-    pub(crate) fn read(entry: &Value) -> Result<Self, OddBuild> {
+impl FinishedBuild {
+    /// Parses a build. Project, branch and change are below `ref` in Zuul 10 and later, and next to it before.
+    pub(crate) fn parse(entry: &Value) -> Result<Self, InvalidBuild> {
         let uuid = text(entry, "uuid").filter(|uuid| is_id(uuid));
-        let odd = |reason: String| OddBuild {
+        let invalid = |reason: String| InvalidBuild {
             uuid: uuid.clone(),
             reason,
         };
-        let about = match entry.get("ref") {
-            Some(about @ Value::Object(_)) => about,
+        let reference = match entry.get("ref") {
+            Some(reference @ Value::Object(_)) => reference,
             _ => &Value::Null,
         };
-        let about_or_beside = |key| text(about, key).or_else(|| text(entry, key));
-        let truth = |key: &str, usual: bool| match entry.get(key) {
+        let in_ref_or_build = |key| text(reference, key).or_else(|| text(entry, key));
+        let boolean = |key: &str, usual: bool| match entry.get(key) {
             None | Some(Value::Null) => Ok(usual),
-            Some(Value::Bool(truth)) => Ok(*truth),
-            Some(_) => Err(odd(format!("its `{key}` is neither true nor false"))),
+            Some(Value::Bool(boolean)) => Ok(*boolean),
+            Some(_) => Err(invalid(format!("`{key}` is not a boolean"))),
         };
         let artifacts = entry.get("artifacts").and_then(Value::as_array);
         Ok(Self {
             job_name: text(entry, "job_name")
-                .ok_or_else(|| odd("its `job_name` is no text".to_owned()))?,
-            project: about_or_beside("project"),
-            branch: about_or_beside("branch"),
+                .ok_or_else(|| invalid("`job_name` is not a string".to_owned()))?,
+            project: in_ref_or_build("project"),
+            branch: in_ref_or_build("branch"),
             pipeline: text(entry, "pipeline"),
-            change: about.get("change").and_then(scalar),
-            revision: text(about, "newrev"),
+            change: reference.get("change").and_then(scalar),
+            revision: text(reference, "newrev"),
             log_url: text(entry, "log_url"),
             end: text(entry, "end_time").as_deref().and_then(time),
             artifacts: artifacts
-                .map(|entries| entries.iter().filter_map(Artifact::read).collect())
+                .map(|entries| entries.iter().filter_map(BuildArtifact::parse).collect())
                 .unwrap_or_default(),
             result: text(entry, "result"),
-            held: truth("held", false)?,
-            is_final: truth("final", true)?,
+            held: boolean("held", false)?,
+            is_final: boolean("final", true)?,
             uuid: uuid
                 .clone()
-                .ok_or_else(|| odd("its `uuid` is no id".to_owned()))?,
+                .ok_or_else(|| invalid("`uuid` is missing or invalid".to_owned()))?,
         })
     }
 
-    /// Successful, complete, and not an attempt that Zuul has repeated.
-    pub(crate) fn is_good(&self) -> bool {
+    /// Returns whether the build succeeded, is not held, and is not an attempt that Zuul retried.
+    pub(crate) fn is_successful(&self) -> bool {
         self.result.as_deref() == Some("SUCCESS") && self.is_final && !self.held
     }
 }
 
-/// It becomes part of file names, and is shown.
+/// Returns whether a uuid is safe for file names and logs.
 fn is_id(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    text.len() <= LONGEST_ID
+    text.len() <= MAX_ID_LEN
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(allowed)
 }
@@ -126,12 +125,12 @@ fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
-        Value::Bool(truth) => Some(truth.to_string()),
+        Value::Bool(boolean) => Some(boolean.to_string()),
         Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 
-/// Zuul writes times of UTC without saying so.
+/// Parses a time; without an offset it is UTC, as Zuul writes it.
 fn time(text: &str) -> Option<Timestamp> {
     let stamp = match text.parse::<jiff::Timestamp>() {
         Ok(stamp) => stamp,
@@ -151,20 +150,20 @@ fn time(text: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Build, OddBuild> {
-        Build::read(&serde_json::from_str(text).unwrap())
+    fn parse(text: &str) -> Result<FinishedBuild, InvalidBuild> {
+        FinishedBuild::parse(&serde_json::from_str(text).unwrap())
     }
 
     #[test]
-    fn builds_of_old_and_new_zuuls_are_read() {
+    fn builds_of_old_and_new_zuuls_are_parsed() {
         let new = r#"{"_id": 3, "uuid": "u", "job_name": "j", "result": "SUCCESS", "held": false,
             "start_time": null, "end_time": "2026-11-15T10:00:00", "final": true, "voting": true,
             "log_url": null, "pipeline": "post",
             "ref": {"project": "p", "branch": "main", "change": 12, "newrev": "abc", "ref": "refs/heads/main"},
             "artifacts": [{"name": "raw", "url": "https://x/y", "metadata": {"type": "t", "sha256": "s", "n": 5}},
                           {"name": "other", "url": "x"}]}"#;
-        let build = read(new).unwrap();
-        assert!(build.is_good());
+        let build = parse(new).unwrap();
+        assert!(build.is_successful());
         assert_eq!(build.project.as_deref(), Some("p"));
         assert_eq!(build.change.as_deref(), Some("12"));
         assert_eq!(build.end, Timestamp::from_secs(1_794_736_800.0));
@@ -173,26 +172,26 @@ mod tests {
 
         let old = r#"{"uuid": "u", "job_name": "j", "result": "SUCCESS", "end_time": "2026-11-15T10:00:00",
             "project": "p", "branch": "main", "pipeline": "post", "ref": "refs/heads/main", "artifacts": []}"#;
-        let build = read(old).unwrap();
-        assert!(build.is_good());
+        let build = parse(old).unwrap();
+        assert!(build.is_successful());
         assert_eq!(build.branch.as_deref(), Some("main"));
     }
 
     #[test]
-    fn held_builds_and_repeated_attempts_do_not_count() {
+    fn held_builds_and_retried_attempts_are_not_successful() {
         for flaw in [
             r#""result": "SUCCESS", "held": true"#,
             r#""result": "SUCCESS", "final": false"#,
             r#""result": "FAILURE""#,
             r#""result": null"#,
         ] {
-            let build = read(&format!(r#"{{"uuid": "u", "job_name": "j", {flaw}}}"#));
-            assert!(!build.unwrap().is_good(), "{flaw}");
+            let build = parse(&format!(r#"{{"uuid": "u", "job_name": "j", {flaw}}}"#));
+            assert!(!build.unwrap().is_successful(), "{flaw}");
         }
     }
 
     #[test]
-    fn what_is_no_build_says_what_is_wrong_with_it() {
+    fn invalid_builds_have_a_reason() {
         for (entry, uuid, reason) in [
             ("null", None, "job_name"),
             (r#"{"uuid": "u", "job_name": null}"#, Some("u"), "job_name"),
@@ -205,15 +204,19 @@ mod tests {
                 "final",
             ),
         ] {
-            let odd = read(entry).unwrap_err();
-            assert_eq!(odd.uuid.as_deref(), uuid, "{entry}");
-            assert!(odd.reason.contains(reason), "{entry}: {}", odd.reason);
+            let invalid = parse(entry).unwrap_err();
+            assert_eq!(invalid.uuid.as_deref(), uuid, "{entry}");
+            assert!(
+                invalid.reason.contains(reason),
+                "{entry}: {}",
+                invalid.reason
+            );
         }
     }
 
     #[test]
-    fn an_artifact_without_an_address_hides_no_other() {
-        let build = read(
+    fn artifacts_without_url_are_skipped() {
+        let build = parse(
             r#"{"uuid": "u", "job_name": "j", "artifacts":
                 [{"name": "a"}, null, {"url": 5}, {"url": "https://x", "metadata": null}]}"#,
         );
@@ -222,7 +225,7 @@ mod tests {
         assert_eq!(build.artifacts[0].url, "https://x");
         for artifacts in ["null", "{}", "5"] {
             let text = format!(r#"{{"uuid": "u", "job_name": "j", "artifacts": {artifacts}}}"#);
-            assert!(read(&text).unwrap().artifacts.is_empty());
+            assert!(parse(&text).unwrap().artifacts.is_empty());
         }
     }
 }

@@ -1,9 +1,8 @@
-//! What Zuul's API says of builds and their artifacts.
+//! A client of Zuul's REST API that lists successful builds of a job and their artifacts.
 //!
-//! One question is asked: which builds of a job were successful lately, the newest first. [`Api::builds`] asks it, of
-//! a tenant that is named or of a web root that shows one tenant only; [`Api::further`] goes on from there. Nothing is
-//! taken on trust: answers are bounded, have to be what they should be, and are compared with the question once more.
-//! An entry that is no build is told as such and hides no other.
+//! [`ZuulApi::builds`] returns the newest builds of a configured tenant, or of a web root that serves one tenant;
+//! [`ZuulApi::fetch_more`] continues the list. Responses are untrusted: their size is limited and entries are checked
+//! against the query.
 
 mod build;
 
@@ -11,22 +10,22 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
 use nodeyard_fetch::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-use nodeyard_fetch::{BadUrl, Client, Request, Response, StatusCode, Url};
+use nodeyard_fetch::{HttpClient, HttpRequest, HttpResponse, StatusCode, Url, UrlError};
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use build::{Artifact, Build, OddBuild};
+pub use build::{BuildArtifact, FinishedBuild, InvalidBuild};
 
-/// Builds that one question asks for.
-const BUILDS: usize = 20;
-/// Twenty builds with hundreds of artifacts each fit into this.
-const LONGEST_ANSWER: usize = 8 << 20;
-/// How much of an answer that makes no sense is shown.
-const SHOWN: usize = 80;
+/// The number of builds per request.
+const PAGE_SIZE: usize = 20;
+/// Sufficient for twenty builds with hundreds of artifacts each.
+const MAX_RESPONSE_LEN: usize = 8 << 20;
+/// The number of characters of an unexpected response that an error shows.
+const EXCERPT_LEN: usize = 80;
 
-/// Which builds count.
+/// Selects builds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Question {
+pub struct ZuulBuildQuery {
     pub project: String,
     pub job: String,
     /// All if empty.
@@ -35,8 +34,8 @@ pub struct Question {
     pub branches: Vec<String>,
 }
 
-impl Question {
-    fn pairs(&self, skip: usize) -> Vec<(&str, Cow<'_, str>)> {
+impl ZuulBuildQuery {
+    fn query_pairs(&self, skip: usize) -> Vec<(&str, Cow<'_, str>)> {
         let mut pairs = vec![
             ("project", literal(&self.project)),
             ("job_name", literal(&self.job)),
@@ -48,7 +47,7 @@ impl Question {
         pairs.extend([
             ("result", "SUCCESS".into()),
             ("complete", "true".into()),
-            ("limit", BUILDS.to_string().into()),
+            ("limit", PAGE_SIZE.to_string().into()),
         ]);
         if skip > 0 {
             pairs.push(("skip", skip.to_string().into()));
@@ -56,8 +55,8 @@ impl Question {
         pairs
     }
 
-    /// Zuul matches patterns and may ignore what it does not know; this does neither.
-    fn is_about(&self, build: &Build) -> bool {
+    /// Returns whether a build matches exactly. Zuul matches patterns and may ignore unknown parameters.
+    fn matches(&self, build: &FinishedBuild) -> bool {
         let among = |wanted: &[String], found: Option<&str>| {
             wanted.is_empty() || found.is_some_and(|found| wanted.iter().any(|w| w == found))
         };
@@ -68,7 +67,7 @@ impl Question {
     }
 }
 
-/// Zuul takes a star for a wildcard.
+/// Escapes stars, which Zuul treats as wildcards.
 fn literal(text: &str) -> Cow<'_, str> {
     if text.contains('*') {
         text.replace('*', "\\*").into()
@@ -77,175 +76,192 @@ fn literal(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What the API says.
+/// The result of [`ZuulApi::builds`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    Builds(Listing),
-    /// Nothing has changed since the last answer.
-    Unchanged,
+pub enum BuildsResponse {
+    Builds(BuildList),
+    /// The list has not changed since the last response.
+    NotModified,
 }
 
-/// Successful builds that a question is about.
+/// Successful builds that match a [`ZuulBuildQuery`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listing {
-    /// The newest first; what makes no sense is where it was.
-    pub builds: Vec<Result<Build, OddBuild>>,
-    /// Whether there may be more, which are older.
+pub struct BuildList {
+    /// Newest first, including invalid entries.
+    pub builds: Vec<Result<FinishedBuild, InvalidBuild>>,
+    /// Whether there may be older builds.
     pub has_more: bool,
-    /// Entries that were looked at, whatever they were about.
-    pub seen: usize,
+    /// The number of entries read, matching or not.
+    pub entries_read: usize,
 }
 
-impl Listing {
-    fn of(entries: &[Value], question: &Question) -> Self {
-        let builds = entries.iter().map(Build::read).filter(|read| match read {
-            Ok(build) => build.is_good() && question.is_about(build),
-            Err(_) => true,
-        });
+impl BuildList {
+    fn of(entries: &[Value], query: &ZuulBuildQuery) -> Self {
+        let builds = entries
+            .iter()
+            .map(FinishedBuild::parse)
+            .filter(|read| match read {
+                Ok(build) => build.is_successful() && query.matches(build),
+                Err(_) => true,
+            });
         Self {
-            builds: builds.take(BUILDS).collect(),
-            has_more: entries.len() >= BUILDS,
-            seen: entries.len().min(BUILDS),
+            builds: builds.take(PAGE_SIZE).collect(),
+            has_more: entries.len() >= PAGE_SIZE,
+            entries_read: entries.len().min(PAGE_SIZE),
         }
     }
 
-    /// Adds what comes further down. What has moved down in the meantime is there already.
-    fn add(&mut self, further: Self) {
-        let new = further.builds.into_iter().filter(|read| match read {
+    /// Appends older builds, skipping those already listed because the list moved on in the meantime.
+    fn append(&mut self, more: Self) {
+        let new = more.builds.into_iter().filter(|read| match read {
             Ok(build) => self.build(&build.uuid).is_none(),
             Err(_) => true,
         });
         let new: Vec<_> = new.collect();
         self.builds.extend(new);
-        self.has_more = further.has_more;
-        self.seen += further.seen;
+        self.has_more = more.has_more;
+        self.entries_read += more.entries_read;
     }
 
-    /// The build with this id.
-    pub fn build(&self, uuid: &str) -> Option<&Build> {
+    /// Returns the build with this uuid.
+    pub fn build(&self, uuid: &str) -> Option<&FinishedBuild> {
         let mut builds = self.builds.iter().flatten();
         builds.find(|build| build.uuid == uuid)
     }
 }
 
-/// Why the API says nothing.
+/// An error of a request to Zuul's API.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("Zuul cannot be asked")]
+    #[error("request to Zuul failed")]
     Fetch(#[from] nodeyard_fetch::Error),
-    #[error("{url} says status {status}{hint}")]
+    #[error("{url} returned status {status}{hint}")]
     Status {
         url: Url,
         status: StatusCode,
         hint: &'static str,
     },
-    #[error("{url} answers with {kind} instead of JSON: is it the root of Zuul's web pages?")]
+    #[error("{url} returned {kind} instead of JSON: is it the root of Zuul's web pages?")]
     NotJson { url: Url, kind: String },
-    #[error("{url} answers in a way that is not known here, beginning with {shown:?}")]
-    Unknown {
+    #[error("{url} returned unexpected JSON, beginning with {excerpt:?}")]
+    UnexpectedJson {
         url: Url,
-        shown: String,
+        excerpt: String,
         #[source]
         source: serde_json::Error,
     },
     #[error("{url} serves several tenants: set `tenant`")]
-    NoTenant { url: Url },
+    TenantRequired { url: Url },
 }
 
-/// The API of one Zuul.
+/// A client of one Zuul's API.
 #[derive(Debug)]
-pub struct Api {
-    client: Client,
+pub struct ZuulApi {
+    client: HttpClient,
     root: Url,
     tenant: Option<String>,
-    /// Where builds are listed, once that is known.
-    place: Mutex<Option<Url>>,
-    /// What the last answer was marked with.
-    mark: Mutex<Option<String>>,
+    /// The URL of the build list, once determined.
+    builds_url: Mutex<Option<Url>>,
+    /// The ETag of the last response.
+    etag: Mutex<Option<String>>,
 }
 
 #[derive(Deserialize)]
-struct Info {
-    info: InfoOf,
+struct InfoResponse {
+    info: InfoFields,
 }
 
 #[derive(Deserialize)]
-struct InfoOf {
+struct InfoFields {
     #[serde(default)]
     tenant: Option<String>,
 }
 
-impl Api {
-    /// `root` ends in `/api`. Without a tenant, the root must be that of one tenant.
-    pub fn new(client: Client, root: &str, tenant: Option<String>) -> Result<Self, BadUrl> {
+impl ZuulApi {
+    /// Creates a client. `root` ends in `/api`; without a tenant it must be the root of a single tenant.
+    pub fn new(client: HttpClient, root: &str, tenant: Option<String>) -> Result<Self, UrlError> {
         Ok(Self {
             client,
             root: root.parse()?,
             tenant,
-            place: Mutex::new(None),
-            mark: Mutex::new(None),
+            builds_url: Mutex::new(None),
+            etag: Mutex::new(None),
         })
     }
 
-    /// Successful builds that the question is about, the newest first; `Unchanged` only if `known` is set, which says
-    /// that the last answer is still at hand.
-    pub async fn builds(&self, question: &Question, known: bool) -> Result<Answer, Error> {
-        let mut request = Request::get(self.address(question, 0).await?);
-        let mark = lock(&self.mark).clone();
-        if let Some(mark) = mark.filter(|_| known) {
-            request = request.with(IF_NONE_MATCH, &mark);
+    /// Lists the newest successful builds that match. With `if_modified`, returns [`BuildsResponse::NotModified`] if
+    /// the list has not changed since the last call.
+    pub async fn builds(
+        &self,
+        query: &ZuulBuildQuery,
+        if_modified: bool,
+    ) -> Result<BuildsResponse, Error> {
+        let mut request = HttpRequest::get(self.page_url(query, 0).await?);
+        let etag = lock(&self.etag).clone();
+        if let Some(etag) = etag.filter(|_| if_modified) {
+            request = request.with(IF_NONE_MATCH, &etag);
         }
-        let response = self.client.send(&json(request)).await?;
-        if response.status == StatusCode::NOT_MODIFIED && known {
-            return Ok(Answer::Unchanged);
+        let response = self.client.send(&accept_json(request)).await?;
+        if response.status == StatusCode::NOT_MODIFIED && if_modified {
+            return Ok(BuildsResponse::NotModified);
         }
-        let mark = response.header(&ETAG).map(ToOwned::to_owned);
-        let entries: Vec<Value> = read(response).await?;
-        *lock(&self.mark) = mark;
-        Ok(Answer::Builds(Listing::of(&entries, question)))
+        let etag = response.header(&ETAG).map(ToOwned::to_owned);
+        let entries: Vec<Value> = parse(response).await?;
+        *lock(&self.etag) = etag;
+        Ok(BuildsResponse::Builds(BuildList::of(&entries, query)))
     }
 
-    /// Adds the builds that come after those in the listing.
-    pub async fn further(&self, question: &Question, listing: &mut Listing) -> Result<(), Error> {
-        let request = Request::get(self.address(question, listing.seen).await?);
-        let entries: Vec<Value> = read(self.client.send(&json(request)).await?).await?;
-        listing.add(Listing::of(&entries, question));
+    /// Appends the next page of builds to the list.
+    pub async fn fetch_more(
+        &self,
+        query: &ZuulBuildQuery,
+        listing: &mut BuildList,
+    ) -> Result<(), Error> {
+        let request = HttpRequest::get(self.page_url(query, listing.entries_read).await?);
+        let entries: Vec<Value> = parse(self.client.send(&accept_json(request)).await?).await?;
+        listing.append(BuildList::of(&entries, query));
         Ok(())
     }
 
-    async fn address(&self, question: &Question, skip: usize) -> Result<Url, Error> {
-        let pairs = question.pairs(skip);
+    async fn page_url(&self, query: &ZuulBuildQuery, skip: usize) -> Result<Url, Error> {
+        let pairs = query.query_pairs(skip);
         let pairs = pairs.iter().map(|(key, value)| (*key, &**value));
-        Ok(self.place().await?.with_query(pairs))
+        Ok(self.builds_url().await?.with_query(pairs))
     }
 
-    async fn place(&self) -> Result<Url, Error> {
+    async fn builds_url(&self) -> Result<Url, Error> {
         if let Some(tenant) = &self.tenant {
-            return Ok(self.root.below(["tenant", tenant, "builds"]));
+            return Ok(self.root.join_segments(["tenant", tenant, "builds"]));
         }
-        if let Some(place) = lock(&self.place).clone() {
-            return Ok(place);
+        if let Some(builds_url) = lock(&self.builds_url).clone() {
+            return Ok(builds_url);
         }
-        let url = self.root.below(["info"]);
-        let response = self.client.send(&json(Request::get(url.clone()))).await?;
-        let Info { info } = read(response).await?;
+        let url = self.root.join_segments(["info"]);
+        let response = self
+            .client
+            .send(&accept_json(HttpRequest::get(url.clone())))
+            .await?;
+        let InfoResponse { info } = parse(response).await?;
         let Some(tenant) = info.tenant else {
-            return Err(Error::NoTenant { url });
+            return Err(Error::TenantRequired { url });
         };
-        // Such a root shows the tenant's own part of the API. Some proxies pass the whole of it on.
-        let own = self.root.below(["builds"]);
+        // Such a root serves the tenant's part of the API, but some proxies serve the whole API there.
+        let own = self.root.join_segments(["builds"]);
         let asked = own.with_query([("limit", "1")]);
-        let response = self.client.send(&json(Request::get(asked))).await?;
-        // Any other answer is of this moment only.
-        let place = match response.status {
-            StatusCode::NOT_FOUND => self.root.below(["tenant", &tenant, "builds"]),
+        let response = self
+            .client
+            .send(&accept_json(HttpRequest::get(asked)))
+            .await?;
+        // Other statuses may be temporary and are not remembered.
+        let builds_url = match response.status {
+            StatusCode::NOT_FOUND => self.root.join_segments(["tenant", &tenant, "builds"]),
             _ => {
-                let _builds: Vec<Value> = read(response).await?;
+                let _builds: Vec<Value> = parse(response).await?;
                 own
             }
         };
-        *lock(&self.place) = Some(place.clone());
-        Ok(place)
+        *lock(&self.builds_url) = Some(builds_url.clone());
+        Ok(builds_url)
     }
 }
 
@@ -253,11 +269,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn json(request: Request) -> Request {
+fn accept_json(request: HttpRequest) -> HttpRequest {
     request.with(ACCEPT, "application/json")
 }
 
-async fn read<T: for<'de> Deserialize<'de>>(response: Response) -> Result<T, Error> {
+async fn parse<T: for<'de> Deserialize<'de>>(response: HttpResponse) -> Result<T, Error> {
     let (url, status) = (response.url().clone(), response.status);
     if status != StatusCode::OK {
         let hint = match status {
@@ -267,16 +283,20 @@ async fn read<T: for<'de> Deserialize<'de>>(response: Response) -> Result<T, Err
         };
         return Err(Error::Status { url, status, hint });
     }
-    let kind = response.header(&CONTENT_TYPE).unwrap_or("nothing known");
+    let kind = response.header(&CONTENT_TYPE).unwrap_or("an unknown type");
     let kind = kind.split(';').next().unwrap_or(kind).trim().to_owned();
     if kind.starts_with("text/html") {
         return Err(Error::NotJson { url, kind });
     }
-    let text = response.body.whole(LONGEST_ANSWER).await?;
+    let text = response.body.read_all(MAX_RESPONSE_LEN).await?;
     serde_json::from_slice(&text).map_err(|source| {
         let text = String::from_utf8_lossy(&text);
-        let shown = text.chars().take(SHOWN).collect();
-        Error::Unknown { url, shown, source }
+        let excerpt = text.chars().take(EXCERPT_LEN).collect();
+        Error::UnexpectedJson {
+            url,
+            excerpt,
+            source,
+        }
     })
 }
 
@@ -291,12 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_entry_stays_in_its_place_and_others_go() {
-        let question = Question {
+    fn invalid_entries_are_kept_and_other_builds_dropped() {
+        let query = ZuulBuildQuery {
             project: "p".to_owned(),
             job: "j".to_owned(),
             branches: vec!["main".to_owned()],
-            ..Question::default()
+            ..ZuulBuildQuery::default()
         };
         let entries = [
             entry("b", "main"),
@@ -304,7 +324,7 @@ mod tests {
             entry("x", "dev"),
             entry("a", "main"),
         ];
-        let listing = Listing::of(&entries, &question);
+        let listing = BuildList::of(&entries, &query);
         let kept: Vec<Option<&str>> = listing
             .builds
             .iter()
@@ -316,9 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_was_asked_for() {
-        let listing = Listing::of(&vec![Value::Null; 1000], &Question::default());
-        assert_eq!(listing.builds.len(), BUILDS);
+    fn no_more_than_one_page_is_kept() {
+        let listing = BuildList::of(&vec![Value::Null; 1000], &ZuulBuildQuery::default());
+        assert_eq!(listing.builds.len(), PAGE_SIZE);
         assert!(listing.has_more);
     }
 }

@@ -1,20 +1,20 @@
-//! The API as servers have it, moods included.
+//! The client against servers with temporary errors, proxies and moving lists.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use nodeyard_fetch::{Client, Options};
+use nodeyard_fetch::{HttpClient, Options};
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::Reply;
-use nodeyard_zuul_api::{Answer, Api, Error, Listing, Question};
+use nodeyard_zuul_api::{BuildList, BuildsResponse, Error, ZuulApi, ZuulBuildQuery};
 use serde_json::{Value, json};
 
-fn question() -> Question {
-    Question {
+fn query() -> ZuulBuildQuery {
+    ZuulBuildQuery {
         project: "p".to_owned(),
         job: "j".to_owned(),
-        ..Question::default()
+        ..ZuulBuildQuery::default()
     }
 }
 
@@ -26,25 +26,25 @@ fn reply(value: &Value) -> Reply {
     Reply::new(200, value.to_string()).with("Content-Type", "application/json")
 }
 
-/// Without a tenant: the root says which it shows.
-fn api(server: &WebServer) -> Api {
+/// A client without a tenant, which the root reports.
+fn api(server: &WebServer) -> ZuulApi {
     let root = server.url("/api");
     let options = Options {
         allow_insecure: true,
         allow_private: true,
         ..Options::default()
     };
-    Api::new(Client::new(options).unwrap(), &root, None).unwrap()
+    ZuulApi::new(HttpClient::new(options).unwrap(), &root, None).unwrap()
 }
 
-async fn builds(api: &Api) -> Result<Listing, Error> {
-    match api.builds(&question(), false).await? {
-        Answer::Builds(listing) => Ok(listing),
-        Answer::Unchanged => Ok(Listing::default()),
+async fn builds(api: &ZuulApi) -> Result<BuildList, Error> {
+    match api.builds(&query(), false).await? {
+        BuildsResponse::Builds(listing) => Ok(listing),
+        BuildsResponse::NotModified => Ok(BuildList::default()),
     }
 }
 
-/// A root of one tenant, whose own list of builds has this status, and the list of the whole API.
+/// Starts a server of one tenant whose own build list returns this status, and which also serves the whole API.
 fn root(status: &Arc<AtomicU16>) -> WebServer {
     let status = Arc::clone(status);
     WebServer::start(move |asked| {
@@ -61,17 +61,17 @@ fn root(status: &Arc<AtomicU16>) -> WebServer {
 }
 
 #[tokio::test]
-async fn a_proxy_that_passes_the_whole_api_on_is_understood() {
+async fn a_proxy_that_serves_the_whole_api_is_detected() {
     let status = Arc::new(AtomicU16::new(404));
     let api = api(&root(&status));
     assert!(builds(&api).await.unwrap().build("whole").is_some());
-    // That is so once and for all.
+    // The result is remembered.
     status.store(200, Ordering::SeqCst);
     assert!(builds(&api).await.unwrap().build("whole").is_some());
 }
 
 #[tokio::test]
-async fn a_bad_moment_does_not_settle_where_builds_are_listed() {
+async fn temporary_errors_do_not_determine_the_builds_url() {
     for first in [502, 500, 401] {
         for later in [404, 200] {
             let status = Arc::new(AtomicU16::new(first));
@@ -86,8 +86,8 @@ async fn a_bad_moment_does_not_settle_where_builds_are_listed() {
 }
 
 #[tokio::test]
-async fn what_comes_further_down_is_added_once() {
-    // While somebody reads, a new build is listed at the top.
+async fn builds_that_move_to_the_next_page_are_listed_once() {
+    // A new build appears at the top between requests.
     let server = WebServer::start(|asked| {
         let path = asked.target.split('?').next().unwrap();
         if path == "/api/info" {
@@ -105,8 +105,8 @@ async fn what_comes_further_down_is_added_once() {
     let api = api(&server);
     let mut listing = builds(&api).await.unwrap();
     assert_eq!((listing.builds.len(), listing.has_more), (20, true));
-    api.further(&question(), &mut listing).await.unwrap();
+    api.fetch_more(&query(), &mut listing).await.unwrap();
     assert_eq!((listing.builds.len(), listing.has_more), (39, true));
-    api.further(&question(), &mut listing).await.unwrap();
+    api.fetch_more(&query(), &mut listing).await.unwrap();
     assert_eq!((listing.builds.len(), listing.has_more), (45, false));
 }

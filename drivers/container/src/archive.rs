@@ -1,11 +1,11 @@
-//! The small archives in which files travel into and out of a container.
+//! Small archives that carry files into and out of a container.
 
 use std::io::{self, Read};
 
 use bytes::Bytes;
 use tar::{Archive, Builder, EntryType, Header};
 
-/// What a file or directory belongs to and who may use it.
+/// Owner and permissions of a file or directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ownership {
     pub(crate) uid: u64,
@@ -23,10 +23,10 @@ impl Ownership {
     }
 }
 
-/// An archive that is made in memory. Paths are absolute.
-pub(crate) struct Package(Builder<Vec<u8>>);
+/// Builds an archive in memory from absolute paths.
+pub(crate) struct ArchiveBuilder(Builder<Vec<u8>>);
 
-impl Package {
+impl ArchiveBuilder {
     pub(crate) fn new() -> Self {
         Self(Builder::new(Vec::new()))
     }
@@ -61,8 +61,8 @@ impl Package {
     }
 }
 
-/// The first file of an archive, up to `limit` bytes of it.
-pub(crate) fn first_file(archive: &[u8], limit: u64) -> io::Result<Option<Vec<u8>>> {
+/// Returns up to `limit` bytes of the first file of an archive.
+pub(crate) fn read_first_file(archive: &[u8], limit: u64) -> io::Result<Option<Vec<u8>>> {
     for entry in Archive::new(archive).entries()? {
         let entry = entry?;
         if entry.header().entry_type().is_file() {
@@ -74,8 +74,8 @@ pub(crate) fn first_file(archive: &[u8], limit: u64) -> io::Result<Option<Vec<u8
     Ok(None)
 }
 
-/// The names of what is in an archive, without directories.
-pub(crate) fn names(archive: &[u8]) -> io::Result<Vec<String>> {
+/// Returns the names of all entries of an archive, without their directories.
+pub(crate) fn file_names(archive: &[u8]) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Archive::new(archive).entries()? {
         let entry = entry?;

@@ -1,9 +1,11 @@
-//! The driver.
+//! The driver: [`Machines`] and [`Images`] on top of the calls of the runtime.
 
-mod catalog;
 mod create;
 mod delete;
+mod image_lookup;
 mod images;
+mod login;
+mod spec;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,35 +13,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use nodeyard_driver::{
-    Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
-    Readiness, Resource, ResourceKind, State, Step, Target, UploadOrder, UploadedImage,
+    CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Images, Instance, Machines,
+    Progress, Readiness, Resource, ResourceKind, Target, UploadOrder, UploadedImage,
 };
-use nodeyard_model::{Label, Limits, PoolName, Quantity, Resources, Timestamp};
+use nodeyard_model::{Label, Limits, PoolName, Quantity, Resources};
 use nodeyard_nodescan::Scanner;
 use tokio::sync::OnceCell;
 
-use self::catalog::Catalog;
-use crate::engine::{Container, Engine};
-use crate::host::Info;
-use crate::options::{LabelOptions, Options, PoolOptions};
-use crate::transport::Transport;
+use self::image_lookup::ImageCache;
+use crate::client::{ContainerSummary, ImageSummary, RuntimeClient};
+use crate::options::{ContainerLabelOptions, ContainerPoolOptions, Options};
+use crate::runtime_info::RuntimeInfo;
+use crate::transport::RuntimeTransport;
 
-/// What a container takes, as labels of its own: a list of containers does not tell their limits.
+/// Labels of a container with its limits, which a list of containers does not contain.
 const CORES_LABEL: &str = "nodeyard_cores";
 const RAM_LABEL: &str = "nodeyard_ram";
 
-/// How much of a container's output is evidence.
+/// How many lines of its output are evidence.
 const EVIDENCE_LINES: u32 = 200;
 
 /// A driver for one provider on this host.
 pub struct ContainerDriver {
     options: Options,
-    engine: Engine,
+    client: RuntimeClient,
     scanner: Arc<dyn Scanner>,
-    /// What the runtime can do does not change while it runs.
-    info: OnceCell<Info>,
-    catalog: Mutex<Catalog>,
-    /// One pull at a time: nodes of one label want the same image at the same moment.
+    /// Does not change while the runtime runs.
+    info: OnceCell<RuntimeInfo>,
+    image_cache: Mutex<ImageCache>,
+    /// One pull at a time: nodes of one label need the same image at the same moment.
     pulling: tokio::sync::Mutex<()>,
 }
 
@@ -52,26 +54,30 @@ impl fmt::Debug for ContainerDriver {
 }
 
 impl ContainerDriver {
-    pub fn new(options: Options, transport: Arc<dyn Transport>, scanner: Arc<dyn Scanner>) -> Self {
+    pub fn new(
+        options: Options,
+        transport: Arc<dyn RuntimeTransport>,
+        scanner: Arc<dyn Scanner>,
+    ) -> Self {
         Self {
-            engine: Engine {
+            client: RuntimeClient {
                 transport,
                 limit: options.call_timeout,
             },
             options,
             scanner,
             info: OnceCell::new(),
-            catalog: Mutex::default(),
+            image_cache: Mutex::default(),
             pulling: tokio::sync::Mutex::default(),
         }
     }
 
-    async fn info(&self) -> Result<&Info, Error> {
-        self.info.get_or_try_init(|| self.engine.info()).await
+    async fn info(&self) -> Result<&RuntimeInfo, Error> {
+        self.info.get_or_try_init(|| self.client.info()).await
     }
 
-    fn label(&self, pool: &PoolName, name: &Label) -> Result<&LabelOptions, Error> {
-        let of_pool = |of: &&PoolOptions| of.name == *pool;
+    fn label(&self, pool: &PoolName, name: &Label) -> Result<&ContainerLabelOptions, Error> {
+        let of_pool = |of: &&ContainerPoolOptions| of.name == *pool;
         let pool = self.options.pools.iter().find(of_pool).ok_or_else(|| {
             let provider = &self.options.owner.provider;
             Error::permanent(format!("provider {provider} has no pool {pool}"))
@@ -82,13 +88,15 @@ impl ContainerDriver {
             .ok_or_else(|| Error::permanent(format!("pool {} has no label {name}", pool.name)))
     }
 
-    fn catalog(&self) -> MutexGuard<'_, Catalog> {
-        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    fn image_cache(&self) -> MutexGuard<'_, ImageCache> {
+        self.image_cache
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What containers without limits take cannot be known, and is not counted.
-fn takes(label: &LabelOptions) -> Resources {
+/// Returns how much a container of a label uses. What has no limit is not counted.
+fn cost(label: &ContainerLabelOptions) -> Resources {
     let memory = label.memory.unwrap_or(0);
     Resources::new(
         cores(label.cpus.unwrap_or(0.0)),
@@ -106,8 +114,8 @@ fn cores(number: f64) -> Quantity {
     }
 }
 
-/// By its labels; what somebody else made is one machine of unknown size.
-fn taken(container: &Container) -> Resources {
+/// Returns how much a container uses, by its labels. One that somebody else created counts as a machine of unknown size.
+fn usage(container: &ContainerSummary) -> Resources {
     let number = |key| container.label(key).and_then(|text| text.parse().ok());
     let ram = container
         .label(RAM_LABEL)
@@ -119,24 +127,40 @@ fn taken(container: &Container) -> Resources {
     )
 }
 
-#[async_trait]
 impl Driver for ContainerDriver {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            launches: true,
-            manages_images: true,
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Machines for ContainerDriver {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        self.create_container(order, progress).await
+    }
+
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
+        match target {
+            Target::Resource { kind, id } if *kind == ResourceKind::IMAGES => {
+                self.remove_images(&[text_id(id)?]).await
+            }
+            target => self.delete_containers(target).await,
         }
     }
 
     async fn list(&self) -> Result<Vec<Resource>, Error> {
-        let containers = self.engine.containers().await?;
-        let images = self.engine.images().await?;
+        let containers = self.client.containers().await?;
+        let images = self.client.images().await?;
         let containers = containers.iter().map(|container| Resource {
             kind: ResourceKind::INSTANCES,
             id: container.id.as_str().into(),
             name: container.name().map(Into::into),
             tags: container.tags(),
-            takes: taken(container),
+            takes: usage(container),
         });
         let images = images.iter().map(|image| Resource {
             kind: ResourceKind::IMAGES,
@@ -148,78 +172,18 @@ impl Driver for ContainerDriver {
         Ok(containers.chain(images).collect())
     }
 
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        self.step_create(order, state, now).await
-    }
-
-    async fn delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete(target, state, now).await
-    }
-
     async fn limits(&self) -> Result<Limits, Error> {
         Ok(self.info().await?.limits())
     }
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
-        Ok(takes(self.label(pool, label)?))
+        Ok(cost(self.label(pool, label)?))
     }
 
-    async fn zones(&self, _pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        Ok(Vec::new())
-    }
-
-    async fn readiness(
-        &self,
-        pool: &PoolName,
-        label: &Label,
-        now: Timestamp,
-    ) -> Result<Readiness, Error> {
+    async fn readiness(&self, pool: &PoolName, label: &Label) -> Result<Readiness, Error> {
         let label = self.label(pool, label)?;
         self.info().await?.check(label)?;
-        self.image_readiness(label, now).await
-    }
-
-    async fn upload(
-        &self,
-        order: &UploadOrder,
-        state: &mut State,
-        _now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        self.step_upload(order, state).await
-    }
-
-    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
-        let images = self.engine.images().await?;
-        Ok(images
-            .iter()
-            .map(crate::engine::Image::to_cloud_image)
-            .collect())
-    }
-
-    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
-        let containers = self.engine.containers().await?;
-        let images = self.engine.images().await?.into_iter();
-        let used = images.filter(|image| containers.iter().any(|one| one.uses(&image.id)));
-        Ok(used.map(|image| image.id.as_str().into()).collect())
-    }
-
-    async fn delete_image(
-        &self,
-        target: &ImageTarget,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete_image(target, state, now).await
+        self.image_readiness(label).await
     }
 
     async fn evidence(
@@ -229,16 +193,46 @@ impl Driver for ContainerDriver {
         id: &ExternalId,
     ) -> Result<Option<String>, Error> {
         let id = text_id(id)?;
-        let Some(container) = self.engine.inspect(&id).await? else {
+        let Some(container) = self.client.inspect(&id).await? else {
             return Ok(None);
         };
-        let log = self.engine.logs(&id, EVIDENCE_LINES).await?;
+        let log = self.client.logs(&id, EVIDENCE_LINES).await?;
         Ok(Some(format!("{}\n{log}", container.describe())))
     }
 }
 
-/// Runtimes have texts as ids.
+#[async_trait]
+impl Images for ContainerDriver {
+    async fn upload(
+        &self,
+        order: &UploadOrder,
+        progress: &Progress,
+    ) -> Result<UploadedImage, Error> {
+        self.upload_image(order, progress).await
+    }
+
+    async fn delete_image(&self, target: &ImageTarget) -> Result<(), Error> {
+        self.delete_upload(target).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        let images = self.client.images().await?;
+        Ok(images.iter().map(ImageSummary::to_cloud_image).collect())
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let containers = self.client.containers().await?;
+        let images = self.client.images().await?.into_iter();
+        let used = images.filter(|image| containers.iter().any(|one| one.uses(&image.id)));
+        Ok(used.map(|image| image.id.as_str().into()).collect())
+    }
+}
+
+/// Returns the id as text, which it is in container runtimes.
 fn text_id(id: &ExternalId) -> Result<String, Error> {
-    id.as_text()
-        .ok_or_else(|| Error::permanent(format!("{id} is not an id of a container runtime")))
+    id.as_text().ok_or_else(|| {
+        Error::permanent(format!(
+            "invalid id {id}: a container runtime has no such ids"
+        ))
+    })
 }

@@ -1,14 +1,14 @@
-//! What went wrong, as a class to act on and a text with the remedy.
+//! Errors of the runtime: their class, and a text with the remedy.
 //!
-//! Runtimes tell most things with status 500 and a sentence, so the sentence has to be read. What it is searched for
-//! are words of the kernel and of the OCI runtimes, which have not changed in years.
+//! Runtimes report most errors with status 500 and a message, so the message decides on the class. It is searched for
+//! messages of the kernel and of the OCI runtimes, which have not changed in years.
 
 use nodeyard_driver::{Error, ErrorClass};
 use serde::Deserialize;
 
-use crate::transport::{Answer, CallError};
+use crate::transport::{RuntimeCallError, RuntimeResponse};
 
-/// Words, the class of an error that has one of them, and what to do about it.
+/// Parts of messages, the class of an error with one of them, and the remedy.
 const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
     (
         &["no space left on device", "cannot allocate memory"],
@@ -29,12 +29,12 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
     (
         &["setting rlimit", "rlimit type"],
         ErrorClass::Permanent,
-        "the runtime may not raise this limit: set `ulimits` of the label to what the host allows",
+        "the runtime is not permitted to raise this limit; set `ulimits` of the label to what the host allows",
     ),
     (
         &["cgroups in hybrid mode", "creating cgroup directory"],
         ErrorClass::Permanent,
-        "the OCI runtime cannot use the control groups of this host: install runc, and set `runtime = \"runc\"` \
+        "the OCI runtime does not support the control groups of this host; install runc, and set `runtime = \"runc\"` \
          under `[engine]` in /etc/containers/containers.conf",
     ),
     (
@@ -45,12 +45,12 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
             "exec format error",
         ],
         ErrorClass::Permanent,
-        "the image has no such program: set `command` of the label, or use another image",
+        "the image has no such program; set `command` of the label, or use another image",
     ),
     (
         &["apply caps"],
         ErrorClass::Permanent,
-        "root of this host lacks rights that a privileged container has: remove `privileged` of the label",
+        "root of this host lacks capabilities of a privileged container; remove `privileged` of the label",
     ),
     (
         &[
@@ -59,18 +59,18 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
             "no such network",
         ],
         ErrorClass::Permanent,
-        "make the network, or change `network` of the provider",
+        "create the network, or change `network` of the provider",
     ),
     (
         &["iptables", "nftables", "netavark", "cni plugin"],
         ErrorClass::Permanent,
-        "the runtime cannot set up networks on this host: install iptables and the runtime's network plugins, or set \
+        "the runtime cannot set up networks on this host; install iptables and the runtime's network plugins, or set \
          `network` to one that works, such as `host`",
     ),
     (
         &["oci runtime", "oci permission denied"],
         ErrorClass::Permanent,
-        "the host's container runtime cannot start containers: see whether `podman run` or `docker run` can",
+        "the container runtime of this host cannot start containers; check whether `podman run` or `docker run` can",
     ),
     (
         &[
@@ -79,7 +79,7 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
             "access to the resource is denied",
         ],
         ErrorClass::Credentials,
-        "the registry wants a login: log the runtime in, or pull the image beforehand",
+        "the registry requires a login; log the runtime in, or pull the image beforehand",
     ),
     (
         &["manifest unknown", "no such image", "name unknown"],
@@ -88,13 +88,13 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
     ),
 ];
 
-/// The runtime said no to `call`.
-pub(crate) fn refused(call: &str, answer: &Answer) -> Error {
-    told(call, answer.status, &message(answer))
+/// Returns the error of a call that the runtime refused.
+pub(crate) fn refusal_error(call: &str, response: &RuntimeResponse) -> Error {
+    message_error(call, response.status, &message(response))
 }
 
-/// The runtime said what went wrong after it had agreed, or with an odd status.
-pub(crate) fn told(call: &str, status: u16, message: &str) -> Error {
+/// Returns the error for a message of the runtime.
+pub(crate) fn message_error(call: &str, status: u16, message: &str) -> Error {
     let lower = message.to_lowercase();
     let known = KNOWN
         .iter()
@@ -121,19 +121,19 @@ fn class_of(status: u16) -> ErrorClass {
     }
 }
 
-/// Docker has a message; Podman adds causes, which are in it already.
-pub(crate) fn message(answer: &Answer) -> String {
+/// Returns the message of a refusal. The causes that Podman adds are part of it already.
+pub(crate) fn message(response: &RuntimeResponse) -> String {
     #[derive(Deserialize)]
-    struct Refusal {
+    struct ErrorBody {
         message: String,
     }
-    match serde_json::from_slice::<Refusal>(&answer.body) {
-        Ok(refusal) => refusal.message,
+    match serde_json::from_slice::<ErrorBody>(&response.body) {
+        Ok(body) => body.message,
         Err(_) => {
-            let text = String::from_utf8_lossy(&answer.body);
+            let text = String::from_utf8_lossy(&response.body);
             let text = text.trim();
             if text.is_empty() {
-                format!("status {}", answer.status)
+                format!("status {}", response.status)
             } else {
                 text.chars().take(500).collect()
             }
@@ -141,41 +141,41 @@ pub(crate) fn message(answer: &Answer) -> String {
     }
 }
 
-/// There was no answer to `call`.
-pub(crate) fn unanswered(call: &str, error: CallError) -> Error {
+/// Returns the error of a call without a response.
+pub(crate) fn call_error(call: &str, error: RuntimeCallError) -> Error {
     use std::io::ErrorKind;
     let (class, text) = match &error {
-        CallError::Unreachable { socket, cause } => match cause.kind() {
+        RuntimeCallError::Unreachable { socket, cause } => match cause.kind() {
             ErrorKind::PermissionDenied => (
                 ErrorClass::Credentials,
                 format!(
-                    "the container runtime at {socket} does not let us in: run as root, as a member of the socket's \
-                     group, or set `socket` to one of our own"
+                    "the container runtime at {socket} denied access; run as root or as a member of the socket's group, or \
+                     set `socket` to another one"
                 ),
             ),
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => (
                 ErrorClass::Retry,
                 format!(
-                    "no container runtime listens at {socket}: start one with `systemctl start podman.socket` or \
+                    "no container runtime listens at {socket}; start one with `systemctl start podman.socket` or \
                      `systemctl start docker`, or set `socket` of the provider"
                 ),
             ),
             _ => (
                 ErrorClass::Retry,
-                format!("the container runtime at {socket} cannot be reached"),
+                format!("failed to connect to the container runtime at {socket}"),
             ),
         },
-        CallError::NoAnswer(_) | CallError::TooLate(_) => (
+        RuntimeCallError::Disconnected(_) | RuntimeCallError::Timeout(_) => (
             ErrorClass::Retry,
-            format!("the container runtime was told to {call}, and did not answer"),
+            format!("failed to {call}: the container runtime did not respond"),
         ),
     };
     Error::new(class, text).because(error)
 }
 
-/// The runtime said something that is not an answer to `call`.
-pub(crate) fn garbled(call: &str, cause: serde_json::Error) -> Error {
-    let text = format!("what the container runtime answered when told to {call} makes no sense");
+/// Returns the error of a call whose response cannot be parsed.
+pub(crate) fn invalid_response(call: &str, cause: serde_json::Error) -> Error {
+    let text = format!("failed to {call}: invalid response of the container runtime");
     Error::retry(text).because(cause)
 }
 
@@ -183,16 +183,16 @@ pub(crate) fn garbled(call: &str, cause: serde_json::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, body: &str) -> Answer {
-        Answer {
+    fn response(status: u16, body: &str) -> RuntimeResponse {
+        RuntimeResponse {
             status,
             body: body.to_owned().into(),
         }
     }
 
-    /// Real answers, each with its class and a word of the remedy.
+    /// Responses of real runtimes, each with its class and a part of the remedy.
     #[test]
-    fn answers_have_the_right_class() {
+    fn responses_have_the_right_class() {
         let cases = [
             (
                 500,
@@ -264,18 +264,21 @@ mod tests {
             (500, "page not found", ErrorClass::Failed, "page not found"),
         ];
         for (status, body, class, word) in cases {
-            let error = refused("start a container", &answer(status, body));
+            let error = refusal_error("start a container", &response(status, body));
             assert_eq!(error.class(), class, "{error}");
             assert!(error.to_string().contains(word), "{error}");
         }
     }
 
     #[test]
-    fn a_closed_socket_is_not_a_missing_one() {
+    fn a_forbidden_socket_differs_from_a_missing_one() {
         let at = |kind: std::io::ErrorKind| {
             let socket = "/run/x.sock".to_owned();
             let cause = kind.into();
-            unanswered("list containers", CallError::Unreachable { socket, cause })
+            call_error(
+                "list containers",
+                RuntimeCallError::Unreachable { socket, cause },
+            )
         };
         let denied = at(std::io::ErrorKind::PermissionDenied);
         assert_eq!(denied.class(), ErrorClass::Credentials);

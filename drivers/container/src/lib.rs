@@ -1,26 +1,27 @@
 //! `driver: container`: machines as containers on this host, through the Docker API of Podman or Docker.
 //!
-//! A node is one container; its labels carry the tags. Nothing is remembered here: what an earlier process
-//! began is found by these labels.
-//!
-//! The client is our own (docs/decisions/docker-client.md says why): [`Transport`] carries one call, `engine` knows the calls.
+//! A node is one container, whose labels carry the tags. The driver stores nothing: it finds the containers of earlier
+//! processes by these labels. [`RuntimeTransport`] carries one call of the client, which is our own
+//! (see docs/decisions/docker-client.md).
 
 mod archive;
+mod client;
 mod driver;
-mod engine;
 mod failure;
-mod host;
-mod image_file;
-mod login;
+mod image_body;
+mod login_files;
 mod options;
+mod runtime_info;
 mod socket;
 mod transport;
 
+pub use client::{Runtime, greet};
 pub use driver::ContainerDriver;
-pub use engine::{Runtime, greet};
 pub use options::{
-    CloudImageOptions, DiskImageOptions, ImageChoice, LabelImage, LabelOptions, Options,
-    PoolOptions, Reach,
+    ContainerAccess, ContainerCloudImageOptions, ContainerDiskImageOptions, ContainerImage,
+    ContainerImageChoice, ContainerLabelOptions, ContainerPoolOptions, Options,
 };
 pub use socket::Socket;
-pub use transport::{Answer, Call, CallBody, CallError, Transport};
+pub use transport::{
+    RuntimeCall, RuntimeCallBody, RuntimeCallError, RuntimeResponse, RuntimeTransport,
+};

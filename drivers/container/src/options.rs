@@ -1,4 +1,4 @@
-//! What the driver has to know from the configuration.
+//! The part of the configuration that the driver uses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -14,18 +14,18 @@ const SSH_PORT: u16 = 22;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub owner: Owner,
-    /// The runtime's default when absent.
+    /// None for the default of the runtime.
     pub network: Option<Box<str>>,
-    /// Where ports are published.
+    /// The address on which ports are published.
     pub publish_address: Box<str>,
     /// From running until sshd answers.
     pub boot_timeout: Duration,
-    /// Also how long the pull of an image may take.
+    /// Limits the pull of an image, too.
     pub launch_timeout: Duration,
-    pub pools: Vec<PoolOptions>,
-    pub cloud_images: Vec<CloudImageOptions>,
-    pub disk_images: Vec<DiskImageOptions>,
-    /// How long one ordinary call may take.
+    pub pools: Vec<ContainerPoolOptions>,
+    pub cloud_images: Vec<ContainerCloudImageOptions>,
+    pub disk_images: Vec<ContainerDiskImageOptions>,
+    /// Limits each call except imports and pulls.
     pub call_timeout: Duration,
     pub poll: Poll,
 }
@@ -46,7 +46,7 @@ impl Options {
         }
     }
 
-    /// `username` gives the user that machines of a built image are logged in to as.
+    /// `username` returns the user of a built image.
     pub fn of(
         section: &config::Container,
         owner: Owner,
@@ -54,25 +54,28 @@ impl Options {
     ) -> Result<Self, Error> {
         let mut disk_images = Vec::new();
         for image in &section.diskimages {
-            disk_images.push(DiskImageOptions {
+            disk_images.push(ContainerDiskImageOptions {
                 name: image_name(&image.name)?,
                 username: username(image.name.as_str()).map(Into::into),
             });
         }
-        let cloud_images = section.cloud_images.iter().map(|image| CloudImageOptions {
-            name: image.name.as_str().into(),
-            choice: choice(image),
-            username: image.username.as_deref().map(Into::into),
-        });
+        let cloud_images = section
+            .cloud_images
+            .iter()
+            .map(|image| ContainerCloudImageOptions {
+                name: image.name.as_str().into(),
+                choice: choice(image),
+                username: image.username.as_deref().map(Into::into),
+            });
         let mut pools = Vec::new();
         for pool in &section.pools {
             let labels = pool.labels.iter();
             let labels = labels.map(|label| {
                 let (disk, cloud) = (label.diskimage.as_ref(), label.cloud_image.as_ref());
                 let entry = section.image_access(disk, cloud);
-                LabelOptions::of(label, entry.map(|entry| entry.connection))
+                ContainerLabelOptions::of(label, entry.map(|entry| entry.connection))
             });
-            pools.push(PoolOptions {
+            pools.push(ContainerPoolOptions {
                 name: PoolName::new(pool.common.name.as_str()),
                 labels: labels.collect::<Result<_, _>>()?,
             });
@@ -95,13 +98,13 @@ impl Options {
         if self.publish_address.parse::<IpAddr>().is_err() {
             let address = &self.publish_address;
             return Err(Error::permanent(format!(
-                "`publish-address: {address}` is not an address such as 127.0.0.1"
+                "`publish-address: {address}` is not an IP address; use one such as 127.0.0.1"
             )));
         }
         for label in self.pools.iter().flat_map(|pool| &pool.labels) {
-            if label.reach == Reach::Ssh && self.network.as_deref() == Some("none") {
+            if label.access == ContainerAccess::Ssh && self.network.as_deref() == Some("none") {
                 return Err(Error::permanent(format!(
-                    "label {} is reached by ssh, but the provider has `network: none`; use `connection: exec`",
+                    "label {} is accessed by ssh, but the provider has `network: none`; use `connection: exec`",
                     label.name
                 )));
             }
@@ -109,30 +112,30 @@ impl Options {
         Ok(())
     }
 
-    /// Containers that use the host's own network have no ports of their own to publish.
+    /// Returns whether containers use the network of the host and have no ports to publish.
     pub(crate) fn shares_host_network(&self) -> bool {
         self.network.as_deref() == Some("host")
     }
 
-    /// Where clients connect to. If ports are published everywhere, the address by which others see this host.
+    /// Returns the address to connect to. If ports are published on all addresses, that is the outgoing one of this host.
     pub(crate) fn reachable_address(&self) -> Box<str> {
-        let everywhere = self
+        let on_all = self
             .publish_address
             .parse::<IpAddr>()
             .is_ok_and(|address| address.is_unspecified());
-        if !everywhere {
+        if !on_all {
             return self.publish_address.clone();
         }
-        own_address()
+        outgoing_address()
             .unwrap_or(Ipv4Addr::LOCALHOST.into())
             .to_string()
             .into()
     }
 }
 
-/// The source address of a packet to the outside. None is sent.
-fn own_address() -> Option<IpAddr> {
-    // An address that is reserved for documentation, so it is nobody's neighbour.
+/// Returns the source address of packets to other networks. Sends none.
+fn outgoing_address() -> Option<IpAddr> {
+    // Reserved for documentation, so that it is in no local network.
     const OUTSIDE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect(OUTSIDE).ok()?;
@@ -140,24 +143,24 @@ fn own_address() -> Option<IpAddr> {
 }
 
 #[derive(Debug, Clone)]
-pub struct PoolOptions {
+pub struct ContainerPoolOptions {
     pub name: PoolName,
-    pub labels: Vec<LabelOptions>,
+    pub labels: Vec<ContainerLabelOptions>,
 }
 
-/// How a container is reached.
+/// How a machine is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum ContainerAccess {
     Ssh,
     Exec,
 }
 
 #[derive(Debug, Clone)]
-pub struct LabelOptions {
+pub struct ContainerLabelOptions {
     pub name: Label,
-    pub image: LabelImage,
-    pub reach: Reach,
-    /// Ansible's name for the kind of connection, unless it is by exec.
+    pub image: ContainerImage,
+    pub access: ContainerAccess,
+    /// Ansible's connection type, unless the access is by exec.
     pub connection_type: Box<str>,
     /// Of sshd in the container.
     pub ssh_port: u16,
@@ -177,12 +180,12 @@ pub struct LabelOptions {
     pub privileged: bool,
 }
 
-impl LabelOptions {
-    pub fn new(name: Label, image: LabelImage) -> Self {
+impl ContainerLabelOptions {
+    pub fn new(name: Label, image: ContainerImage) -> Self {
         Self {
             name,
             image,
-            reach: Reach::Ssh,
+            access: ContainerAccess::Ssh,
             connection_type: "ssh".into(),
             ssh_port: SSH_PORT,
             authorized_keys: Vec::new(),
@@ -203,9 +206,9 @@ impl LabelOptions {
         connection: Option<&config::Connection>,
     ) -> Result<Self, Error> {
         let image = match (&label.diskimage, &label.cloud_image, &label.image) {
-            (Some(image), ..) => LabelImage::Disk(image_name(image)?),
-            (None, Some(image), _) => LabelImage::Cloud(image.as_str().into()),
-            (None, None, Some(reference)) => LabelImage::Reference(reference.as_str().into()),
+            (Some(image), ..) => ContainerImage::Disk(image_name(image)?),
+            (None, Some(image), _) => ContainerImage::Cloud(image.as_str().into()),
+            (None, None, Some(reference)) => ContainerImage::Reference(reference.as_str().into()),
             (None, None, None) => {
                 return Err(Error::permanent(format!(
                     "label {} has no image; give it an `image`, a `diskimage` or a `cloud-image`",
@@ -214,14 +217,14 @@ impl LabelOptions {
             }
         };
         let options = Self {
-            reach: match label.connection {
-                config::Reach::Ssh => Reach::Ssh,
-                config::Reach::Exec => Reach::Exec,
+            access: match label.connection {
+                config::Reach::Ssh => ContainerAccess::Ssh,
+                config::Reach::Exec => ContainerAccess::Exec,
             },
             connection_type: connection
                 .map_or("ssh", |connection| &connection.connection_type)
                 .into(),
-            // The label knows better than the image.
+            // The port of the label overrides that of the image.
             ssh_port: match connection {
                 Some(connection) if label.ssh_port.0 == SSH_PORT => connection.connection_port.0,
                 _ => label.ssh_port.0,
@@ -255,68 +258,68 @@ impl LabelOptions {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |text: String| Err(Error::permanent(format!("label {}: {text}", self.name)));
+        let invalid = |text: String| Err(Error::permanent(format!("label {}: {text}", self.name)));
         for volume in &self.volumes {
             let mut parts = volume.split(':');
             let absolute = |part: Option<&str>| part.is_some_and(|part| part.starts_with('/'));
             if !absolute(parts.next()) || !absolute(parts.next()) {
-                return wrong(format!(
-                    "`volumes` has {volume:?}, which is not like /on/the/host:/in/the/container"
+                return invalid(format!(
+                    "invalid entry {volume:?} of `volumes`; use /on/the/host:/in/the/container"
                 ));
             }
         }
         if let Some(key) = self.authorized_keys.iter().find(|key| key.contains('\n')) {
             let start: String = key.chars().take(40).collect();
-            return wrong(format!(
-                "`authorized-keys` has an entry of several lines, {start:?}...; make it a list"
+            return invalid(format!(
+                "`authorized-keys` has an entry of several lines, {start:?}...; use a list"
             ));
         }
         Ok(())
     }
 }
 
-/// What the containers of a label are made from.
+/// The image that containers of a label are created from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LabelImage {
-    /// An upload of ours.
+pub enum ContainerImage {
+    /// An uploaded image.
     Disk(ImageName),
     /// The name of an entry of `cloud_images`.
     Cloud(Box<str>),
-    /// As runtimes name images.
+    /// A reference of an image, such as `debian:12`.
     Reference(Box<str>),
 }
 
 #[derive(Debug, Clone)]
-pub struct DiskImageOptions {
+pub struct ContainerDiskImageOptions {
     pub name: ImageName,
     pub username: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone)]
-pub struct CloudImageOptions {
+pub struct ContainerCloudImageOptions {
     pub name: Box<str>,
-    pub choice: ImageChoice,
+    pub choice: ContainerImageChoice,
     pub username: Option<Box<str>>,
 }
 
-/// Which image of the runtime.
+/// How an image of the runtime is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageChoice {
+pub enum ContainerImageChoice {
     Id(Box<str>),
-    /// Pulled when it is not there.
+    /// Pulled if the runtime does not have it.
     Reference(Box<str>),
     Filters(Vec<ImageFilter>),
 }
 
-fn choice(image: &config::ContainerCloudImage) -> ImageChoice {
+fn choice(image: &config::ContainerCloudImage) -> ContainerImageChoice {
     if let Some(id) = &image.image_id {
-        return ImageChoice::Id(id.as_str().into());
+        return ContainerImageChoice::Id(id.as_str().into());
     }
     match &image.image_filters {
-        Some(filters) => ImageChoice::Filters(image_filters(filters)),
+        Some(filters) => ContainerImageChoice::Filters(image_filters(filters)),
         None => {
             let name = image.image_name.as_deref().unwrap_or(image.name.as_str());
-            ImageChoice::Reference(name.into())
+            ContainerImageChoice::Reference(name.into())
         }
     }
 }

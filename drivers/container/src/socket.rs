@@ -1,4 +1,4 @@
-//! The runtime behind its unix socket.
+//! Carries calls to the runtime through its unix socket.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,17 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::transport::{Answer, Call, CallBody, CallError, Transport};
+use crate::transport::{
+    RuntimeCall, RuntimeCallBody, RuntimeCallError, RuntimeResponse, RuntimeTransport,
+};
 
-/// The longest are those of a pull, which tells about each layer several times a second.
-const MAX_ANSWER: usize = 64 << 20;
+/// The longest response is that of a pull, with several lines a second for each layer.
+const MAX_RESPONSE: usize = 64 << 20;
 
-/// Podman's for root, Docker's.
-const USUAL_PLACES: [&str; 2] = ["/run/podman/podman.sock", "/run/docker.sock"];
+/// The sockets of root's Podman and of Docker.
+const DEFAULT_PATHS: [&str; 2] = ["/run/podman/podman.sock", "/run/docker.sock"];
 
-/// Each call has a connection of its own, which ends with it: what is dropped is not waited for by the runtime.
+/// The socket of a runtime. Each call has its own connection, so that a dropped call closes it.
 #[derive(Debug, Clone)]
 pub struct Socket {
     path: PathBuf,
@@ -32,84 +34,87 @@ impl Socket {
         Self { path: path.into() }
     }
 
-    /// As configured, with or without `unix://`; otherwise the first of the usual places where there is one.
+    /// Returns the configured socket, with or without `unix://`, or else the first default path that exists.
     pub fn find(configured: Option<&str>) -> Self {
         if let Some(path) = configured {
             return Self::new(path.strip_prefix("unix://").unwrap_or(path));
         }
         let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let own = own.map(|directory| directory.join("podman/podman.sock"));
-        let mut places: Vec<PathBuf> = USUAL_PLACES.iter().map(PathBuf::from).collect();
-        // Whoever is not root has a Podman of their own, and usually no right to use the other ones.
+        let mut paths: Vec<PathBuf> = DEFAULT_PATHS.iter().map(PathBuf::from).collect();
+        // Other users than root have a Podman of their own and usually no access to the other sockets.
         let at = if rustix::process::geteuid().is_root() {
-            places.len()
+            paths.len()
         } else {
             0
         };
         if let Some(own) = own {
-            places.insert(at, own);
+            paths.insert(at, own);
         }
-        let usual = Path::new(USUAL_PLACES[0]);
-        let found = places.iter().find(|place| place.exists());
-        Self::new(found.map_or(usual, PathBuf::as_path))
+        let default = Path::new(DEFAULT_PATHS[0]);
+        let found = paths.iter().find(|path| path.exists());
+        Self::new(found.map_or(default, PathBuf::as_path))
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    async fn exchange(&self, call: Call) -> Result<Answer, CallError> {
-        let unreachable = |cause| CallError::Unreachable {
+    async fn exchange(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
+        let unreachable = |cause| RuntimeCallError::Unreachable {
             socket: self.path.display().to_string(),
             cause,
         };
         let stream = UnixStream::connect(&self.path).await.map_err(unreachable)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(CallError::no_answer)?;
+            .map_err(RuntimeCallError::disconnected)?;
         let request = request(call)?;
-        let answer = async {
-            let response = sender
+        let response = async {
+            let parts = sender
                 .send_request(request)
                 .await
-                .map_err(CallError::no_answer)?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), MAX_ANSWER).collect();
-            let body = body.await.map_err(CallError::no_answer)?.to_bytes();
-            Ok(Answer { status, body })
+                .map_err(RuntimeCallError::disconnected)?;
+            let status = parts.status().as_u16();
+            let body = Limited::new(parts.into_body(), MAX_RESPONSE).collect();
+            let body = body
+                .await
+                .map_err(RuntimeCallError::disconnected)?
+                .to_bytes();
+            Ok(RuntimeResponse { status, body })
         };
-        tokio::pin!(answer, connection);
+        tokio::pin!(response, connection);
         tokio::select! {
             biased;
-            answer = &mut answer => answer,
+            response = &mut response => response,
             ended = &mut connection => match ended {
-                // What arrived before the end is still to be read.
-                Ok(()) => answer.await,
-                Err(cause) => Err(CallError::no_answer(cause)),
+                // What arrived before the connection was closed is still buffered.
+                Ok(()) => response.await,
+                Err(cause) => Err(RuntimeCallError::disconnected(cause)),
             },
         }
     }
 }
 
 #[async_trait]
-impl Transport for Socket {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for Socket {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let limit = call.limit;
         timeout(limit, self.exchange(call))
             .await
-            .unwrap_or(Err(CallError::TooLate(limit)))
+            .unwrap_or(Err(RuntimeCallError::Timeout(limit)))
     }
 }
 
-type Body = BoxBody<Bytes, std::io::Error>;
+type RequestBody = BoxBody<Bytes, std::io::Error>;
 
-fn request(call: Call) -> Result<Request<Body>, CallError> {
+fn request(call: RuntimeCall) -> Result<Request<RequestBody>, RuntimeCallError> {
     let full = |bytes| Full::new(bytes).map_err(|never| match never {}).boxed();
-    let (kind, body): (_, Body) = match call.body {
-        CallBody::Empty => (None, Empty::new().map_err(|never| match never {}).boxed()),
-        CallBody::Json(bytes) => (Some("application/json"), full(bytes)),
-        CallBody::Tar(bytes) => (Some("application/x-tar"), full(bytes)),
-        CallBody::Stream(body) => (Some("application/x-tar"), body),
+    let (kind, body): (_, RequestBody) = match call.body {
+        RuntimeCallBody::Empty => (None, Empty::new().map_err(|never| match never {}).boxed()),
+        RuntimeCallBody::Json(bytes) => (Some("application/json"), full(bytes)),
+        RuntimeCallBody::Tar(bytes) => (Some("application/x-tar"), full(bytes)),
+        RuntimeCallBody::Stream(body) => (Some("application/x-tar"), body),
     };
     let mut request = Request::builder()
         .method(call.method)
@@ -118,5 +123,5 @@ fn request(call: Call) -> Result<Request<Body>, CallError> {
     if let Some(kind) = kind {
         request = request.header(CONTENT_TYPE, kind);
     }
-    request.body(body).map_err(CallError::no_answer)
+    request.body(body).map_err(RuntimeCallError::disconnected)
 }

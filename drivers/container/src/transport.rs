@@ -1,4 +1,4 @@
-//! One call to a container runtime, whatever carries it.
+//! One call to a container runtime: request, response and errors.
 
 use std::fmt;
 use std::io;
@@ -9,29 +9,29 @@ use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use hyper::Method;
 
-/// A call as the Docker API has it.
+/// A request of the Docker API.
 #[derive(Debug)]
-pub struct Call {
-    /// What is asked for, in a word or two; for messages.
+pub struct RuntimeCall {
+    /// What the call does, as an infinitive for error texts.
     pub name: &'static str,
     pub method: Method,
     /// Path and query.
     pub uri: String,
-    pub body: CallBody,
-    /// How long it may take.
+    pub body: RuntimeCallBody,
+    /// How long the call may take.
     pub limit: Duration,
 }
 
-pub enum CallBody {
+pub enum RuntimeCallBody {
     Empty,
     Json(Bytes),
     /// A small archive.
     Tar(Bytes),
-    /// A large one, read as fast as the runtime takes it.
+    /// A large archive, read as fast as the runtime accepts it.
     Stream(BoxBody<Bytes, io::Error>),
 }
 
-impl fmt::Debug for CallBody {
+impl fmt::Debug for RuntimeCallBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "Empty",
@@ -42,39 +42,39 @@ impl fmt::Debug for CallBody {
     }
 }
 
-/// What the runtime said, whether it agreed or not.
+/// The response, whatever its status.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct RuntimeResponse {
     pub status: u16,
     pub body: Bytes,
 }
 
-/// There is no answer.
+/// A call without a response.
 #[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// Nothing has happened.
-    #[error("nobody answers at {socket}")]
+pub enum RuntimeCallError {
+    /// The call had no effect.
+    #[error("failed to connect to {socket}")]
     Unreachable {
         socket: String,
         #[source]
         cause: io::Error,
     },
-    /// It may or may not have happened.
-    #[error("the connection broke before the answer")]
-    NoAnswer(#[source] Option<Box<dyn std::error::Error + Send + Sync>>),
-    /// It may or may not have happened.
-    #[error("no answer within {} s", .0.as_secs())]
-    TooLate(Duration),
+    /// The call may have had an effect.
+    #[error("the connection was closed before the response")]
+    Disconnected(#[source] Option<Box<dyn std::error::Error + Send + Sync>>),
+    /// The call may have had an effect.
+    #[error("no response within {} s", .0.as_secs())]
+    Timeout(Duration),
 }
 
-impl CallError {
-    pub(crate) fn no_answer(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::NoAnswer(Some(cause.into()))
+impl RuntimeCallError {
+    pub(crate) fn disconnected(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Disconnected(Some(cause.into()))
     }
 }
 
-/// A way to a runtime.
+/// Carries calls to a runtime.
 #[async_trait]
-pub trait Transport: fmt::Debug + Send + Sync {
-    async fn call(&self, call: Call) -> Result<Answer, CallError>;
+pub trait RuntimeTransport: fmt::Debug + Send + Sync {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError>;
 }

@@ -1,11 +1,13 @@
-//! Typed calls: what the driver sends, what it reads of the answers, and what errors mean.
+//! Typed calls of the simulated cloud, its responses, and the classes of its errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nodeyard_driver::{CloudImage, Error, ErrorClass, ExternalId, ImageStatus, RateLimiter, Tags};
+use nodeyard_driver::{
+    CallClass, CloudImage, Error, ErrorClass, ExternalId, ImageStatus, RateLimiter, Tags,
+};
 use nodeyard_model::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::cloud::CloudError;
 use crate::transport::{CallError, Transport};
 
-/// Only what a driver looks at.
+/// The part of a server that the driver uses.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Server {
     pub(crate) id: String,
@@ -31,7 +33,7 @@ pub(crate) struct Server {
     volumes: Option<Vec<Identified>>,
     #[serde(default)]
     flavor: Option<Identified>,
-    /// An empty text for servers that boot from a volume.
+    /// An empty text if the server boots from a volume.
     #[serde(default)]
     image: Value,
     #[serde(default)]
@@ -50,7 +52,7 @@ pub(crate) struct Server {
     fault: Option<Fault>,
 }
 
-/// Something that is named by its id, bare or in an object.
+/// A reference by id, bare or in an object.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Identified {
@@ -102,12 +104,12 @@ impl Server {
         self.status == "ACTIVE"
     }
 
-    /// It will never be active.
+    /// Whether it will never be active.
     pub(crate) fn is_broken(&self) -> bool {
         self.status == "ERROR"
     }
 
-    /// Some clouds show what is gone for a while.
+    /// Whether it was deleted. Some clouds list deleted servers for a while.
     pub(crate) fn is_gone(&self) -> bool {
         self.status.eq_ignore_ascii_case("deleted")
     }
@@ -123,14 +125,14 @@ impl Server {
             .any(|address| address.kind.as_deref() == Some("floating") && !address.addr.is_empty())
     }
 
-    /// Why it is broken, in the cloud's words.
+    /// Returns the reason for its status, in the words of the cloud.
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_ref()?.message.as_deref()
     }
 
-    /// The error that a broken server is.
+    /// Returns the error that a broken server stands for.
     pub(crate) fn failure(&self) -> Error {
-        let fault = self.fault().unwrap_or("the cloud gives no reason");
+        let fault = self.fault().unwrap_or("no reason given");
         let text = format!("server {} ({}) is in error: {fault}", self.id, self.name);
         Error::new(fault_class(fault), text)
     }
@@ -197,7 +199,7 @@ pub(crate) struct Image {
     tags: Option<Vec<Box<str>>>,
     #[serde(default)]
     properties: Option<Map<String, Value>>,
-    /// What an upload brought along is here on some clouds, under `properties` on others.
+    /// Metadata of the upload is here on some clouds, under `properties` on others.
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -235,7 +237,7 @@ impl Image {
     }
 }
 
-/// The cloud, as the driver calls it.
+/// Calls a cloud: limits the rate, parses responses, classifies errors.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) transport: Arc<dyn Transport>,
@@ -244,21 +246,23 @@ pub(crate) struct Client {
     pub(crate) servers: SharedList,
 }
 
-/// The last list of all servers, for all who look for theirs at the same time: after a restart that is
-/// everybody, and the list is long.
+/// The last list of all servers, shared by concurrent callers: after a restart all operations look for their servers
+/// at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct SharedList {
-    begun: AtomicU64,
-    /// With its number in the order of beginnings.
+    /// How many lists were started.
+    started: AtomicU64,
+    /// With its number in the order of starts.
     last: Mutex<(u64, Arc<[Server]>)>,
 }
 
-/// An error of a call, with the server it left half made.
+/// A failed call.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) error: Error,
-    /// What was cached of the cloud's catalog is not true any more.
+    /// The cached catalog is outdated.
     pub(crate) stale: bool,
+    /// A server that was created in part.
     pub(crate) half_made: Option<ExternalId>,
 }
 
@@ -274,15 +278,16 @@ impl Client {
         method: &str,
         arguments: Value,
     ) -> Result<T, CallFailure> {
-        self.limiter.turn().await;
+        self.limiter.turn(call_class(method)).await;
         let call = self
             .transport
             .call(method, arguments.to_string().into_bytes());
         let raw = tokio::time::timeout(self.timeout, call)
             .await
-            .unwrap_or(Err(CallError::NoAnswer(None)))
+            .unwrap_or(Err(CallError::NoResponse(None)))
             .map_err(|error| failure(method, error))?;
-        serde_json::from_str(raw.get()).map_err(|error| failure(method, CallError::Garbled(error)))
+        serde_json::from_str(raw.get())
+            .map_err(|error| failure(method, CallError::Malformed(error)))
     }
 
     pub(crate) async fn get_server(&self, id: &str) -> Result<Option<Server>, Error> {
@@ -295,12 +300,12 @@ impl Client {
         Ok(())
     }
 
-    /// All servers, as they were at some time after this call began.
+    /// Lists all servers, as they were at some time after this call began.
     pub(crate) async fn list_servers(&self) -> Result<Arc<[Server]>, Error> {
-        let begun_before = self.servers.begun.load(Ordering::SeqCst);
+        let started_before = self.servers.started.load(Ordering::SeqCst);
         let mut last = self.servers.last.lock().await;
-        if last.0 <= begun_before {
-            let number = self.servers.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        if last.0 <= started_before {
+            let number = self.servers.started.fetch_add(1, Ordering::SeqCst) + 1;
             let mut servers: Vec<Server> = self.call("list_servers", json!({})).await?;
             servers.retain(|server| !server.is_gone());
             *last = (number, servers.into());
@@ -331,9 +336,17 @@ impl Client {
     }
 }
 
+fn call_class(method: &str) -> CallClass {
+    match method.split_once('_') {
+        Some(("create", _)) => CallClass::Create,
+        Some(("delete", _)) => CallClass::Delete,
+        _ => CallClass::Read,
+    }
+}
+
 fn failure(method: &str, error: CallError) -> CallFailure {
     let CallError::Refused(refusal) = error else {
-        let text = format!("{method} of the simulated cloud failed");
+        let text = format!("failed to call {method} of the simulated cloud");
         return CallFailure {
             error: Error::retry(text).because(error),
             stale: false,
@@ -341,7 +354,7 @@ fn failure(method: &str, error: CallError) -> CallFailure {
         };
     };
     let class = refusal_class(&refusal);
-    let text = format!("the simulated cloud refused {method}: {}", refusal.message);
+    let text = format!("simulated cloud refused {method}: {}", refusal.message);
     CallFailure {
         error: Error::new(class, text),
         stale: refusal.class == CloudError::BAD_REQUEST,
@@ -358,7 +371,7 @@ fn refusal_class(refusal: &CloudError) -> ErrorClass {
         return ErrorClass::Capacity;
     }
     match refusal.status {
-        // What was known of zones, flavors or images was out of date.
+        // The cached zones, flavors or images are outdated.
         400 if refusal.class == CloudError::BAD_REQUEST => ErrorClass::Failed,
         401 | 403 => ErrorClass::Credentials,
         408 | 409 | 429 => ErrorClass::Retry,
@@ -379,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clouds_that_say_less_are_understood() {
+    fn optional_fields_may_be_missing() {
         let bare: Server =
             serde_json::from_value(json!({"id": "a", "name": "n", "status": "ACTIVE"})).unwrap();
         assert!(bare.is_active() && bare.tags() == Tags::default());
@@ -414,27 +427,27 @@ mod tests {
         }
     }
 
-    /// Answers lists when it is let.
+    /// Returns lists when permitted.
     #[derive(Debug)]
-    struct Slow {
+    struct SlowTransport {
         lists: AtomicUsize,
-        let_go: Semaphore,
+        permits: Semaphore,
     }
 
     #[async_trait]
-    impl Transport for Slow {
+    impl Transport for SlowTransport {
         async fn call(&self, _: &str, _: Vec<u8>) -> Result<Box<RawValue>, CallError> {
             self.lists.fetch_add(1, Ordering::SeqCst);
-            let _permit = self.let_go.acquire().await;
-            to_raw_value(&json!([])).map_err(CallError::Garbled)
+            let _permit = self.permits.acquire().await;
+            to_raw_value(&json!([])).map_err(CallError::Malformed)
         }
     }
 
     #[tokio::test]
-    async fn those_who_ask_during_a_list_share_the_next_one() {
-        let slow = Arc::new(Slow {
+    async fn callers_that_come_during_a_list_share_the_next_one() {
+        let slow = Arc::new(SlowTransport {
             lists: AtomicUsize::new(0),
-            let_go: Semaphore::new(0),
+            permits: Semaphore::new(0),
         });
         let client = Arc::new(Client {
             transport: Arc::clone(&slow) as Arc<dyn Transport>,
@@ -451,14 +464,14 @@ mod tests {
             tokio::task::yield_now().await;
         }
         asked.extend((0..50).map(|_| ask()));
-        // One thread: when this comes back, all of them wait.
+        // There is one thread: after this all of them wait.
         tokio::task::yield_now().await;
-        slow.let_go.add_permits(1);
+        slow.permits.add_permits(1);
         for task in asked {
             assert_eq!(task.await.unwrap().unwrap(), 0);
         }
         assert_eq!(slow.lists.load(Ordering::SeqCst), 2);
-        // Nobody gets a list that began before they asked.
+        // A caller never gets a list that started before its call.
         ask().await.unwrap().unwrap();
         assert_eq!(slow.lists.load(Ordering::SeqCst), 3);
     }

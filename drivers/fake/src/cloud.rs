@@ -1,16 +1,15 @@
-//! The simulated cloud itself: what exists, what it costs, what becomes of it as time passes.
+//! The state of a simulated cloud: its resources, their usage, and events that are due later.
 //!
-//! A [`Cloud`] does no input or output and has no clock: the time comes with each call, and everything
-//! that chance decides comes from one seeded generator. What happens by itself (a server becomes active, a
-//! deleted one disappears) waits in a queue and is caught up on at the next call, so a call costs what it
-//! touches, not what exists. Only the lists cost what they list.
+//! A [`Cloud`] does no input or output and has no clock: the time comes with each call, and random numbers come from one
+//! seeded generator. Later events (a server becomes active, a deleted one disappears) are queued and applied at the next
+//! call.
 
 mod catalog;
-mod chance;
 mod error;
 mod images;
 mod network;
 mod quota;
+mod random;
 mod servers;
 mod time;
 mod volumes;
@@ -24,31 +23,31 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 use self::catalog::Catalog;
-use self::chance::Chance;
 use self::images::Images;
 use self::network::{FloatingIps, Ports};
 use self::quota::Usage;
+use self::random::Random;
 use self::servers::Servers;
 use self::volumes::Volumes;
 use crate::simulate::{FailureRates, Quota, Simulate, Span};
 
 pub use self::error::CloudError;
 
-/// What becomes of a call.
+/// The effect of a call.
 #[derive(Debug)]
 pub enum Outcome {
     Answer(Result<Reply, CloudError>),
-    /// It was done, but nobody will hear of it.
+    /// It took effect, and its response is lost.
     Lost,
-    /// It was not done, and nobody will hear of that, either.
+    /// It had no effect, and never returns.
     Hang,
 }
 
-/// What the caller gets.
+/// A successful response.
 #[derive(Debug)]
 pub struct Reply {
     pub result: Box<RawValue>,
-    /// The answer is held back until this time, for callers that wait for the end of an upload.
+    /// The response is delayed until then, for callers that wait for the end of an upload.
     pub not_before: Option<Timestamp>,
 }
 
@@ -61,7 +60,7 @@ impl Reply {
     }
 }
 
-/// Something that will happen by itself, to the thing with this number.
+/// An event of the resource with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     ServerBooted(u64),
@@ -84,27 +83,27 @@ pub struct Cloud {
     floating_ips: FloatingIps,
     quota: Quota,
     used: Usage,
-    chance: Chance,
+    random: Random,
     events: BinaryHeap<Reverse<(Timestamp, Event)>>,
 }
 
 impl Cloud {
     pub fn new(options: &Simulate, now: Timestamp) -> Self {
-        let mut chance = Chance::new(options.seed);
+        let mut random = Random::new(options.seed);
         Self {
             boot_time: options.boot_time,
             delete_time: options.delete_time,
             upload_time: options.upload_time,
             failures: options.failures.clone(),
-            catalog: Catalog::new(options, &mut chance),
+            catalog: Catalog::new(options, &mut random),
             servers: Servers::default(),
-            images: Images::new(&options.images, &mut chance, now),
+            images: Images::new(&options.images, &mut random, now),
             volumes: Volumes::default(),
-            ports: Ports::new(&mut chance),
+            ports: Ports::new(&mut random),
             floating_ips: FloatingIps::default(),
             quota: options.quota,
             used: Usage::default(),
-            chance,
+            random,
             events: BinaryHeap::new(),
         }
     }
@@ -115,8 +114,7 @@ impl Cloud {
         match self.draw_failure(method) {
             Some(Failure::Hang) => Outcome::Hang,
             Some(Failure::Lost) => {
-                // Nobody hears whether it worked.
-                let _unheard = self.dispatch(method, arguments, now);
+                let _lost = self.dispatch(method, arguments, now);
                 Outcome::Lost
             }
             Some(Failure::Error(class)) => {
@@ -162,7 +160,7 @@ impl Cloud {
             return None;
         }
         let rates = self.failures.get(call).or_else(|| self.failures.get("*"))?;
-        let drawn = self.chance.fraction();
+        let drawn = self.random.fraction();
         if drawn < rates.hang {
             Some(Failure::Hang)
         } else if drawn < rates.hang + rates.lost {
@@ -174,7 +172,7 @@ impl Cloud {
         }
     }
 
-    /// The answer of a call that is to fail. A create that fails late leaves half a server behind.
+    /// Returns the error of a call that is to fail. A creation that fails late leaves a server behind.
     fn fail(&mut self, method: &str, class: &str, arguments: &[u8], now: Timestamp) -> CloudError {
         if class == CloudError::CREATE && method == "create_server" {
             return match parse(arguments).and_then(|order| self.half_create(order, now)) {
@@ -184,7 +182,7 @@ impl Cloud {
         CloudError::simulated(class, method)
     }
 
-    /// Lets everything happen that was to happen until `now`.
+    /// Applies the events that are due.
     fn catch_up(&mut self, now: Timestamp) {
         while let Some(Reverse((due, event))) = self.events.peek().copied() {
             if due > now {
@@ -199,9 +197,9 @@ impl Cloud {
         }
     }
 
-    /// `event` happens after a time drawn from `span`; at once if that is none.
+    /// Schedules `event` after a time drawn from `span`, and returns when it is due.
     fn schedule(&mut self, event: Event, span: Span, now: Timestamp) -> Timestamp {
-        let due = time::after(now, self.chance.duration(span));
+        let due = time::after(now, self.random.duration(span));
         self.events.push(Reverse((due, event)));
         due
     }
@@ -214,7 +212,7 @@ enum Failure {
 }
 
 fn parse<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, CloudError> {
-    // No body is no arguments.
+    // An empty body means no arguments.
     let text = if arguments.is_empty() {
         b"{}"
     } else {

@@ -1,11 +1,11 @@
-//! The driver.
+//! A driver for one provider in a simulated cloud.
 
 mod catalog;
 mod create;
 mod delete;
+mod garbage;
 mod image_list;
 mod images;
-mod tidy;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use nodeyard_driver::{
-    Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
-    RateLimiter, Readiness, Resource, ResourceKind, State, Step, Target, Tidied, UploadOrder,
+    CloudImage, Collected, CreateOrder, Driver, Error, ExternalId, ImageTarget, Images, Instance,
+    Machines, Progress, RateLimiter, Readiness, Resource, ResourceKind, Target, UploadOrder,
     UploadedImage,
 };
 use nodeyard_driver_common::openstack::{DownPorts, PoolOptions, takes};
-use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources, Timestamp};
+use nodeyard_model::{Label, Limits, NodeId, PoolName, ResourceName, Resources};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -73,7 +73,7 @@ impl FakeDriver {
             })
     }
 
-    /// What carries the id of a node of ours.
+    /// Returns the servers tagged with a node of this provider.
     async fn servers_of_node(&self, node: NodeId) -> Result<Vec<Server>, Error> {
         let servers = self.client.list_servers().await?;
         let ours = |server: &&Server| self.options.owner.owns_node(&server.tags(), node);
@@ -95,7 +95,7 @@ impl FakeDriver {
         let sizes: HashMap<_, _> = volumes.iter().map(|v| (v.id.as_str(), v.size)).collect();
         let resource = |server: &Server| {
             let sizes = server.volume_ids().filter_map(|id| sizes.get(id).copied());
-            // A flavor that is not offered any more still counts as one machine.
+            // A server of a flavor that was removed still counts as one instance.
             let takes = server
                 .flavor_id()
                 .and_then(|id| flavors.get(id))
@@ -112,13 +112,24 @@ impl FakeDriver {
     }
 }
 
-#[async_trait]
 impl Driver for FakeDriver {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            launches: true,
-            manages_images: true,
-        }
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Machines for FakeDriver {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        self.create_node(order, progress).await
+    }
+
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
+        self.delete_target(target).await
     }
 
     async fn list(&self) -> Result<Vec<Resource>, Error> {
@@ -137,24 +148,6 @@ impl Driver for FakeDriver {
                 }),
         );
         Ok(all)
-    }
-
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        self.step_create(order, state, now).await
-    }
-
-    async fn delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete(target, state, now).await
     }
 
     async fn limits(&self) -> Result<Limits, Error> {
@@ -198,6 +191,11 @@ impl Driver for FakeDriver {
         Ok(label.takes(flavor.vcpus, flavor.ram))
     }
 
+    async fn readiness(&self, pool: &PoolName, label: &Label) -> Result<Readiness, Error> {
+        let label = self.pool(pool)?.label(label)?;
+        self.image_readiness(label).await
+    }
+
     async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
         let configured = &self.pool(pool)?.availability_zones;
         if configured.is_empty() {
@@ -205,44 +203,6 @@ impl Driver for FakeDriver {
         } else {
             Ok(configured.clone())
         }
-    }
-
-    async fn readiness(
-        &self,
-        pool: &PoolName,
-        label: &Label,
-        now: Timestamp,
-    ) -> Result<Readiness, Error> {
-        let label = self.pool(pool)?.label(label)?;
-        self.image_readiness(label, now).await
-    }
-
-    async fn upload(
-        &self,
-        order: &UploadOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        self.step_upload(order, state, now).await
-    }
-
-    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
-        self.client.list_images().await
-    }
-
-    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
-        let servers = self.client.list_servers().await?;
-        let images = servers.iter().filter_map(Server::image_id);
-        Ok(images.map(Into::into).collect())
-    }
-
-    async fn delete_image(
-        &self,
-        target: &ImageTarget,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete_image(target, state, now).await
     }
 
     async fn evidence(
@@ -258,15 +218,42 @@ impl Driver for FakeDriver {
         Ok(self.client.call("get_server_console", arguments).await?)
     }
 
-    async fn tidy(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        self.down_ports.tidy(self, self.options.tidy, now).await
+    async fn collect_garbage(&self) -> Result<Vec<Collected>, Error> {
+        self.down_ports
+            .collect_garbage(self, self.options.tidy)
+            .await
     }
 }
 
-/// In this cloud every id is a text.
+#[async_trait]
+impl Images for FakeDriver {
+    async fn upload(
+        &self,
+        order: &UploadOrder,
+        progress: &Progress,
+    ) -> Result<UploadedImage, Error> {
+        self.upload_image(order, progress).await
+    }
+
+    async fn delete_image(&self, target: &ImageTarget) -> Result<(), Error> {
+        self.delete_upload(target).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        self.client.list_images().await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let servers = self.client.list_servers().await?;
+        let images = servers.iter().filter_map(Server::image_id);
+        Ok(images.map(Into::into).collect())
+    }
+}
+
+/// Returns an id as text. All ids of this cloud are texts.
 fn server_id(id: &ExternalId) -> Result<String, Error> {
     id.as_text()
-        .ok_or_else(|| Error::permanent(format!("{id} is not an id of this cloud")))
+        .ok_or_else(|| Error::permanent(format!("invalid id {id}: not a text")))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -1,12 +1,12 @@
-//! Host key scans by the server of the simulated clouds.
+//! Host key scans by the server of simulated clouds.
 
 use async_trait::async_trait;
-use nodeyard_nodescan::{HostKey, Scan, ScanError, Scanner, Target};
+use nodeyard_nodescan::{HostKey, Scan, ScanError, ScanTarget, Scanner};
 use serde_json::json;
 
 use crate::transport::{CallError, Http, InvalidUrl, Transport};
 
-/// Asks the server at an address to scan, instead of contacting machines.
+/// Scans host keys by calling the server of simulated clouds.
 #[derive(Debug)]
 pub struct RemoteScan {
     server: Http,
@@ -22,25 +22,25 @@ impl RemoteScan {
 
 #[async_trait]
 impl Scanner for RemoteScan {
-    async fn scan(&self, target: &Target) -> Result<Scan, ScanError> {
+    async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
         let arguments = json!({
             "ip": target.address,
             "port": target.port,
-            "gather_hostkeys": target.gathers_keys(),
+            "gather_hostkeys": target.has_host_keys(),
         });
         let call = self
             .server
             .call("nodescan", arguments.to_string().into_bytes());
-        let answer = tokio::time::timeout(target.limit, call).await;
+        let answer = tokio::time::timeout(target.timeout, call).await;
         let unreachable = |text: String| ScanError::unreachable(target, text);
         let result = match answer {
-            Err(_) => return Err(unreachable("no answer in time".to_owned())),
+            Err(_) => return Err(unreachable("timed out".to_owned())),
             Ok(Err(CallError::Refused(refusal))) => return Err(unreachable(refusal.to_string())),
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Ok(Ok(result)) => result,
         };
         let keys: Vec<String> = serde_json::from_str(result.get())
-            .map_err(|error| unreachable(format!("the answer is no list of keys: {error}")))?;
+            .map_err(|error| unreachable(format!("invalid list of keys: {error}")))?;
         Ok(Scan {
             keys: keys.iter().map(|key| HostKey::from(key.as_str())).collect(),
         })

@@ -1,4 +1,4 @@
-//! The simulated clouds as a server: `POST /<provider>/<method>` with a JSON object.
+//! Serves simulated clouds over HTTP: `POST /<provider>/<method>` with a JSON object.
 
 use std::future::Future;
 use std::io;
@@ -24,8 +24,8 @@ const MAX_BODY: usize = 1 << 20;
 #[derive(Debug, Clone)]
 struct Shared {
     world: Arc<World>,
-    /// Dropped by the sender when the server is to end, which frees calls that hang.
-    ending: watch::Receiver<()>,
+    /// Closed when the server shuts down, which ends the calls that hang.
+    shutdown_begun: watch::Receiver<()>,
 }
 
 /// Serves `world` until `shutdown` returns.
@@ -34,8 +34,11 @@ pub async fn serve(
     world: Arc<World>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let (alive, ending) = watch::channel(());
-    let shared = Shared { world, ending };
+    let (alive, shutdown_begun) = watch::channel(());
+    let shared = Shared {
+        world,
+        shutdown_begun,
+    };
     let app = Router::new()
         .route("/nodescan", post(nodescan))
         .route("/{provider}/{method}", post(call))
@@ -56,11 +59,11 @@ async fn call(
 ) -> Response {
     let body = match body {
         Ok(body) => body,
-        Err(rejection) => return refuse(&unreadable(&rejection)),
+        Err(rejection) => return refuse(&invalid_body(&rejection)),
     };
     match shared.world.call(&provider, &method, &body) {
         Outcome::Answer(Ok(reply)) => {
-            shared.hold_back(&reply).await;
+            shared.delay(&reply).await;
             answer(&reply.result)
         }
         Outcome::Answer(Err(error)) => refuse(&error),
@@ -73,7 +76,7 @@ async fn call(
 }
 
 impl Shared {
-    async fn hold_back(&self, reply: &Reply) {
+    async fn delay(&self, reply: &Reply) {
         if let Some(time) = reply.not_before {
             tokio::select! {
                 () = tokio::time::sleep(time.since(self.world.clock().now())) => {}
@@ -83,8 +86,8 @@ impl Shared {
     }
 
     async fn ended(&self) {
-        let mut ending = self.ending.clone();
-        while ending.changed().await.is_ok() {}
+        let mut shutdown_begun = self.shutdown_begun.clone();
+        while shutdown_begun.changed().await.is_ok() {}
     }
 }
 
@@ -97,11 +100,11 @@ struct Nodescan {
     gather_hostkeys: bool,
 }
 
-/// Every simulated machine answers; there is nobody else to ask.
+/// Returns the host keys of a simulated machine. All of them are reachable.
 async fn nodescan(body: Result<Bytes, BytesRejection>) -> Response {
     let scan: Result<Nodescan, _> = match &body {
         Ok(body) => serde_json::from_slice(body).map_err(|error| CloudError::malformed(&error)),
-        Err(rejection) => Err(unreadable(rejection)),
+        Err(rejection) => Err(invalid_body(rejection)),
     };
     match scan {
         Ok(scan) if !scan.ip.contains("fake") => refuse(&CloudError::unreachable(&scan.ip)),
@@ -111,7 +114,7 @@ async fn nodescan(body: Result<Bytes, BytesRejection>) -> Response {
     }
 }
 
-fn unreadable(rejection: &BytesRejection) -> CloudError {
+fn invalid_body(rejection: &BytesRejection) -> CloudError {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         CloudError::too_large()
     } else {
@@ -143,7 +146,7 @@ fn json(status: StatusCode, body: &impl Serialize) -> Response {
     }
 }
 
-/// Ends the connection in the middle of an answer.
+/// Breaks the connection in the middle of a response.
 fn break_connection() -> Response {
     let broken =
         stream::once(async { Err::<Bytes, _>(io::Error::from(io::ErrorKind::BrokenPipe)) });

@@ -1,9 +1,8 @@
 //! `driver: fake`: a simulated OpenStack cloud, and a driver for it.
 //!
-//! The [`Cloud`] is a pure state machine. A [`World`] holds one for each provider; [`serve`] offers it to
-//! every process on this host, so that it outlives its clients, and [`Transport`] reaches it there or
-//! inside the process. The driver takes the keys of `driver: openstack` and does what a driver of a real
-//! cloud has to do: other people's servers, lost answers and half-made things are all there to be met.
+//! A [`Cloud`] is a pure state machine, and a [`World`] holds one for each provider. [`serve`] serves it over HTTP, so that
+//! it outlives its clients; a [`Transport`] calls it there or in the same process. [`FakeDriver`] takes the keys of
+//! `driver: openstack` and handles what real clouds do: servers of others, lost responses, half-made servers.
 
 mod client;
 mod cloud;
@@ -30,5 +29,5 @@ pub use simulate::{FailureRates, FlavorOptions, Quota, Simulate, Span};
 pub use transport::{CallError, Http, InProcess, InvalidUrl, Transport, connect};
 pub use world::World;
 
-/// Where the cloud is, if it is not in this process.
+/// The environment variable with the URL of the cloud, if it is not in this process.
 pub const URL_VARIABLE: &str = "NODEPOOL_FAKE_CLOUD_URL";

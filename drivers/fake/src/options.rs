@@ -1,4 +1,4 @@
-//! What a driver has to know from the configuration: the keys of `driver: openstack`.
+//! The options of the driver, from the keys of `driver: openstack`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct Options {
     pub owner: Owner,
     pub cloud: CloudOptions,
     pub tidy: TidyOptions,
-    /// How long the answer that there is no such image is believed.
+    /// How long it is cached that an image does not exist.
     pub image_check_interval: Duration,
     /// Time between two calls; zero is without limit.
     pub rate: Duration,
@@ -25,7 +25,7 @@ impl Options {
         Ok(Self {
             cloud: CloudOptions::of(&section.cloud, &section.settings)?,
             tidy: TidyOptions::of(&section.settings),
-            // A simulated cloud has no limit of calls; the configured rate is that of the real one.
+            // The configured rate is that of a real cloud; a simulated one has no limit.
             ..Self::new(owner)
         })
     }

@@ -1,11 +1,11 @@
-//! How a simulated cloud behaves: the provider's key `simulate`.
+//! The behaviour of a simulated cloud: the provider's key `simulate`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nodeyard_config::{self as config, SimulatedTime};
 
-/// Empty lists of zones, flavors, images and networks stand for a set that suits most configurations.
+/// Empty lists of zones, flavors, images and networks stand for a default set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Simulate {
     pub boot_time: Span,
@@ -61,7 +61,7 @@ impl Simulate {
     }
 }
 
-/// A time, drawn anew for each event.
+/// A duration that is drawn at random for each event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     pub min: Duration,
@@ -84,7 +84,7 @@ impl Span {
     }
 }
 
-/// What the cloud allows; -1 is no limit.
+/// The limits of the cloud; -1 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     pub cores: i64,
@@ -107,16 +107,16 @@ impl Default for Quota {
     }
 }
 
-/// How often a call fails, and how. Rates are from 0 to 1.
+/// How often a call fails, and how. Rates are between 0 and 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FailureRates {
-    /// The call is not done and answered with an error.
+    /// The call has no effect and returns an error.
     pub error: f64,
-    /// The call is done, its answer never arrives.
+    /// The call takes effect, its response is lost.
     pub lost: f64,
-    /// The call is not done and never answered.
+    /// The call has no effect and never returns.
     pub hang: f64,
-    /// Class of the errors; `quota` stands for the answer of a cloud whose quota is used up.
+    /// The class of the errors; `quota` stands for an exceeded quota.
     pub class: String,
 }
 

@@ -1,4 +1,4 @@
-//! How a driver reaches its cloud: inside the process, or over HTTP.
+//! Transports from a driver to its cloud: in the same process, or over HTTP.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use serde_json::value::RawValue;
 use crate::cloud::{CloudError, Outcome};
 use crate::world::World;
 
-/// A list of a hundred thousand servers fits.
-const MAX_ANSWER: usize = 256 << 20;
+/// Enough for a list of a hundred thousand servers.
+const MAX_RESPONSE: usize = 256 << 20;
 
-/// Why a call has no result.
+/// A call without result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("the cloud refused")]
+    #[error("the call was refused")]
     Refused(#[source] CloudError),
-    /// The call may have been done.
-    #[error("the cloud did not answer")]
-    NoAnswer(#[source] Option<Box<dyn std::error::Error + Send + Sync>>),
-    #[error("the cloud's answer makes no sense")]
-    Garbled(#[source] serde_json::Error),
+    /// The call may have taken effect.
+    #[error("no response")]
+    NoResponse(#[source] Option<Box<dyn std::error::Error + Send + Sync>>),
+    #[error("malformed response")]
+    Malformed(#[source] serde_json::Error),
 }
 
 impl CallError {
-    fn no_answer(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::NoAnswer(Some(cause.into()))
+    fn no_response(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::NoResponse(Some(cause.into()))
     }
 }
 
 /// Calls methods of one provider's cloud.
 #[async_trait]
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// `arguments` is the text of a JSON object. Without a result the call may still have been done.
+    /// `arguments` is the text of a JSON object. A call without result may still have taken effect.
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError>;
 }
 
@@ -72,13 +72,13 @@ impl Transport for InProcess {
                 Ok(reply.result)
             }
             Outcome::Answer(Err(error)) => Err(CallError::Refused(error)),
-            Outcome::Lost => Err(CallError::NoAnswer(None)),
+            Outcome::Lost => Err(CallError::NoResponse(None)),
             Outcome::Hang => std::future::pending().await,
         }
     }
 }
 
-/// The cloud of `provider`: at `url` if there is one, otherwise in `world`.
+/// Connects to the cloud of `provider`: at `url` if that is set, otherwise in `world`.
 pub fn connect(
     url: Option<&str>,
     world: &Arc<World>,
@@ -92,9 +92,9 @@ pub fn connect(
 
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidUrl {
-    #[error("{url:?} is not the address of a simulated cloud; it looks like http://127.0.0.1:8080")]
+    #[error("invalid URL {url:?} of the simulated cloud: expected one like http://127.0.0.1:8080")]
     NotHttp { url: String },
-    #[error("{url:?} is not an address")]
+    #[error("invalid URL {url:?} of the simulated cloud")]
     Malformed {
         url: String,
         #[source]
@@ -102,7 +102,7 @@ pub enum InvalidUrl {
     },
 }
 
-/// A cloud behind an address. Connections are kept and used again.
+/// A cloud behind a URL. Connections are reused.
 #[derive(Debug, Clone)]
 pub struct Http {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -110,7 +110,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// The cloud of `provider` at `url`.
+    /// Connects to the cloud of `provider` at `url`.
     pub fn new(url: &str, provider: &str) -> Result<Self, InvalidUrl> {
         let mut http = Self::at(url)?;
         http.base.push('/');
@@ -118,7 +118,7 @@ impl Http {
         Ok(http)
     }
 
-    /// What is at `url` itself and belongs to no provider.
+    /// Connects to `url` itself, for calls that belong to no provider.
     pub(crate) fn at(url: &str) -> Result<Self, InvalidUrl> {
         let shown = || url.chars().take(200).collect::<String>();
         let base = url.trim_end_matches('/');
@@ -147,7 +147,7 @@ impl Http {
 impl Transport for Http {
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Success {
             result: Box<RawValue>,
         }
         #[derive(Deserialize)]
@@ -159,23 +159,23 @@ impl Transport for Http {
             .uri(format!("{}/{}", self.base, percent_encode(method)))
             .header(hyper::header::CONTENT_TYPE, "application/json")
             .body(Full::from(arguments))
-            .map_err(CallError::no_answer)?;
+            .map_err(CallError::no_response)?;
         let response = self
             .client
             .request(request)
             .await
-            .map_err(CallError::no_answer)?;
+            .map_err(CallError::no_response)?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
+        let body = Limited::new(response.into_body(), MAX_RESPONSE)
             .collect()
             .await
-            .map_err(|cause| CallError::NoAnswer(Some(cause)))?
+            .map_err(|cause| CallError::NoResponse(Some(cause)))?
             .to_bytes();
         if status.is_success() {
-            let answer: Answer = serde_json::from_slice(&body).map_err(CallError::Garbled)?;
-            return Ok(answer.result);
+            let success: Success = serde_json::from_slice(&body).map_err(CallError::Malformed)?;
+            return Ok(success.result);
         }
-        let refusal: Refusal = serde_json::from_slice(&body).map_err(CallError::Garbled)?;
+        let refusal: Refusal = serde_json::from_slice(&body).map_err(CallError::Malformed)?;
         Err(CallError::Refused(CloudError {
             status: status.as_u16(),
             ..refusal.error

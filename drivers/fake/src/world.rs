@@ -1,4 +1,4 @@
-//! All simulated clouds of a process, one for each provider.
+//! The simulated clouds of a process, one for each provider.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +9,14 @@ use nodeyard_model::Timestamp;
 use crate::cloud::{Cloud, CloudError, Outcome};
 use crate::simulate::Simulate;
 
-/// Clouds come into being when they are first called, by whoever can reach the port.
+/// Limits the clouds that callers of the server create by naming providers.
 const MAX_PROVIDERS: usize = 1000;
 
-/// The clouds, by the name of their provider.
+/// Clouds by the name of their provider, created at their first call.
 #[derive(Debug)]
 pub struct World {
     clock: Clock,
-    /// How a cloud behaves; providers without an entry have the usual one.
+    /// The behaviour of each cloud; providers without an entry have the default.
     options: HashMap<String, Simulate>,
     clouds: Mutex<HashMap<String, Arc<Mutex<Cloud>>>>,
 }
@@ -55,8 +55,8 @@ impl World {
         if options.is_none() && clouds.len() >= MAX_PROVIDERS {
             return None;
         }
-        let usual = Simulate::default();
-        let cloud = Cloud::new(options.unwrap_or(&usual), now);
+        let default = Simulate::default();
+        let cloud = Cloud::new(options.unwrap_or(&default), now);
         let cloud = Arc::new(Mutex::new(cloud));
         clouds.insert(provider.to_owned(), Arc::clone(&cloud));
         Some(cloud)

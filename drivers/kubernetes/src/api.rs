@@ -1,7 +1,7 @@
-//! Calls to the API server: paths and JSON, each with a limit of time and an error of a class.
+//! Calls of the API server by path and JSON, each with a timeout and classified errors.
 //!
-//! What is sent is JSON and not typed, so that a pod specification of the configuration arrives with every key that it
-//! has, also those of a newer cluster than this program knows. What is read is typed.
+//! Requests are untyped JSON, so that a pod specification of the configuration keeps all of its keys, also those of newer
+//! Kubernetes versions. Responses are typed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::failure::failed;
+use crate::failure::driver_error;
 
 const CONFLICT: u16 = 409;
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const UNAUTHORIZED: u16 = 401;
 
-/// One list is enough for most; more come in pages.
+/// Items per page of a list.
 const PAGE: usize = 500;
 
-/// A client that is called.
+/// A client with a timeout.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) client: Client,
     pub(crate) limit: Duration,
-    /// The cluster does not know any more who we are.
+    /// Set when the cluster has rejected the credentials.
     pub(crate) stale: Arc<AtomicBool>,
 }
 
@@ -42,28 +42,28 @@ impl fmt::Debug for Api {
     }
 }
 
-/// How something is deleted.
+/// Options of a deletion.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Removal<'a> {
-    /// Only this very thing.
+pub(crate) struct DeleteOptions<'a> {
+    /// Only the object with this uid.
     pub(crate) uid: Option<&'a str>,
-    /// Only if nothing about it has changed.
+    /// Only if the object still has this version.
     pub(crate) version: Option<&'a str>,
-    /// Seconds that a pod gets to end.
+    /// Seconds until a pod is killed.
     pub(crate) grace: Option<u32>,
-    pub(crate) after_what_it_owns: bool,
+    pub(crate) foreground: bool,
 }
 
-/// What came of making something.
+/// The result of a creation.
 #[derive(Debug)]
-pub(crate) enum Made<T> {
+pub(crate) enum CreateOutcome<T> {
     New(T),
-    /// Something of that name is there already.
+    /// The name is taken.
     Exists,
 }
 
 #[derive(Deserialize)]
-struct List<T> {
+struct ListPage<T> {
     #[serde(default = "Vec::new")]
     items: Vec<T>,
     #[serde(default)]
@@ -99,7 +99,7 @@ impl Api {
             .uri(path)
             .header(http::header::CONTENT_TYPE, content)
             .body(bytes.unwrap_or_default())
-            .map_err(|cause| failed(what, kube::Error::HttpError(cause)))?;
+            .map_err(|cause| driver_error(what, kube::Error::HttpError(cause)))?;
         let answer = timeout(self.limit, self.client.request::<T>(request)).await;
         match answer {
             Ok(Ok(answer)) => Ok(Ok(answer)),
@@ -109,9 +109,9 @@ impl Api {
                 }
                 Ok(Err(status))
             }
-            Ok(Err(error)) => Err(failed(what, error)),
+            Ok(Err(error)) => Err(driver_error(what, error)),
             Err(_) => Err(Error::retry(format!(
-                "cannot {what}: the API server did not answer within {} s",
+                "failed to {what}: the API server did not respond within {} s",
                 self.limit.as_secs()
             ))),
         }
@@ -122,17 +122,17 @@ impl Api {
         what: &str,
         path: &str,
         body: &Value,
-    ) -> Result<Made<T>, Error> {
+    ) -> Result<CreateOutcome<T>, Error> {
         match self.call(what, Method::POST, path, Some(body)).await? {
-            Ok(made) => Ok(Made::New(made)),
+            Ok(made) => Ok(CreateOutcome::New(made)),
             Err(status) if status.code == CONFLICT && status.reason == "AlreadyExists" => {
-                Ok(Made::Exists)
+                Ok(CreateOutcome::Exists)
             }
-            Err(status) => Err(failed(what, kube::Error::Api(status))),
+            Err(status) => Err(driver_error(what, kube::Error::Api(status))),
         }
     }
 
-    /// Makes it unless it is there.
+    /// Creates an object unless it exists.
     pub(crate) async fn ensure(&self, what: &str, path: &str, body: &Value) -> Result<(), Error> {
         self.create::<IgnoredAny>(what, path, body).await.map(drop)
     }
@@ -146,7 +146,7 @@ impl Api {
         unless_absent(what, answer, &[NOT_FOUND])
     }
 
-    /// Like [`Api::get`], for what only those who have a part in it may look at: none of others' is there.
+    /// Like [`Api::get`], but returns None also if the object may not be read.
     pub(crate) async fn get_own<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -156,7 +156,7 @@ impl Api {
         unless_absent(what, answer, &[NOT_FOUND, FORBIDDEN])
     }
 
-    /// Sets what `change` says and leaves the rest. None if it is not there.
+    /// Merges `change` into an object. Returns None if it does not exist.
     pub(crate) async fn change<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -167,7 +167,7 @@ impl Api {
         unless_absent(what, answer, &[NOT_FOUND])
     }
 
-    /// `query` is without a question mark.
+    /// Fetches all pages of a list. `query` has no question mark.
     pub(crate) async fn list<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -178,8 +178,10 @@ impl Api {
         let mut next = String::new();
         loop {
             let uri = format!("{path}?{query}&limit={PAGE}{next}");
-            let answer = self.call::<List<T>>(what, Method::GET, &uri, None).await?;
-            let page = answer.map_err(|status| failed(what, kube::Error::Api(status)))?;
+            let answer = self
+                .call::<ListPage<T>>(what, Method::GET, &uri, None)
+                .await?;
+            let page = answer.map_err(|status| driver_error(what, kube::Error::Api(status)))?;
             items.extend(page.items);
             match page.metadata.next.filter(|token| !token.is_empty()) {
                 Some(token) => next = format!("&continue={}", escape(&token)),
@@ -188,15 +190,15 @@ impl Api {
         }
     }
 
-    /// What is not there is deleted. With a uid, something else of the same name is left alone and told as a conflict, and
-    /// so is a namespace that is on its way out already.
+    /// Deletes an object. Succeeds if it does not exist. With a uid, fails with a conflict if another object has the name,
+    /// or if a namespace is being deleted already.
     pub(crate) async fn delete(
         &self,
         what: &str,
         path: &str,
-        removal: &Removal<'_>,
+        removal: &DeleteOptions<'_>,
     ) -> Result<(), Error> {
-        let policy = if removal.after_what_it_owns {
+        let policy = if removal.foreground {
             "Foreground"
         } else {
             "Background"
@@ -219,7 +221,7 @@ impl Api {
     }
 }
 
-/// None if the cluster answers with one of the codes of what is not there.
+/// Returns None if the response has one of the codes for an absent object.
 fn unless_absent<T>(
     what: &str,
     answer: Result<T, Box<Status>>,
@@ -228,7 +230,7 @@ fn unless_absent<T>(
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(status) if absent.contains(&status.code) => Ok(None),
-        Err(status) => Err(failed(what, kube::Error::Api(status))),
+        Err(status) => Err(driver_error(what, kube::Error::Api(status))),
     }
 }
 
@@ -239,7 +241,7 @@ pub(crate) fn put(object: &mut Value, key: &str, value: Value) {
     }
 }
 
-/// A text as part of a query.
+/// Escapes a text for a query.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,36 +1,36 @@
-//! Nodes that belong together: those of one buildset of Zuul's, or of one scope of the API.
+//! Nodes that belong together: those of one Zuul buildset, or of one scope of the API.
 
 use nodeyard_driver::RequestAttributes;
 use serde::Deserialize;
 
 use crate::names;
 
-/// Carried by everything that is for a buildset.
+/// The label of all objects of a buildset.
 pub(crate) const BUILDSET: &str = "nodepool_buildset";
-/// Carried by namespaces that several nodes are in.
+/// The label of namespaces that several nodes share.
 pub(crate) const SHARED: &str = "nodeyard_shared";
-/// Carried by namespaces whose services the rest of the buildset may look at.
+/// The label of namespaces whose services the rest of the buildset may read.
 pub(crate) const PEERS: &str = "nodeyard_peer_access";
 
-/// As the value of a label.
+/// The id of a buildset, as the value of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Buildset(String);
 
-/// What requests say, as far as it matters here.
+/// The part of a request's data that is used.
 #[derive(Deserialize)]
-struct RequestorData {
+struct BuildsetData {
     build_set_uuid: Option<String>,
     nodeyard_scope: Option<String>,
 }
 
 impl Buildset {
-    /// None for a node that is for nobody yet, or for somebody who has no such thing.
+    /// Returns None for a node without a request, or whose requestor has no buildsets.
     pub(crate) fn of(request: &RequestAttributes) -> Option<Self> {
-        let data: Option<RequestorData> = request.requestor_data.decode().ok()?;
+        let data: Option<BuildsetData> = request.requestor_data.decode().ok()?;
         let data = data?;
         let scope = data.nodeyard_scope.map(|scope| format!("scope:{scope}"));
         let name = data.build_set_uuid.or(scope)?;
-        // Names are unique within a tenant, and tenants have nothing to do with each other.
+        // Ids are unique within a tenant only.
         let tenant = request.tenant_name.as_ref();
         let text = match tenant {
             Some(tenant) => format!("{name}-{}", names::digest(tenant.as_str())),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn not_everybody_has_one() {
+    fn a_node_may_have_none() {
         for data in [
             json!(null),
             json!({}),

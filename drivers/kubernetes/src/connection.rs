@@ -1,4 +1,4 @@
-//! From a kubeconfig, or the account of the pod that this runs in, to clients.
+//! Clients, from a kubeconfig or from the service account of the pod that this runs in.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use secrecy::ExposeSecret as _;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A cluster that is talked to, and what others have to know to talk to it too.
+/// Clients of a cluster, and what jobs need to connect to it.
 #[derive(Clone)]
 pub struct Connection {
     /// For single calls.
     pub client: Client,
-    /// For what the cluster tells by itself.
+    /// For watches.
     pub watching: Client,
     /// Address of the API server.
     pub host: String,
@@ -27,7 +27,7 @@ pub struct Connection {
     pub skip_tls: bool,
     /// PEM in base64.
     pub ca: Option<String>,
-    /// Who we are, for drivers that hand that on.
+    /// Our token, for drivers that give it to jobs.
     pub token: Option<String>,
 }
 
@@ -39,11 +39,11 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     pub async fn new(mut config: Config) -> Result<Self, Error> {
-        // Whoever calls knows better when it is worth another try.
+        // The caller decides about retries.
         config.default_retry = false;
         config.connect_timeout = Some(CONNECT_LIMIT);
         let unusable = |cause| {
-            Error::new(ErrorClass::Credentials, "the kubeconfig cannot be used").because(cause)
+            Error::new(ErrorClass::Credentials, "failed to use the kubeconfig").because(cause)
         };
         let client = Client::try_from(config.clone()).map_err(unusable)?;
         Ok(Self {
@@ -87,13 +87,13 @@ async fn token(config: &Config) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Says where the cluster is. Asked again when the cluster does not know us any more: the credentials may have changed.
+/// Connects to the cluster; called again when the cluster rejects the credentials, because they may have changed.
 #[async_trait]
 pub trait Connect: fmt::Debug + Send + Sync {
     async fn connect(&self) -> Result<Connection, Error>;
 }
 
-/// The file that `KUBECONFIG` names, `~/.kube/config`, or where there is none the account of the pod.
+/// The file that `KUBECONFIG` names, else `~/.kube/config`, else the service account of the pod.
 #[derive(Debug, Clone, Default)]
 pub struct Kubeconfig {
     pub file: Option<PathBuf>,
@@ -119,7 +119,7 @@ impl Connect for Kubeconfig {
             Err(cause @ (KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath)) => {
                 Config::incluster().map_err(|_| {
                     let text =
-                        "there is no kubeconfig, and this is no pod of a cluster: set KUBECONFIG";
+                        "no kubeconfig found, and this is not a pod of a cluster; set KUBECONFIG";
                     wrong(text.to_owned()).because(cause)
                 })?
             }

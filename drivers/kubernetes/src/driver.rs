@@ -1,23 +1,24 @@
-//! The driver.
+//! [`KubernetesDriver`]: what it is made of, and which operation is in which module.
 
 mod access;
-mod begin;
 mod boot;
 mod create;
 mod delete;
 mod evidence;
-mod furnish;
 mod gateway;
+mod holders;
 mod host_keys;
+mod namespace;
 mod peers;
 mod pod;
-mod quarters;
 mod registry;
+mod setup;
 mod share;
 mod tunnels;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,18 +26,19 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use nodeyard_config::{PeerAccess, Share};
 use nodeyard_driver::{
-    Capabilities, CreateOrder, Driver, Error, EventKey, ExternalId, Instance, Readiness, Resource,
-    ResourceKind, State, Step, Target, Wait,
+    CreateOrder, Driver, Error, ExternalId, Instance, Machines, Progress, Readiness, Resource,
+    ResourceKind, Target,
 };
-use nodeyard_model::{Label, Limits, NodeId, PoolName, Resources, Timestamp};
+use nodeyard_model::{Label, Limits, PoolName, Resources};
 use nodeyard_nodescan::Scanner;
+use tokio::time::{sleep, timeout};
 
 use crate::api::Api;
-use crate::body::marks;
+use crate::body::metadata;
 use crate::connection::{Connect, Connection};
-use crate::feed::Feed;
+use crate::feed::WatchFeed;
 use crate::forward::Tunnels;
-use crate::holder::{HolderKind, Holders, selector};
+use crate::holder::{HolderKind, HolderRef, Holders, selector};
 use crate::options::Options;
 
 /// A driver for one provider.
@@ -44,61 +46,91 @@ pub struct KubernetesDriver {
     options: Options,
     connect: Arc<dyn Connect>,
     scanner: Arc<dyn Scanner>,
-    link: Mutex<Option<Arc<Link>>>,
-    /// What launches wait for, in words.
-    progress: Mutex<HashMap<NodeId, String>>,
+    link: Mutex<Option<Arc<ClusterLink>>>,
     tunnels: Tunnels,
 }
 
-/// A cluster that is talked to, and listened to.
+/// A connection to a cluster, with the feeds of its changes.
 #[derive(Debug)]
-struct Link {
+struct ClusterLink {
     connection: Connection,
     api: Api,
-    feeds: Feeds,
+    feeds: WatchFeeds,
 }
 
-/// What an account may follow differs: all namespaces, its own projects one by one, or the pools' projects.
+/// What an account may watch: all namespaces, or the projects of the pools. Its own projects it can only read one by one.
 #[derive(Debug, Default)]
-struct Feeds {
-    namespaces: Option<Feed<Namespace>>,
+struct WatchFeeds {
+    namespaces: Option<WatchFeed<Namespace>>,
     /// By namespace, or all in one under the empty name.
-    pods: HashMap<String, Feed<Pod>>,
+    pods: HashMap<String, WatchFeed<Pod>>,
 }
 
-impl Feeds {
+impl WatchFeeds {
     fn start(options: &Options, connection: &Connection) -> Self {
         let selector = selector(&options.owner);
         let client = || connection.watching.clone();
         match options.holder {
             HolderKind::Namespace => Self {
-                namespaces: Some(Feed::start(kube::Api::all(client()), &selector)),
+                namespaces: Some(WatchFeed::start(kube::Api::all(client()), &selector)),
                 pods: HashMap::from([(
                     String::new(),
-                    Feed::start(kube::Api::all(client()), &selector),
+                    WatchFeed::start(kube::Api::all(client()), &selector),
                 )]),
             },
-            // A user sees projects as they come; each is looked at by itself.
+            // Users cannot watch projects.
             HolderKind::Project => Self::default(),
             HolderKind::Pod => Self {
                 namespaces: None,
                 pods: (options.pools.iter())
                     .map(|pool| {
                         let api = kube::Api::namespaced(client(), pool.name.as_str());
-                        (pool.name.to_string(), Feed::start(api, &selector))
+                        (pool.name.to_string(), WatchFeed::start(api, &selector))
                     })
                     .collect(),
             },
         }
     }
 
-    /// Whether the cluster tells what becomes of pods there.
-    fn tell_of_pods(&self, namespace: &str) -> bool {
-        self.pods(namespace).is_some_and(Feed::is_live)
+    /// Whether the cluster reports changes of pods in the namespace at the moment.
+    fn reports_pods(&self, namespace: &str) -> bool {
+        self.pods(namespace).is_some_and(WatchFeed::is_live)
     }
 
-    fn pods(&self, namespace: &str) -> Option<&Feed<Pod>> {
+    fn pods(&self, namespace: &str) -> Option<&WatchFeed<Pod>> {
         self.pods.get(namespace).or_else(|| self.pods.get(""))
+    }
+
+    /// Waits until the cluster reports another version of a pod, or its end if it was `seen` in the feed; at most `limit`.
+    async fn pod_changed(
+        &self,
+        (namespace, name): (&str, &str),
+        version: &str,
+        seen: bool,
+        limit: Duration,
+    ) {
+        let change = async {
+            match self.pods(namespace) {
+                Some(feed) => feed.changed(namespace, name, version, seen).await,
+                None => pending().await,
+            }
+        };
+        let _ = timeout(limit, change).await;
+    }
+
+    /// Waits until the cluster reports a change of a namespace or pod that was seen in a feed; at most `limit`.
+    async fn holder_changed(&self, holder: &HolderRef, version: &str, limit: Duration) {
+        let namespace = holder.namespace.as_str();
+        match (&holder.pod, &self.namespaces) {
+            (Some(pod), _) => {
+                self.pod_changed((namespace, pod), version, true, limit)
+                    .await;
+            }
+            (None, Some(feed)) => {
+                let _ = timeout(limit, feed.changed("", namespace, version, true)).await;
+            }
+            (None, None) => sleep(limit).await,
+        }
     }
 }
 
@@ -110,64 +142,35 @@ impl fmt::Debug for KubernetesDriver {
     }
 }
 
-/// What is waited for, in the text of an event.
-#[derive(Debug, PartialEq, Eq)]
-struct Awaited<'k> {
-    namespace: &'k str,
-    pod: Option<&'k str>,
-    version: &'k str,
-    seen: bool,
-}
-
-impl<'k> Awaited<'k> {
-    /// Names have no spaces in them.
-    fn key(&self) -> EventKey {
-        let pod = self.pod.unwrap_or("-");
-        let seen = if self.seen { "seen" } else { "new" };
-        EventKey::new(format!("{} {pod} {} {seen}", self.namespace, self.version))
-    }
-
-    fn of(key: &'k EventKey) -> Option<Self> {
-        let mut parts = key.as_str().split(' ');
-        Some(Self {
-            namespace: parts.next()?,
-            pod: parts.next().filter(|pod| *pod != "-"),
-            version: parts.next()?,
-            seen: parts.next()? == "seen",
-        })
-    }
-}
-
 impl KubernetesDriver {
-    /// The cluster is looked for when it is first needed.
+    /// Connects with the first call.
     pub fn new(options: Options, connect: Arc<dyn Connect>, scanner: Arc<dyn Scanner>) -> Self {
         Self {
             options,
             connect,
             scanner,
             link: Mutex::default(),
-            progress: Mutex::default(),
             tunnels: Tunnels::default(),
         }
     }
 
-    async fn link(&self) -> Result<Arc<Link>, Error> {
+    async fn link(&self) -> Result<Arc<ClusterLink>, Error> {
         if let Some(link) = &*self.known_link() {
             return Ok(Arc::clone(link));
         }
         let connection = self.connect.connect().await?;
         let mut known = self.known_link();
-        // Somebody else may have been faster.
+        // Another call may have been faster.
         if let Some(link) = &*known {
             return Ok(Arc::clone(link));
         }
-        let link = Arc::new(Link {
+        let link = Arc::new(ClusterLink {
             api: Api {
                 client: connection.client.clone(),
                 limit: self.options.call_limit,
                 stale: Arc::default(),
             },
-            feeds: Feeds::start(&self.options, &connection),
+            feeds: WatchFeeds::start(&self.options, &connection),
             connection,
         });
         self.tunnels.use_client(&link.connection.client);
@@ -175,8 +178,8 @@ impl KubernetesDriver {
         Ok(link)
     }
 
-    /// None if there is none, or if the cluster does not know us any more: the credentials are read again then.
-    fn known_link(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+    /// Returns None if there is none yet, or if the cluster has rejected the credentials: they are read again then.
+    fn known_link(&self) -> MutexGuard<'_, Option<Arc<ClusterLink>>> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if link.as_ref().is_some_and(|link| link.api.is_stale()) {
             *link = None;
@@ -184,7 +187,7 @@ impl KubernetesDriver {
         link
     }
 
-    fn holders<'a>(&'a self, link: &'a Link) -> Holders<'a> {
+    fn holders<'a>(&'a self, link: &'a ClusterLink) -> Holders<'a> {
         Holders {
             kind: self.options.holder,
             owner: &self.options.owner,
@@ -193,8 +196,8 @@ impl KubernetesDriver {
         }
     }
 
-    /// Where pods of other nodes are too.
-    fn shared_spaces(&self) -> Vec<&str> {
+    /// The namespaces in which pods of other nodes are, too.
+    fn shared_namespaces(&self) -> Vec<&str> {
         match self.options.holder {
             HolderKind::Namespace | HolderKind::Project => Vec::new(),
             HolderKind::Pod => {
@@ -203,113 +206,66 @@ impl KubernetesDriver {
             }
         }
     }
-
-    fn note_progress(&self, node: NodeId, text: Option<String>) {
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        match text {
-            Some(text) => progress.insert(node, text),
-            None => progress.remove(&node),
-        };
-    }
 }
 
 #[async_trait]
 impl Driver for KubernetesDriver {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            launches: true,
-            manages_images: false,
-        }
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Machines for KubernetesDriver {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        self.create_node(order, progress).await
+    }
+
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
+        self.delete_target(target).await
     }
 
     async fn list(&self) -> Result<Vec<Resource>, Error> {
         let link = self.link().await?;
         let holders = self
             .holders(&link)
-            .list(&self.shared_spaces(), None)
+            .list(&self.shared_namespaces(), None)
             .await?;
         let resources = holders.into_iter().map(|holder| Resource {
             kind: ResourceKind::INSTANCES,
-            id: holder.place.external_id(),
-            name: Some(holder.place.name().into()),
+            id: holder.reference.external_id(),
+            name: Some(holder.reference.name().into()),
             tags: holder.tags,
             takes: holder.takes.unwrap_or_else(|| Resources::new(0, 1, 0)),
         });
         Ok(resources.collect())
     }
 
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        let step = self.step_create(order, state, now).await;
-        if !matches!(step, Ok(Step::Wait(_))) {
-            self.note_progress(order.node, None);
-        }
-        step
-    }
-
-    async fn delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete(target, state, now).await
-    }
-
-    /// What a cluster has in all is nobody's to know: namespaces have quotas, and its nodes come and go.
+    /// The capacity of a cluster is unknown: namespaces have quotas, and its nodes come and go.
     async fn limits(&self) -> Result<Limits, Error> {
         Ok(Limits::unlimited())
     }
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
-        Ok(marks::takes(self.options.label(pool, label)?))
+        Ok(metadata::takes(self.options.label(pool, label)?))
     }
 
-    async fn zones(&self, _pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        Ok(Vec::new())
-    }
-
-    /// Images are the cluster's business.
-    async fn readiness(
-        &self,
-        pool: &PoolName,
-        label: &Label,
-        _now: Timestamp,
-    ) -> Result<Readiness, Error> {
+    /// The cluster pulls images by itself.
+    async fn readiness(&self, pool: &PoolName, label: &Label) -> Result<Readiness, Error> {
         self.options.label(pool, label)?;
         Ok(Readiness::Ready)
-    }
-
-    /// Opens the tunnels that an earlier process had, and closes those of pods that have gone.
-    async fn attend(&self, _now: Timestamp) -> Result<Option<Wait>, Error> {
-        if !self.options.forwards() {
-            return Ok(None);
-        }
-        let link = self.link().await?;
-        let at_most = match self.options.holder {
-            HolderKind::Project => self.open_tunnels_into_projects(&link).await?,
-            HolderKind::Namespace | HolderKind::Pod => self.attend_tunnels(&link).await,
-        };
-        Ok(Some(Wait {
-            at_most,
-            event: None,
-        }))
     }
 
     async fn cluster(&self) -> Option<Box<str>> {
         if let Some(id) = &self.options.cluster_id {
             return Some(id.clone());
         }
-        // Without a kubeconfig nobody knows, and nothing can be launched either.
+        // Without a kubeconfig nothing can be launched either.
         let link = self.link().await.ok()?;
         Some(link.connection.host.as_str().into())
     }
 
-    fn binds(&self, pool: &PoolName, label: &Label) -> bool {
+    fn is_bound_to_request(&self, pool: &PoolName, label: &Label) -> bool {
         let label = self.options.label(pool, label);
         label.is_ok_and(|label| {
             label.share != Share::None || label.buildset_peer_access != PeerAccess::None
@@ -325,59 +281,11 @@ impl Driver for KubernetesDriver {
         self.collect_evidence(id).await
     }
 
-    fn progress(&self, node: NodeId) -> Option<String> {
-        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.get(&node).cloned()
-    }
-
-    async fn event(&self, event: &EventKey) {
-        let (Some(awaited), Ok(link)) = (Awaited::of(event), self.link().await) else {
-            return std::future::pending().await;
-        };
-        let Awaited {
-            namespace,
-            pod,
-            version,
-            seen,
-        } = awaited;
-        match pod {
-            Some(pod) => match link.feeds.pods(namespace) {
-                Some(feed) => feed.changed(namespace, pod, version, seen).await,
-                None => std::future::pending().await,
-            },
-            None => match &link.feeds.namespaces {
-                Some(feed) => feed.changed("", namespace, version, seen).await,
-                None => std::future::pending().await,
-            },
+    /// Keeps tunnels open.
+    async fn run_background(&self) -> Result<(), Error> {
+        if !self.options.forwards() {
+            return Ok(());
         }
-    }
-}
-
-/// Waits for what the cluster will tell, or as long as looking costs little.
-fn wait<T>(awaited: &Awaited<'_>, at_most: Duration) -> Step<T> {
-    Step::Wait(Wait {
-        at_most,
-        event: Some(awaited.key()),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_awaited_survives_as_a_text() {
-        for pod in [None, Some("p-1")] {
-            for seen in [true, false] {
-                let awaited = Awaited {
-                    namespace: "main-0000000001",
-                    pod,
-                    version: "42",
-                    seen,
-                };
-                assert_eq!(Awaited::of(&awaited.key()), Some(awaited));
-            }
-        }
-        assert_eq!(Awaited::of(&EventKey::new("backing")), None);
+        self.maintain_tunnels().await
     }
 }

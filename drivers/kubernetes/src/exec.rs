@@ -1,7 +1,6 @@
-//! Commands in pods and what they print, over WebSocket: for people, and for git.
+//! Commands in pods and their output, over WebSocket: for people, and for git.
 //!
-//! Nothing is buffered beyond a few kilobytes: whoever reads slowly slows down the other side, so a push of gigabytes
-//! takes no memory.
+//! Only a few kilobytes are buffered: a slow reader slows down the writer, so a push of gigabytes takes no memory.
 
 pub mod git;
 
@@ -19,16 +18,16 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy};
 
 use crate::body::pod::DEFAULT_CONTAINER;
 
-/// Between this program and the connection, in each direction.
+/// The buffer in each direction.
 const BUFFER: usize = 64 << 10;
 
-/// A container that is talked to.
+/// A container to run commands in.
 #[derive(Clone)]
 pub struct Container {
     pub client: Client,
     pub namespace: String,
     pub pod: String,
-    /// None for the one that the pod calls its default, else the first.
+    /// None for the default container of the pod, or else the first.
     pub container: Option<String>,
 }
 
@@ -40,7 +39,7 @@ impl std::fmt::Debug for Container {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    #[error("the cluster does not let a command run in pod {pod} of {namespace}")]
+    #[error("failed to run a command in pod {pod} of {namespace}")]
     Refused {
         namespace: String,
         pod: String,
@@ -49,13 +48,13 @@ pub enum ExecError {
     },
     #[error("the connection to the pod broke before the command ended")]
     Broken,
-    #[error("the command could not be run: {0}")]
+    #[error("failed to run the command: {0}")]
     NotRun(String),
-    #[error("what the command said could not be passed on")]
+    #[error("failed to write the output of the command")]
     Output(#[source] io::Error),
     #[error("{0}")]
     Credentials(&'static str),
-    #[error("the credentials of the node do not work")]
+    #[error("invalid credentials of the node")]
     Client(#[source] Box<kube::Error>),
 }
 
@@ -68,7 +67,8 @@ impl Container {
         }
     }
 
-    /// Of several containers the API server wants one to be named. If the pod cannot be looked at, it decides.
+    /// Returns the container to name in calls, which the API server requires if there are several. None if the pod may not
+    /// be read.
     async fn name(&self) -> Option<String> {
         if self.container.is_some() {
             return self.container.clone();
@@ -83,7 +83,7 @@ impl Container {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Runs a command to its end and returns its exit code. There is no shell in between.
+    /// Runs a command, without a shell, and returns its exit code.
     pub async fn run<I, O, E>(
         &self,
         command: &[String],
@@ -145,7 +145,7 @@ impl Container {
         }
     }
 
-    /// Passes on what the container has printed, and with `follow` what it prints from now on.
+    /// Writes the log of the container to `to`; with `follow`, also new lines.
     pub async fn logs(
         &self,
         follow: bool,
@@ -191,7 +191,7 @@ fn exit_code(status: Option<Status>) -> Result<u8, ExecError> {
     }
 }
 
-/// What a node's record says about reaching its pod or namespace.
+/// The credentials in a node's record.
 #[derive(Deserialize)]
 pub struct Credentials {
     pub namespace: String,
@@ -212,20 +212,23 @@ impl std::fmt::Debug for Credentials {
 impl Credentials {
     pub fn client(&self) -> Result<Client, ExecError> {
         let host = self.host.parse();
-        let host = host.map_err(|_| ExecError::Credentials("the node names no API server"))?;
+        let host = host.map_err(|_| {
+            ExecError::Credentials("the record of the node has no valid address of an API server")
+        })?;
         let mut config = Config::new(host);
         config.accept_invalid_certs = self.skiptls;
         config.auth_info.token = Some(self.token.clone().into());
         if let Some(encoded) = &self.ca_crt {
-            let odd =
-                ExecError::Credentials("the certificate authority of the node cannot be read");
+            let odd = ExecError::Credentials(
+                "the record of the node has an invalid certificate authority",
+            );
             config.root_cert = Some(certificates(encoded).ok_or(odd)?);
         }
         Client::try_from(config).map_err(|cause| ExecError::Client(Box::new(cause)))
     }
 }
 
-/// The certificates of a PEM file in base64.
+/// Decodes the certificates of a PEM file in base64.
 fn certificates(encoded: &str) -> Option<Vec<Vec<u8>>> {
     let pem = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
     let mut found = Vec::new();

@@ -1,28 +1,28 @@
-//! What went wrong, as a class to act on and a text with the remedy.
+//! Errors of the cluster as errors of the driver, each with its class and the remedy.
 
 use kube::core::Status;
 use nodeyard_driver::{Error, ErrorClass};
 
-/// A reason of an answer that means something else than its code does.
-struct Known {
+/// Messages whose class differs from that of their status code.
+struct KnownMessage {
     code: u16,
     words: &'static [&'static str],
     class: ErrorClass,
 }
 
-const KNOWN: &[Known] = &[
-    Known {
+const KNOWN: &[KnownMessage] = &[
+    KnownMessage {
         code: 403,
         words: &["exceeded quota", "maximum number of", "limit is"],
         class: ErrorClass::Quota,
     },
-    // The account `default` of a new namespace takes a moment, and so does the end of an old one.
-    Known {
+    // The account `default` of a new namespace, or the deletion of an old one, takes a moment.
+    KnownMessage {
         code: 403,
         words: &["error looking up service account", "being terminated"],
         class: ErrorClass::Retry,
     },
-    Known {
+    KnownMessage {
         code: 403,
         words: &[
             "failed quota",
@@ -31,12 +31,12 @@ const KNOWN: &[Known] = &[
         ],
         class: ErrorClass::Permanent,
     },
-    Known {
+    KnownMessage {
         code: 500,
         words: &["database space exceeded"],
         class: ErrorClass::Capacity,
     },
-    Known {
+    KnownMessage {
         code: 500,
         words: &[
             "leader changed",
@@ -47,24 +47,23 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// The cluster said no to `call`, or said nothing.
-pub(crate) fn failed(call: &str, error: kube::Error) -> Error {
+/// `call` is what was attempted, in the infinitive.
+pub(crate) fn driver_error(call: &str, error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) => refused(call, &status),
         kube::Error::Auth(_) | kube::Error::RustlsTls(_) => Error::new(
             ErrorClass::Credentials,
-            format!("cannot {call}: the credentials of the kubeconfig do not work"),
+            format!("failed to {call}: invalid credentials in the kubeconfig"),
         )
         .because(error),
         kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => {
-            Error::permanent(format!("cannot {call}: the request cannot be made")).because(error)
+            Error::permanent(format!("failed to {call}: invalid request")).because(error)
         }
         kube::Error::Service(cause) => {
-            Error::retry(format!("cannot {call}: the API server does not answer")).because(cause)
+            Error::retry(format!("failed to {call}: the API server does not respond"))
+                .because(cause)
         }
-        error => {
-            Error::retry(format!("cannot {call}: there is no answer to be read")).because(error)
-        }
+        error => Error::retry(format!("failed to {call}: invalid response")).because(error),
     }
 }
 
@@ -95,7 +94,7 @@ fn refused(call: &str, status: &Status) -> Error {
 fn class_of(code: u16) -> ErrorClass {
     match code {
         401 | 403 => ErrorClass::Credentials,
-        // 404 is what making something in a namespace that has gone comes to.
+        // Creating an object in a deleted namespace fails with 404.
         404 | 408 | 409 | 410 | 429 => ErrorClass::Retry,
         400..=499 => ErrorClass::Permanent,
         500 => ErrorClass::Failed,
@@ -160,7 +159,7 @@ mod tests {
             (503, "apiserver is shutting down", ErrorClass::Retry),
             (504, "", ErrorClass::Retry),
         ] {
-            let error = failed("make a pod", status(code, message));
+            let error = driver_error("make a pod", status(code, message));
             assert_eq!(error.class(), class, "{code} {message}");
             assert!(error.to_string().contains(message), "{error}");
         }

@@ -1,7 +1,7 @@
-//! What the cluster tells by itself: the newest state of all objects of a kind that are ours.
+//! Watches: the newest state of all our objects of a kind, as the cluster reports it.
 //!
-//! A feed is never believed to be complete. What is in it is true; what is not in it is looked up. While the stream is
-//! interrupted it claims nothing at all.
+//! A feed may be incomplete: an object that is not in it has to be read from the cluster. While the watch is interrupted
+//! the feed returns nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,45 +20,45 @@ use tracing::debug;
 /// Namespace (empty where there is none) and name.
 type Key = (String, String);
 
-/// Objects that are followed for as long as this lives.
-pub(crate) struct Feed<K> {
-    shared: Arc<Shared<K>>,
+/// A watch that runs until this is dropped.
+pub(crate) struct WatchFeed<K> {
+    shared: Arc<FeedState<K>>,
     task: JoinHandle<()>,
 }
 
-struct Shared<K> {
-    table: Mutex<Table<K>>,
-    /// Told of each change of the table.
+struct FeedState<K> {
+    table: Mutex<FeedTable<K>>,
+    /// Notified of each change of the table.
     changes: signal::Sender<()>,
 }
 
-struct Table<K> {
+struct FeedTable<K> {
     complete: bool,
     objects: HashMap<Key, Arc<K>>,
-    /// What a new listing has brought so far.
+    /// The objects of a list that is not complete yet.
     arriving: HashMap<Key, Arc<K>>,
 }
 
-impl<K> fmt::Debug for Feed<K> {
+impl<K> fmt::Debug for WatchFeed<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Feed")
+        f.write_str("WatchFeed")
     }
 }
 
-impl<K> Drop for Feed<K> {
+impl<K> Drop for WatchFeed<K> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<K> Feed<K>
+impl<K> WatchFeed<K>
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     K::DynamicType: Default,
 {
     pub(crate) fn start(api: Api<K>, selector: &str) -> Self {
-        let shared = Arc::new(Shared {
-            table: Mutex::new(Table {
+        let shared = Arc::new(FeedState {
+            table: Mutex::new(FeedTable {
                 complete: false,
                 objects: HashMap::new(),
                 arriving: HashMap::new(),
@@ -70,12 +70,12 @@ where
         Self { shared, task }
     }
 
-    /// Whether changes are told at the moment.
+    /// Whether the watch is running.
     pub(crate) fn is_live(&self) -> bool {
         self.shared.table().complete
     }
 
-    /// None if it is not known here; it may exist all the same.
+    /// Returns None if the object is not known; it may exist.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let table = self.shared.table();
         if !table.complete {
@@ -87,12 +87,12 @@ where
             .cloned()
     }
 
-    /// Everything that is known at the moment.
+    /// Returns all known objects.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
         self.shared.table().objects.values().cloned().collect()
     }
 
-    /// Returns when the object has another version than this one. If it had been `seen` here, also when it is gone.
+    /// Waits until the object has another version, or is gone if it was `seen` here before.
     pub(crate) async fn changed(&self, namespace: &str, name: &str, version: &str, seen: bool) {
         let mut changes = self.shared.changes.subscribe();
         loop {
@@ -108,13 +108,13 @@ where
     }
 }
 
-impl<K> Shared<K> {
-    fn table(&self) -> MutexGuard<'_, Table<K>> {
+impl<K> FeedState<K> {
+    fn table(&self) -> MutexGuard<'_, FeedTable<K>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn follow<K>(api: Api<K>, config: watcher::Config, shared: Arc<Shared<K>>)
+async fn follow<K>(api: Api<K>, config: watcher::Config, shared: Arc<FeedState<K>>)
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     K::DynamicType: Default,
@@ -126,7 +126,7 @@ where
             match event {
                 Ok(event) => table.take(event),
                 Err(error) => {
-                    debug!(%error, "the cluster tells nothing for the moment");
+                    debug!(%error, "watch interrupted; retrying");
                     table.complete = false;
                 }
             }
@@ -135,7 +135,7 @@ where
     }
 }
 
-impl<K> Table<K>
+impl<K> FeedTable<K>
 where
     K: Resource,
     K::DynamicType: Default,
@@ -151,7 +151,7 @@ where
                 self.objects = std::mem::take(&mut self.arriving);
                 self.complete = true;
             }
-            // After an interruption these go on where it ended, or there is a new listing.
+            // After an interruption the watch continues where it ended, or lists again.
             Event::Apply(object) => {
                 self.objects.insert(key(&object), Arc::new(object));
                 self.complete = true;

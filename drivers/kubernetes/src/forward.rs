@@ -1,7 +1,7 @@
-//! Tunnels: an address of this machine that leads to a port of a pod, through the API server.
+//! Tunnels: a listener on this machine that forwards connections to a port of a pod, through the API server.
 //!
-//! A tunnel needs nothing in the cluster and no way into it but the one that the driver has. Which port leads to a pod is
-//! written on the pod, so that a process that starts later opens the same again.
+//! A tunnel needs no objects in the cluster, and no access except that of the driver. Its address is in an annotation of
+//! the pod, so that a process that starts later opens the same tunnel again.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,25 +21,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-/// On a pod: how it is reached.
+/// The annotation of a pod with its [`TunnelRoute`].
 pub(crate) const FORWARD: &str = "nodeyard/forward";
 const LOOPBACK: &str = "127.0.0.1";
 
 /// Namespace and name of a pod.
 pub(crate) type PodKey = (String, String);
 
-/// From an address of this machine to a port of a pod.
+/// The listening address of a tunnel, and the port of the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Route {
+pub(crate) struct TunnelRoute {
     pub(crate) host: String,
     pub(crate) port: u16,
     to: u16,
-    /// Networks that may use it; empty is all.
+    /// Networks that may connect; empty is all.
     allow_from: Vec<String>,
 }
 
-impl Route {
-    /// Of a pod that has one.
+impl TunnelRoute {
+    /// Reads the route of a pod, if it has one.
     pub(crate) fn of(pod: &Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.as_ref()?;
         serde_json::from_str(annotations.get(FORWARD)?).ok()
@@ -51,18 +51,18 @@ impl Route {
     }
 }
 
-/// All that this process has open.
+/// The open tunnels of this process.
 #[derive(Default)]
 pub(crate) struct Tunnels {
     open: Mutex<HashMap<PodKey, Tunnel>>,
-    /// The newest, for connections that come in.
+    /// The newest client, for new connections.
     client: Arc<Mutex<Option<Client>>>,
 }
 
 struct Tunnel {
     node: NodeId,
-    route: Route,
-    /// Of a pod that was there; one that is still to be made is waited for.
+    route: TunnelRoute,
+    /// Whether the pod has existed; one that has not is still to be created.
     seen: bool,
     task: JoinHandle<()>,
 }
@@ -78,13 +78,13 @@ impl Tunnels {
         *lock(&self.client) = Some(client.clone());
     }
 
-    /// Opens a tunnel at a free port, or says where there is one already.
+    /// Opens a tunnel at a free port, or returns the one that is open.
     pub(crate) async fn open(
         &self,
         ssh: &SshAccess,
         node: NodeId,
         pod: PodKey,
-    ) -> Result<Route, Error> {
+    ) -> Result<TunnelRoute, Error> {
         if let Some(tunnel) = lock(&self.open).get(&pod) {
             return Ok(tunnel.route.clone());
         }
@@ -94,7 +94,7 @@ impl Tunnels {
         };
         let host = ssh.external_address.as_deref().unwrap_or(LOOPBACK);
         let listener = bind(host, ports).await?;
-        let route = Route {
+        let route = TunnelRoute {
             host: host.to_owned(),
             port: listener.local_addr().map_err(unusable)?.port(),
             to: ssh.port.0,
@@ -104,12 +104,12 @@ impl Tunnels {
         Ok(route)
     }
 
-    /// Opens a tunnel to a pod that is there, unless it is open.
+    /// Opens a tunnel to an existing pod, unless it is open.
     pub(crate) async fn reopen(
         &self,
         node: NodeId,
         pod: PodKey,
-        route: Route,
+        route: TunnelRoute,
     ) -> Result<(), Error> {
         if let Some(tunnel) = lock(&self.open).get_mut(&pod)
             && tunnel.route == route
@@ -122,7 +122,7 @@ impl Tunnels {
         Ok(())
     }
 
-    fn serve(&self, node: NodeId, pod: PodKey, route: Route, listener: TcpListener) {
+    fn serve(&self, node: NodeId, pod: PodKey, route: TunnelRoute, listener: TcpListener) {
         let client = Arc::clone(&self.client);
         let task = tokio::spawn(accept(listener, pod.clone(), route.clone(), client));
         let tunnel = Tunnel {
@@ -134,7 +134,7 @@ impl Tunnels {
         lock(&self.open).insert(pod, tunnel);
     }
 
-    pub(crate) fn lead_into(&self, namespace: &str) -> bool {
+    pub(crate) fn has_tunnel_into(&self, namespace: &str) -> bool {
         lock(&self.open).keys().any(|(of, _)| of == namespace)
     }
 
@@ -142,9 +142,9 @@ impl Tunnels {
         lock(&self.open).retain(|_, tunnel| tunnel.node != node);
     }
 
-    /// Closes those whose pods have gone.
-    pub(crate) fn close_without(&self, is_there: impl Fn(&PodKey) -> bool) {
-        lock(&self.open).retain(|pod, tunnel| !tunnel.seen || is_there(pod));
+    /// Closes the tunnels of deleted pods.
+    pub(crate) fn close_unless(&self, exists: impl Fn(&PodKey) -> bool) {
+        lock(&self.open).retain(|pod, tunnel| !tunnel.seen || exists(pod));
     }
 }
 
@@ -159,7 +159,7 @@ async fn bind(host: &str, ports: RangeInclusive<u16>) -> Result<TcpListener, Err
     }
     let error = Error::new(
         ErrorClass::Capacity,
-        format!("all ports of {host} for `expose: forward` are taken; extend `port-range`"),
+        format!("all ports of {host} for `expose: forward` are in use; extend `port-range`"),
     );
     Err(match last {
         Some(cause) => error.because(cause),
@@ -177,7 +177,7 @@ fn unusable(cause: io::Error) -> Error {
 async fn accept(
     listener: TcpListener,
     pod: PodKey,
-    route: Route,
+    route: TunnelRoute,
     client: Arc<Mutex<Option<Client>>>,
 ) {
     let allowed = route.allowed();
@@ -185,7 +185,7 @@ async fn accept(
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(%error, pod = %pod.1, "a tunnel to a pod takes no connection");
+                warn!(%error, pod = %pod.1, "failed to accept connection to pod");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
             }
@@ -197,10 +197,10 @@ async fn accept(
             continue;
         };
         let (pod, port) = (pod.clone(), route.to);
-        // It outlives the tunnel: a session goes on when the configuration is read again.
+        // The connection outlives the tunnel, so that it survives a reload of the configuration.
         tokio::spawn(async move {
             if let Err(error) = carry(stream, &pod, port, client).await {
-                debug!(error = &*error, pod = %pod.1, "a connection through a tunnel broke");
+                debug!(error = &*error, pod = %pod.1, "connection to pod broke");
             }
         });
     }
@@ -226,7 +226,7 @@ async fn carry(
     Ok(())
 }
 
-/// Nothing panics while it holds one of these.
+/// No code panics while it holds one of these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -235,8 +235,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn route(port: u16) -> Route {
-        Route {
+    fn route(port: u16) -> TunnelRoute {
+        TunnelRoute {
             host: LOOPBACK.to_owned(),
             port,
             to: 22,
@@ -258,7 +258,7 @@ mod tests {
         }
         let error = tunnels.reopen(node, pod("b"), route(port)).await;
         assert_eq!(error.unwrap_err().class(), ErrorClass::Capacity);
-        tunnels.close_without(|_| false);
+        tunnels.close_unless(|_| false);
         while bind(LOOPBACK, port..=port).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -271,11 +271,11 @@ mod tests {
             serde_json::json!({"metadata": {"annotations": {FORWARD: text}}}),
         )
         .unwrap();
-        assert_eq!(Route::of(&pod), Some(route(20_000)));
+        assert_eq!(TunnelRoute::of(&pod), Some(route(20_000)));
         for odd in ["", "{}", "20000"] {
             let pod = serde_json::json!({"metadata": {"annotations": {FORWARD: odd}}});
             let pod: Pod = serde_json::from_value(pod).unwrap();
-            assert_eq!(Route::of(&pod), None, "{odd}");
+            assert_eq!(TunnelRoute::of(&pod), None, "{odd}");
         }
     }
 

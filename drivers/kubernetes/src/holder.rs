@@ -1,6 +1,6 @@
-//! Holders: the object that stands for a node, carries its tags and takes everything else with it.
+//! Holders: the object that represents a node, carries its tags and owns its other objects.
 //!
-//! In a namespace that several nodes share this is a *member*, a small object that owns what belongs to its node.
+//! In a namespace that several nodes share this is a *member*: a config map.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,17 +10,17 @@ use nodeyard_model::{NodeId, ProviderName, Resources};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::api::{Api, Made, Removal, escape};
+use crate::api::{Api, CreateOutcome, DeleteOptions, escape};
 use crate::buildset::SHARED;
 use crate::names::label_value;
 
-/// What a node takes, as an annotation: a list of namespaces does not tell what is in them.
+/// The annotation with the resources that a node takes.
 const TAKES: &str = "nodeyard/takes";
-/// Where the tags of a project are. A user may give a project no labels, but a description.
+/// The annotation with the tags of a project. Users may not set labels of projects, but a description.
 const DESCRIPTION: &str = "openshift.io/description";
 const DESCRIBED: &str = "Nodeyard ";
 
-/// What stands for a node.
+/// The kind of object that represents a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HolderKind {
     /// `driver: kubernetes`.
@@ -33,36 +33,34 @@ pub enum HolderKind {
 
 /// A holder that exists.
 #[derive(Debug, Clone)]
-pub(crate) struct Holder {
-    pub(crate) place: Place,
+pub(crate) struct NodeHolder {
+    pub(crate) reference: HolderRef,
     pub(crate) uid: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) tags: Tags,
-    /// A namespace that holds no node itself.
+    /// Whether it is a namespace that several nodes share.
     pub(crate) shared: bool,
     pub(crate) takes: Option<Resources>,
-    /// On its way out.
-    pub(crate) leaving: bool,
+    /// Whether it is being deleted.
+    pub(crate) deleting: bool,
 }
 
-/// Where a holder is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
-    /// What the things of the node are in.
+/// Identifies a holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HolderRef {
+    /// The namespace of the node's objects.
     pub(crate) namespace: String,
-    /// Only where the pod is the holder.
+    /// Only if the pod is the holder.
     pub(crate) pod: Option<String>,
-    /// Only where the namespace is shared.
-    #[serde(default)]
+    /// Only if the namespace is shared.
     pub(crate) member: Option<String>,
-    /// Only where something else may come to have the same name.
-    #[serde(default)]
+    /// Only if another object may get the same name.
     pub(crate) uid: Option<String>,
 }
 
-impl Place {
-    /// The namespace itself.
-    pub(crate) fn space(namespace: impl Into<String>) -> Self {
+impl HolderRef {
+    /// A holder that is a namespace or project.
+    pub(crate) fn namespace(namespace: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
             pod: None,
@@ -74,14 +72,14 @@ impl Place {
     pub(crate) fn pod(namespace: impl Into<String>, pod: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.into()),
-            ..Self::space(namespace)
+            ..Self::namespace(namespace)
         }
     }
 
     pub(crate) fn member(namespace: impl Into<String>, member: impl Into<String>) -> Self {
         Self {
             member: Some(member.into()),
-            ..Self::space(namespace)
+            ..Self::namespace(namespace)
         }
     }
 
@@ -100,7 +98,7 @@ impl Place {
     }
 }
 
-/// Namespaces, projects and pods, as far as they are alike.
+/// The common part of namespaces, projects, pods and config maps.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Object {
     metadata: ObjectMeta,
@@ -109,8 +107,8 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Why a namespace that is to go is still there.
-    pub(crate) fn hindrances(&self) -> Vec<String> {
+    /// Returns why a namespace that is being deleted still exists.
+    pub(crate) fn deletion_blockers(&self) -> Vec<String> {
         let conditions = self.status.get("conditions").and_then(Value::as_array);
         let conditions = conditions.into_iter().flatten();
         let mut texts: Vec<String> = conditions
@@ -134,7 +132,7 @@ impl Object {
         self.label(SHARED).is_some()
     }
 
-    pub(crate) fn into_holder(self, kind: HolderKind, owner: &Owner) -> Option<Holder> {
+    pub(crate) fn into_holder(self, kind: HolderKind, owner: &Owner) -> Option<NodeHolder> {
         let metadata = self.metadata;
         let name = metadata.name?;
         let annotations = metadata.annotations.unwrap_or_default();
@@ -149,34 +147,34 @@ impl Object {
                 labels.entry(key).or_insert(value);
             }
         }
-        Some(Holder {
-            // What is in a namespace is the pod of a node, or what stands for it there.
-            place: match (kind, metadata.namespace) {
-                (HolderKind::Pod, namespace) => Place::pod(namespace?, name),
-                (_, Some(namespace)) => Place::member(namespace, name),
-                (_, None) => Place::space(name),
+        Some(NodeHolder {
+            // An object in a namespace is a pod or a member.
+            reference: match (kind, metadata.namespace) {
+                (HolderKind::Pod, namespace) => HolderRef::pod(namespace?, name),
+                (_, Some(namespace)) => HolderRef::member(namespace, name),
+                (_, None) => HolderRef::namespace(name),
             },
             uid: metadata.uid,
             version: metadata.resource_version,
             tags: tags(&labels, owner),
             shared: labels.contains_key(SHARED),
             takes: takes.and_then(|text| serde_json::from_str(&text).ok()),
-            leaving: metadata.deletion_timestamp.is_some(),
+            deleting: metadata.deletion_timestamp.is_some(),
         })
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct Described {
+struct ProjectDescription {
     labels: BTreeMap<String, String>,
     takes: Option<String>,
 }
 
-fn described(text: &str) -> Option<Described> {
+fn described(text: &str) -> Option<ProjectDescription> {
     serde_json::from_str(text.strip_prefix(DESCRIBED)?).ok()
 }
 
-/// Values of labels are not always the very texts: ours are known by what they became.
+/// Reads tags. The value of a label may be an encoded text, so the provider is compared in its encoded form.
 fn tags(labels: &BTreeMap<String, String>, owner: &Owner) -> Tags {
     let read = labels
         .iter()
@@ -189,15 +187,15 @@ fn tags(labels: &BTreeMap<String, String>, owner: &Owner) -> Tags {
     tags
 }
 
-/// Metadata of a holder to be made.
-pub(crate) struct Marks {
+/// Metadata of a holder to create.
+pub(crate) struct HolderMetadata {
     pub(crate) labels: Map<String, Value>,
     pub(crate) annotations: Map<String, Value>,
     pub(crate) takes: Resources,
 }
 
-impl Marks {
-    /// Those of the configuration, and what the holder takes.
+impl HolderMetadata {
+    /// Returns the annotations of the configuration, and one with the resources.
     pub(crate) fn annotations(&self) -> Map<String, Value> {
         let mut annotations = self.annotations.clone();
         if let Ok(takes) = serde_json::to_string(&self.takes) {
@@ -206,13 +204,13 @@ impl Marks {
         annotations
     }
 
-    /// For a cloud that keeps nothing but a description.
+    /// Returns labels and resources as the description of a project.
     fn description(&self) -> String {
         let labels = self
             .labels
             .iter()
             .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        let described = Described {
+        let described = ProjectDescription {
             labels: labels.collect(),
             takes: serde_json::to_string(&self.takes).ok(),
         };
@@ -230,29 +228,33 @@ pub(crate) struct Holders<'a> {
     pub(crate) kind: HolderKind,
     pub(crate) owner: &'a Owner,
     pub(crate) api: &'a Api,
-    /// Whether some nodes are in namespaces of others.
+    /// Whether some nodes share namespaces.
     pub(crate) shares: bool,
 }
 
 impl Holders<'_> {
-    fn path(&self, place: &Place) -> String {
-        let namespace = &place.namespace;
-        if let Some(member) = &place.member {
+    fn path(&self, reference: &HolderRef) -> String {
+        let namespace = &reference.namespace;
+        if let Some(member) = &reference.member {
             return format!("{NAMESPACES}/{namespace}/configmaps/{member}");
         }
-        match (self.kind, &place.pod) {
+        match (self.kind, &reference.pod) {
             (HolderKind::Project, _) => format!("{PROJECTS}/{namespace}"),
             (HolderKind::Pod, Some(pod)) => format!("{NAMESPACES}/{namespace}/pods/{pod}"),
             _ => format!("{NAMESPACES}/{namespace}"),
         }
     }
 
-    /// False if there is something of that name.
-    pub(crate) async fn make_space(&self, name: &str, marks: &Marks) -> Result<bool, Error> {
+    /// Returns false if the name is taken.
+    pub(crate) async fn create_namespace(
+        &self,
+        name: &str,
+        holder: &HolderMetadata,
+    ) -> Result<bool, Error> {
         let metadata = json!({
             "name": name,
-            "labels": marks.labels,
-            "annotations": marks.annotations(),
+            "labels": holder.labels,
+            "annotations": holder.annotations(),
         });
         let (what, path, body) = match self.kind {
             HolderKind::Project => (
@@ -262,29 +264,29 @@ impl Holders<'_> {
                     "apiVersion": "project.openshift.io/v1",
                     "kind": "ProjectRequest",
                     "metadata": metadata,
-                    "description": marks.description(),
+                    "description": holder.description(),
                 }),
             ),
             _ => (
-                "make a namespace",
+                "create a namespace",
                 NAMESPACES,
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}),
             ),
         };
-        // OpenShift stops where it is when nobody waits for the answer any more, and what is there then is nobody's: not even
-        // whoever asked for it can see or delete it. So it is waited for also when our caller gives up.
+        // When the connection ends, OpenShift aborts and leaves a project without rights, which not even its requester can
+        // see or delete. So the call goes on even if this future is dropped.
         let api = self.api.clone();
         let made = tokio::spawn(async move { api.create::<Object>(what, path, &body).await });
         let made = made
             .await
-            .map_err(|_| Error::retry(format!("cannot {what}: this program is stopping")))??;
-        Ok(matches!(made, Made::New(_)))
+            .map_err(|_| Error::retry(format!("failed to {what}: the program is stopping")))??;
+        Ok(matches!(made, CreateOutcome::New(_)))
     }
 
-    /// The right to look at a project goes with what is in it, before the project itself: what cannot be looked at has
-    /// gone, or is somebody else's. That is believed when it was said twice.
-    pub(crate) async fn object(&self, place: &Place) -> Result<Option<Object>, Error> {
-        let (what, path) = ("look at a node's place", self.path(place));
+    /// Reads a holder. The right to read a project is deleted before the project: one that may not be read is gone, or
+    /// belongs to someone else. Only a second refusal counts.
+    pub(crate) async fn object(&self, reference: &HolderRef) -> Result<Option<Object>, Error> {
+        let (what, path) = ("read the holder of a node", self.path(reference));
         if self.kind != HolderKind::Project {
             return self.api.get(what, &path).await;
         }
@@ -294,18 +296,18 @@ impl Holders<'_> {
         }
     }
 
-    pub(crate) async fn get(&self, place: &Place) -> Result<Option<Holder>, Error> {
-        let object = self.object(place).await?;
+    pub(crate) async fn get(&self, reference: &HolderRef) -> Result<Option<NodeHolder>, Error> {
+        let object = self.object(reference).await?;
         Ok(object.and_then(|object| object.into_holder(self.kind, self.owner)))
     }
 
-    /// All that belong to some provider, ours and others'. `spaces` are where pods are looked for. Projects are in the
-    /// list a moment after they were made.
+    /// Lists all holders, ours and those of other providers; pods only in `namespaces`. A new project is listed
+    /// after a moment.
     pub(crate) async fn list(
         &self,
-        spaces: &[&str],
+        namespaces: &[&str],
         node: Option<NodeId>,
-    ) -> Result<Vec<Holder>, Error> {
+    ) -> Result<Vec<NodeHolder>, Error> {
         let mut selector = "nodepool_provider_name".to_owned();
         if let Some(node) = node {
             selector = format!("{},nodepool_node_id={node}", self.selector());
@@ -318,15 +320,15 @@ impl Holders<'_> {
                 let shared = |object: &Object| object.is_shared();
                 if node.is_some() && self.shares || objects.iter().any(shared) {
                     let path = "/api/v1/configmaps";
-                    let members: Vec<Object> = self.api.list("list nodes", path, &query).await?;
+                    let members: Vec<Object> = self.api.list("list members", path, &query).await?;
                     objects = without_used(objects, &members);
                     objects.extend(members);
                 }
             }
-            // Their labels may have been left out.
+            // Projects may have no labels.
             HolderKind::Project => objects = self.api.list("list projects", PROJECTS, "").await?,
             HolderKind::Pod => {
-                for space in spaces {
+                for space in namespaces {
                     let path = format!("{NAMESPACES}/{space}/pods");
                     objects.extend(self.api.list::<Object>("list pods", &path, &query).await?);
                 }
@@ -340,26 +342,26 @@ impl Holders<'_> {
         Ok(holders.collect())
     }
 
-    /// Labels that everything of this provider has.
+    /// Returns a selector for all objects of this provider.
     pub(crate) fn selector(&self) -> String {
         selector(self.owner)
     }
 
-    pub(crate) async fn delete(&self, holder: &Holder) -> Result<(), Error> {
-        /// What runs in a pod is given up; the default of half a minute only keeps its room occupied.
+    pub(crate) async fn delete(&self, holder: &NodeHolder) -> Result<(), Error> {
+        /// Seconds. The default of half a minute only keeps the capacity occupied.
         const GRACE: Option<u32> = Some(1);
-        let path = self.path(&holder.place);
-        let removal = Removal {
+        let path = self.path(&holder.reference);
+        let removal = DeleteOptions {
             uid: holder.uid.as_deref(),
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
-        let at_once = Removal {
+        let at_once = DeleteOptions {
             grace: GRACE,
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
-        if holder.place.member.is_some() {
+        if holder.reference.member.is_some() {
             if let Some(node) = holder.tags.node {
-                let namespace = &holder.place.namespace;
+                let namespace = &holder.reference.namespace;
                 let selector = format!("{},nodepool_node_id={node}", self.selector());
                 let pods = format!(
                     "{NAMESPACES}/{namespace}/pods?labelSelector={}",
@@ -367,24 +369,24 @@ impl Holders<'_> {
                 );
                 self.api.delete("delete pods", &pods, &at_once).await?;
             }
-            // It stays until all that it owns has gone.
-            let removal = Removal {
-                after_what_it_owns: true,
+            // The member exists until all objects that it owns are deleted.
+            let removal = DeleteOptions {
+                foreground: true,
                 ..removal
             };
-            return self.api.delete("delete a node", &path, &removal).await;
+            return self.api.delete("delete a member", &path, &removal).await;
         }
         match self.kind {
             HolderKind::Pod => {
-                let removal = Removal {
+                let removal = DeleteOptions {
                     grace: GRACE,
                     ..removal
                 };
                 self.api.delete("delete a pod", &path, &removal).await
             }
-            HolderKind::Namespace | HolderKind::Project if holder.leaving => Ok(()),
+            HolderKind::Namespace | HolderKind::Project if holder.deleting => Ok(()),
             HolderKind::Namespace | HolderKind::Project => {
-                let pods = format!("{NAMESPACES}/{}/pods", holder.place.namespace);
+                let pods = format!("{NAMESPACES}/{}/pods", holder.reference.namespace);
                 self.api.delete("delete pods", &pods, &at_once).await?;
                 self.api.delete("delete a namespace", &path, &removal).await
             }
@@ -392,8 +394,8 @@ impl Holders<'_> {
     }
 }
 
-/// Of shared namespaces, those that nobody is in hold a node that never came into them; the others hold none.
-fn without_used(spaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
+/// Removes shared namespaces that have members: an empty one counts as the holder of the node that created it.
+fn without_used(namespaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
     let used: HashSet<&str> = members
         .iter()
         .filter_map(|member| member.metadata.namespace.as_deref())
@@ -402,9 +404,9 @@ fn without_used(spaces: Vec<Object>, members: &[Object]) -> Vec<Object> {
         let name = space.metadata.name.as_deref();
         !space.is_shared() || !name.is_some_and(|name| used.contains(name))
     };
-    let mut spaces = spaces;
-    spaces.retain(unused);
-    spaces
+    let mut namespaces = namespaces;
+    namespaces.retain(unused);
+    namespaces
 }
 
 pub(crate) fn selector(owner: &Owner) -> String {

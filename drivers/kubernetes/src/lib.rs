@@ -1,16 +1,16 @@
 //! Nodes in clusters: pods, namespaces and projects of Kubernetes and OpenShift.
 //!
-//! Three providers are one driver. What differs is the *holder*: the object that stands for a node, carries its tags
-//! and takes everything else with it when it goes ([`HolderKind`]): a namespace, a project, or a pod in a project that
-//! exists already. Everything else is made inside the holder under names that are the same at every try, so that a
-//! step can be taken twice: what is there already was made by the step before.
+//! Three providers are one driver. They differ in the *holder*: the object that represents a node, carries its tags and
+//! owns its other objects ([`HolderKind`]): a namespace, a project, or a pod in a project that exists already. The other
+//! objects are created in the holder under fixed names, so that an operation can be repeated: what exists already was
+//! created by an earlier attempt.
 //!
 //! ```text
-//! options   what the configuration says                    verdict   what the state of a pod means
-//! body      the objects that are sent                      feed      what the cluster tells by itself
-//! api       calls, with a time limit and classed errors    holder    how holders are made, found and removed
-//! driver    the steps                                      exec      commands and logs, for people and for git
-//! buildset  who belongs together                           forward   tunnels to pods
+//! options   the configuration                              pod_state the meaning of a pod's status
+//! body      the objects that are sent                      feed      watches of the cluster's objects
+//! api       calls, with a timeout and classified errors    holder    creating, finding and deleting holders
+//! driver    the operations                                 exec      commands and logs, for people and for git
+//! buildset  nodes that belong together                     forward   tunnels to pods
 //! ```
 
 mod api;
@@ -25,9 +25,9 @@ mod forward;
 mod holder;
 mod names;
 mod options;
+mod pod_state;
 #[cfg(test)]
 mod testing;
-mod verdict;
 
 pub use connection::{Connect, Connection, Kubeconfig};
 pub use driver::KubernetesDriver;

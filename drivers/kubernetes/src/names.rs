@@ -1,70 +1,70 @@
-//! Names of objects, and texts as values of labels.
+//! Names of objects, and encoding of texts as values of labels.
 
 use nodeyard_model::NodeId;
 use sha2::{Digest as _, Sha256};
 
-/// Of a name that is also a host name, and of the value of a label.
-const LONGEST: usize = 63;
+/// The maximum length of a DNS label, and of the value of a label.
+const MAX_LENGTH: usize = 63;
 
-/// The namespace of a node, as people know it from Nodepool: `<pool>-<node id>`.
-pub(crate) fn space(pool: &str, node: NodeId) -> String {
-    fitting(pool, &format!("-{node}"))
+/// Returns the namespace of a node, as in Nodepool: `<pool>-<node id>`.
+pub(crate) fn namespace(pool: &str, node: NodeId) -> String {
+    shorten(pool, &format!("-{node}"))
 }
 
-/// The same for a cluster in which somebody else has that name: another installation with a pool of this name.
-pub(crate) fn space_of_system(pool: &str, node: NodeId, system: &str) -> String {
-    fitting(pool, &format!("-{node}-{}", digest(system)))
+/// Returns the name to use if that one is taken by another installation with a pool of the same name.
+pub(crate) fn namespace_of_system(pool: &str, node: NodeId, system: &str) -> String {
+    shorten(pool, &format!("-{node}-{}", digest(system)))
 }
 
-/// A pod that shares its namespace with others.
+/// Returns the name of a pod that shares its namespace with others.
 pub(crate) fn shared_pod(label: &str, node: NodeId) -> String {
-    fitting(label, &format!("-{node}"))
+    shorten(label, &format!("-{node}"))
 }
 
-/// The namespace that the nodes of a buildset share.
-pub(crate) fn shared_space(buildset: &str) -> String {
+/// Returns the namespace that the nodes of a buildset share.
+pub(crate) fn shared_namespace(buildset: &str) -> String {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if buildset.chars().all(|c| plain(c) || c == '-') && buildset.ends_with(plain) {
-        fitting(&format!("buildset-{buildset}"), "")
+        shorten(&format!("buildset-{buildset}"), "")
     } else {
         format!("buildset-{}", digest(buildset))
     }
 }
 
-/// The same for a cluster in which somebody else has that name.
-pub(crate) fn shared_space_of_system(buildset: &str, system: &str) -> String {
-    fitting(&shared_space(buildset), &format!("-{}", digest(system)))
+/// Returns the name to use if that one is taken.
+pub(crate) fn shared_namespace_of_system(buildset: &str, system: &str) -> String {
+    shorten(&shared_namespace(buildset), &format!("-{}", digest(system)))
 }
 
-/// What stands for a node in a namespace that it shares.
+/// Returns the name of a node's member in a shared namespace.
 pub(crate) fn member(node: NodeId) -> String {
     format!("node-{node}")
 }
 
-/// The copy of a secret with host keys.
+/// Returns the name of the copy of a secret with host keys.
 pub(crate) fn host_keys(pod: &str) -> String {
     format!("{pod}-host-keys")
 }
 
-/// What lets the namespace of a peer look at this one.
+/// Returns the name of the role binding for the namespace of a peer.
 pub(crate) fn peer(namespace: &str) -> String {
     format!("zuul-peer-{namespace}")
 }
 
-/// Names of services begin with a letter.
+/// Returns the name of a pod's service, which must begin with a letter.
 pub(crate) fn service(pod: &str) -> String {
     if pod.starts_with(|first: char| first.is_ascii_digit()) {
-        fitting(&format!("s{pod}"), "")
+        shorten(&format!("s{pod}"), "")
     } else {
         pod.to_owned()
     }
 }
 
-/// A text as the value of a label: as it is, if it can be one. The same text always becomes the same value, and two
-/// texts become two values.
+/// Encodes a text as the value of a label: unchanged if it is a valid one. Equal texts have equal values, and different
+/// texts different ones.
 pub(crate) fn label_value(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric();
-    let fits = text.len() <= LONGEST
+    let fits = text.len() <= MAX_LENGTH
         && text
             .chars()
             .all(|c| plain(c) || matches!(c, '-' | '_' | '.'))
@@ -86,7 +86,7 @@ pub(crate) fn label_value(text: &str) -> String {
     let readable: String = readable
         .trim_start_matches(|c| !plain(c))
         .chars()
-        .take(LONGEST - digest.len() - 1)
+        .take(MAX_LENGTH - digest.len() - 1)
         .collect();
     if readable.is_empty() {
         digest
@@ -95,18 +95,18 @@ pub(crate) fn label_value(text: &str) -> String {
     }
 }
 
-/// What is cut off is told apart by a few digits.
-fn fitting(beginning: &str, end: &str) -> String {
-    if beginning.len() + end.len() <= LONGEST {
+/// Shortens the beginning if necessary, and adds a digest of it.
+fn shorten(beginning: &str, end: &str) -> String {
+    if beginning.len() + end.len() <= MAX_LENGTH {
         return format!("{beginning}{end}");
     }
     let digest = digest(beginning);
-    let room = LONGEST - end.len() - digest.len() - 1;
+    let room = MAX_LENGTH - end.len() - digest.len() - 1;
     let cut: String = beginning.chars().take(room).collect();
     format!("{}-{digest}{end}", cut.trim_end_matches('-'))
 }
 
-/// A few digits that stand for a text.
+/// Returns a short digest of a text.
 pub(crate) fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest
@@ -126,41 +126,41 @@ mod tests {
 
     #[test]
     fn names_are_nodepools_as_long_as_they_fit() {
-        assert_eq!(space("main", node()), "main-0000000042");
+        assert_eq!(namespace("main", node()), "main-0000000042");
         let pool = "p".repeat(52);
-        assert_eq!(space(&pool, node()), format!("{pool}-0000000042"));
+        assert_eq!(namespace(&pool, node()), format!("{pool}-0000000042"));
         assert_eq!(shared_pod("small", node()), "small-0000000042");
     }
 
     #[test]
     fn long_names_are_cut_and_stay_different() {
         let (one, other) = ("p".repeat(63), format!("{}q", "p".repeat(62)));
-        let names = [&one, &other].map(|pool| space(pool, node()));
+        let names = [&one, &other].map(|pool| namespace(pool, node()));
         assert_ne!(names[0], names[1]);
-        let of_system = space_of_system(&one, node(), "s");
+        let of_system = namespace_of_system(&one, node(), "s");
         for name in [&names[0], &names[1], &of_system] {
             assert!(name.len() <= 63, "{name}");
             assert!(name.ends_with("-0000000042") || name.contains("-0000000042-"));
         }
-        assert_ne!(of_system, space_of_system(&one, node(), "t"));
+        assert_ne!(of_system, namespace_of_system(&one, node(), "t"));
         let dashes = format!("a{}", "-".repeat(60));
-        assert!(!space(&dashes, node()).contains("--"));
+        assert!(!namespace(&dashes, node()).contains("--"));
     }
 
     #[test]
     fn a_buildset_has_a_namespace_whatever_it_is_called() {
         let uuid = "0a1b2c3d4e5f60718293a4b5c6d7e8f9";
-        assert_eq!(shared_space(uuid), format!("buildset-{uuid}"));
+        assert_eq!(shared_namespace(uuid), format!("buildset-{uuid}"));
         let long = "b".repeat(63);
         for odd in ["Upper", "under_score", "dash-", "", &long] {
-            let of_system = shared_space_of_system(odd, "s");
-            for name in [shared_space(odd), of_system] {
+            let of_system = shared_namespace_of_system(odd, "s");
+            for name in [shared_namespace(odd), of_system] {
                 let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
                 assert!(name.len() <= 63 && name.chars().all(fits), "{name}");
                 assert!(!name.ends_with('-'), "{name}");
             }
         }
-        assert_ne!(shared_space("A"), shared_space("B"));
+        assert_ne!(shared_namespace("A"), shared_namespace("B"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the driver needs to know about its provider.
+//! The driver's part of the configuration.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use nodeyard_model::{Label, PoolName};
 
 use crate::holder::HolderKind;
 
-/// How long a pod may take to run, as in Nodepool.
+/// How long a pod may take to start, as in Nodepool.
 const POD_LIMIT: Duration = Duration::from_secs(300);
-/// After this, a namespace that is still there hangs.
+/// How long the deletion of a namespace may take.
 const DELETE_LIMIT: Duration = Duration::from_secs(300);
-/// Long enough for an autoscaler to say that it makes room.
+/// Long enough for an autoscaler to report that it adds a node.
 const SCHEDULING_PATIENCE: Duration = Duration::from_secs(5);
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
@@ -20,15 +20,15 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 pub struct Options {
     pub owner: Owner,
     pub holder: HolderKind,
-    /// Of the kubeconfig; stored with nodes.
+    /// The context of the kubeconfig; stored with nodes.
     pub context: Option<Box<str>>,
-    /// What the cluster is called; its address if this is none.
+    /// The name of the cluster; its address if this is None.
     pub cluster_id: Option<Box<str>>,
     pub pools: Vec<PoolOptions>,
     pub call_limit: Duration,
     pub pod_limit: Duration,
     pub delete_limit: Duration,
-    /// How long a pod may be without a place before that counts as a failure.
+    /// How long a pod may be unschedulable before that is a failure.
     pub scheduling_patience: Duration,
     pub poll: Poll,
 }
@@ -95,13 +95,13 @@ impl Options {
         }
     }
 
-    /// Whether nodes of some label are in a namespace with others.
+    /// Whether nodes of some label share namespaces.
     pub(crate) fn shares(&self) -> bool {
         let mut labels = self.pools.iter().flat_map(|pool| &pool.labels);
         labels.any(|label| label.share != config::Share::None)
     }
 
-    /// Whether nodes of some label are reached through this process.
+    /// Whether nodes of some label are reached through tunnels of this process.
     pub(crate) fn forwards(&self) -> bool {
         let labels = self.pools.iter().flat_map(|pool| &pool.labels);
         let mut ssh = labels.filter_map(|label| label.ssh.as_ref());

@@ -1,4 +1,4 @@
-//! A slot, described by the node that carries it.
+//! The instance of a slot, made from its backing node.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use nodeyard_driver::{Error, Instance};
 use nodeyard_model::{Node, NodeId, Opaque, Resources};
 use serde::Serialize;
 
-/// What a carried node's record says to whoever looks after it, in the form of Nodepool.
+/// `driver_data` of a node, in the format of Nodepool.
 #[derive(Debug, Serialize)]
 struct DriverData {
     metadata: BTreeMap<&'static str, String>,
@@ -16,12 +16,12 @@ struct DriverData {
     placement: Placement,
 }
 
-/// What a slot takes: it counts as one machine, whatever its share of the real one.
+/// Returns the resources of a slot. It counts as one instance, whatever its share of the machine.
 pub(crate) fn cost() -> Resources {
     Resources::new(0, 1, 0)
 }
 
-/// `checked`: its host keys are to be read from the machine, not copied.
+/// If `checked`, host keys are scanned instead of copied.
 pub(crate) fn instance(
     node: NodeId,
     metadata: BTreeMap<&'static str, String>,
@@ -35,7 +35,7 @@ pub(crate) fn instance(
         placement,
     };
     let driver_data = Opaque::encode(&data).map_err(|cause| {
-        Error::permanent("the data of a slot cannot be written down").because(cause)
+        Error::permanent("failed to encode driver_data of a slot").because(cause)
     })?;
     let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(Into::into);
     Ok(Instance {

@@ -1,22 +1,20 @@
 //! `driver: metastatic`: slots on nodes of other providers.
 //!
-//! A machine that is large or slow to boot is shared: the driver asks for a node with the backing label, as Zuul
-//! would, and cuts it into slots, each of which is a node for somebody. It is provider and requestor in one; the
-//! requestor's side is [`Backing`], through which alone it touches the store.
+//! A machine that is large or slow to boot is shared: the driver requests a node with the backing label, as Zuul would,
+//! and splits it into slots, each of which is a node. It is provider and requestor in one, and accesses the store as
+//! requestor through [`Backing`] only.
 //!
 //! ```text
 //!    request for `slot` ──► this driver ──► request for `backing-label` ──► any other provider
 //!                                │                                               │
-//!                       nodes with slot 0..n  ◄──── one node, held for good ◄────┘
+//!                       nodes with slot 0..n  ◄──── one node, kept locked ◄──────┘
 //! ```
 //!
-//! A launch claims a free slot by writing its node's id into the note on the machine, or waits for one; what it
-//! waits for is an event, not a time. All decisions are in `plan`, which looks at everything anew each time: nothing
-//! that matters is in memory, so it does not matter which launcher decides, or whether it is a new one.
+//! A launch assigns a free slot to its node in the [`SlotTable`] of a backing node, or waits until there is one. `plan`
+//! decides anew at each change, by the records alone, so any launcher of the provider may continue what another began.
 //!
-//! Two things are remembered. Which launches count on which request, so that each of them learns that it has failed
-//! before the request is removed; whoever forgets it asks again. And how many slots a request needs, before all its
-//! nodes have a record.
+//! Two things are kept in memory: which launches wait for which request, so that each of them learns that it has failed
+//! before it is deleted; and how many slots a request needs, until all its nodes have a record.
 
 mod instance;
 mod options;
@@ -28,26 +26,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_config::Metastatic;
-use nodeyard_driver::backing::{Backing, Note, Placement, Survey};
+use nodeyard_driver::backing::{Backing, BackingSnapshot, Placement, SlotTable};
 use nodeyard_driver::{
-    Capabilities, CreateOrder, Driver, Error, ErrorClass, EventKey, ExternalId, Instance, Owner,
-    Readiness, Resource, ResourceKind, State, Step, Tags, Target, Wait,
+    Clock, CreateOrder, Driver, Error, ErrorClass, ExternalId, Instance, Machines, Owner, Progress,
+    Resource, ResourceKind, Tags, Target,
 };
-use nodeyard_model::{
-    Label, Limits, NodeId, PoolName, ProviderName, RequestId, Resources, Timestamp,
-};
-use tracing::info;
+use nodeyard_model::{Label, Limits, NodeId, PoolName, ProviderName, RequestId, Resources};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::{info, warn};
 
-use options::Labels;
-use plan::{Begun, Chore, Move, Picture};
+use options::{LabelOptions, Labels};
+use plan::{LaunchAction, Maintenance, PartialRequests, Planner};
 
-/// A look in case an event was missed.
-const SAFETY_NET: Duration = Duration::from_secs(60);
+/// After this time the records are examined even without a change.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The request that each launch counts on, and the label it is for.
-type Counting = BTreeMap<NodeId, (RequestId, Label)>;
+type Snapshots = watch::Receiver<BackingSnapshot>;
 
-/// Under which name a provider asks for nodes and holds them. Python Nodepool's.
+/// Returns the requestor of backing nodes and the name of their lock contenders. Python Nodepool uses the same.
 pub fn identity(provider: &ProviderName) -> String {
     format!("NodePool:metastatic:{provider}")
 }
@@ -58,36 +55,44 @@ pub struct MetastaticDriver {
     identity: String,
     labels: Labels,
     backing: Arc<dyn Backing>,
-    /// One decision at a time, so that launches of one process do not get in each other's way.
-    turn: tokio::sync::Mutex<()>,
-    counting: Mutex<Counting>,
-    begun: Mutex<Begun>,
+    clock: Clock,
+    /// Held while a decision is made and carried out, so that launches of one process do not compete.
+    deciding: tokio::sync::Mutex<()>,
+    /// The request that each launch waits for.
+    awaited: Mutex<BTreeMap<NodeId, RequestId>>,
+    partial: Mutex<PartialRequests>,
 }
 
 impl MetastaticDriver {
-    /// `backing` shows what belongs to the [`identity`] of the provider.
-    pub fn new(section: &Metastatic, owner: Owner, backing: Arc<dyn Backing>) -> Self {
+    /// `backing` shows the records of the [`identity`] of the provider.
+    pub fn new(
+        section: &Metastatic,
+        owner: Owner,
+        backing: Arc<dyn Backing>,
+        clock: Clock,
+    ) -> Self {
         Self {
             identity: identity(&owner.provider),
             owner,
             labels: options::labels(section),
             backing,
-            turn: tokio::sync::Mutex::default(),
-            counting: Mutex::default(),
-            begun: Mutex::default(),
+            clock,
+            deciding: tokio::sync::Mutex::default(),
+            awaited: Mutex::default(),
+            partial: Mutex::default(),
         }
     }
 
-    fn counting(&self) -> MutexGuard<'_, Counting> {
-        self.counting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn awaited(&self) -> MutexGuard<'_, BTreeMap<NodeId, RequestId>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begun(&self) -> MutexGuard<'_, Begun> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    fn partial(&self) -> MutexGuard<'_, PartialRequests> {
+        self.partial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how many slots a request is for, until all its nodes have been seen.
-    fn note_size(&self, order: &CreateOrder, survey: &Survey) {
+    /// Records how many slots a request is for, until all its nodes have a record.
+    fn record_size(&self, order: &CreateOrder, snapshot: &BackingSnapshot) {
         let Some(request) = order.request.id else {
             return;
         };
@@ -96,15 +101,69 @@ impl MetastaticDriver {
         if size < 2 {
             return;
         }
-        let mut begun = self.begun();
-        let sighted = begun.entry((request, order.label.clone())).or_default();
-        sighted.size = size;
-        sighted.seen.insert(order.node);
-        see(&mut begun, survey);
+        let mut partial = self.partial();
+        let entry = partial.entry((request, order.label.clone())).or_default();
+        entry.size = size;
+        entry.seen.insert(order.node);
+        add_seen_nodes(&mut partial, snapshot);
     }
 
-    async fn take(&self, request: RequestId, label: Label, now: Timestamp) -> Result<(), Error> {
-        let note = Note {
+    /// Carries out the actions of a launch. Returns None when it has to wait for a change.
+    async fn launch(
+        &self,
+        order: &CreateOrder,
+        (label, options): (&Label, &LabelOptions),
+        snapshots: &mut Snapshots,
+        wait: &mut Wait<'_>,
+    ) -> Result<Option<Instance>, Error> {
+        let _deciding = self.deciding.lock().await;
+        loop {
+            let action = {
+                let snapshot = snapshots.borrow_and_update();
+                self.record_size(order, &snapshot);
+                let partial = self.partial();
+                let mut planner = Planner::new(&snapshot, &self.labels, &partial, self.clock.now());
+                planner.launch(order.node, label, options, order.request.id, wait.request)
+            };
+            match action {
+                LaunchAction::Done(placement) => {
+                    return self
+                        .instance(&snapshots.borrow(), order, placement, options)
+                        .map(Some);
+                }
+                LaunchAction::AssignSlot {
+                    backing_node,
+                    version,
+                    slots,
+                } => {
+                    self.backing
+                        .write_slots(backing_node, version, &slots)
+                        .await?;
+                }
+                LaunchAction::AcceptNode { request, label } => {
+                    self.accept_node(request, label).await?;
+                }
+                LaunchAction::RequestNode => {
+                    let label = &options.backing_label;
+                    info!(node = %order.node, %label, "requesting backing node");
+                    self.backing.request_node(label).await?;
+                }
+                LaunchAction::Fail(request) => {
+                    let label = &options.backing_label;
+                    let text = format!("no node with label {label}: request {request} has failed");
+                    return Err(Error::new(ErrorClass::Capacity, text));
+                }
+                LaunchAction::Wait(request) => {
+                    wait.set_request(request);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    async fn accept_node(&self, request: RequestId, label: Label) -> Result<(), Error> {
+        let now = self.clock.now();
+        let slots = SlotTable {
             owner: self.identity.clone(),
             slots: self.labels.get(&label).map_or(1, |label| label.slots),
             label,
@@ -113,107 +172,153 @@ impl MetastaticDriver {
             last_used: Some(now),
             nodes: BTreeMap::new(),
         };
-        self.backing.take(request, &note).await?;
-        info!(%request, label = %note.label, "a node for slots was taken");
+        self.backing.accept_node(request, &slots).await?;
+        info!(%request, label = %slots.label, "accepted backing node");
         Ok(())
     }
 
     fn instance(
         &self,
-        survey: &Survey,
+        snapshot: &BackingSnapshot,
         order: &CreateOrder,
         placement: Placement,
-        checked: bool,
+        options: &LabelOptions,
     ) -> Result<Instance, Error> {
-        let held = survey.held.get(&placement.backing_node);
-        let held = held.ok_or_else(|| Error::retry("the node of this slot has gone"))?;
-        instance::instance(
-            order.node,
-            order.tags.to_metadata(),
-            placement,
-            &held.node,
-            checked,
-        )
+        let backing = snapshot.backing_nodes.get(&placement.backing_node);
+        let backing = backing.ok_or_else(|| {
+            let id = placement.backing_node;
+            Error::retry(format!("backing node {id} was deleted"))
+        })?;
+        let metadata = order.tags.to_metadata();
+        let checked = options.host_key_checking;
+        instance::instance(order.node, metadata, placement, &backing.node, checked)
     }
 
-    /// Strikes a node off the note of the machine it is on.
-    async fn vacate(&self, node: NodeId, now: Timestamp) -> Result<(), Error> {
-        // Whoever claimed the slot may have died just now.
-        self.backing.refresh().await?;
-        let _turn = self.turn.lock().await;
-        let survey = self.backing.survey().await?;
+    /// Changes the slot table of the backing node that carries `node`. Returns the backing node, or None if there is
+    /// none or `change` returns false.
+    async fn update_slots(
+        &self,
+        node: NodeId,
+        change: impl Fn(&mut SlotTable) -> bool + Send,
+    ) -> Result<Option<NodeId>, Error> {
+        let _deciding = self.deciding.lock().await;
+        let snapshots = self.backing.snapshot().await?;
         loop {
-            let vacated = {
-                let survey = survey.borrow();
-                let own = survey.own.get(&node).and_then(|own| own.placement);
-                let placement = survey.claim_of(node).or(own);
-                placement.and_then(|placement| {
-                    let held = survey.held.get(&placement.backing_node)?;
-                    let mut note = held.note.clone()?;
-                    note.nodes.retain(|_, other| *other != node);
-                    note.last_used = Some(now);
-                    Some((placement.backing_node, held.version, note))
-                })
+            let changed = changed_slots(&snapshots.borrow(), node, &change);
+            let Some((backing_node, version, slots)) = changed else {
+                return Ok(None);
             };
-            let Some((on, version, note)) = vacated else {
-                return Ok(());
-            };
-            if self.backing.write(on, version, &note).await? {
-                return Ok(());
+            if self
+                .backing
+                .write_slots(backing_node, version, &slots)
+                .await?
+            {
+                return Ok(Some(backing_node));
             }
         }
     }
 
-    /// The node that carries another one gets no more of them.
-    async fn condemn(&self, carried: NodeId) -> Result<(), Error> {
-        let _turn = self.turn.lock().await;
-        let survey = self.backing.survey().await?;
-        loop {
-            let condemned = {
-                let survey = survey.borrow();
-                let placement = survey.claim_of(carried);
-                placement.and_then(|placement| {
-                    let held = survey.held.get(&placement.backing_node)?;
-                    let mut note = held.note.clone().filter(|note| !note.failed)?;
-                    note.failed = true;
-                    Some((placement.backing_node, held.version, note))
-                })
-            };
-            let Some((node, version, note)) = condemned else {
-                return Ok(());
-            };
-            if self.backing.write(node, version, &note).await? {
-                info!(%node, slot_of = %carried, "a node for slots does not answer; it gets no more");
-                return Ok(());
+    /// Returns when there will be more to do if nothing changes.
+    async fn maintain(&self, snapshots: &mut Snapshots) -> Result<Option<Duration>, Error> {
+        let _deciding = self.deciding.lock().await;
+        let (actions, next) = {
+            let snapshot = snapshots.borrow_and_update();
+            let awaited = self.awaited();
+            let is_awaited = |request| awaited.values().any(|other| *other == request);
+            let mut partial = self.partial();
+            add_seen_nodes(&mut partial, &snapshot);
+            partial.retain(|(request, _), entry| {
+                let mut nodes = snapshot.slot_nodes.values();
+                entry.unseen() > 0 && nodes.any(|node| node.request == Some(*request))
+            });
+            let planner = Planner::new(&snapshot, &self.labels, &partial, self.clock.now());
+            planner.maintenance(is_awaited)
+        };
+        for action in actions {
+            match action {
+                Maintenance::AcceptNode { request, label } => {
+                    self.accept_node(request, label).await?;
+                }
+                Maintenance::WithdrawRequest(request) => {
+                    self.backing.withdraw_request(request).await?;
+                }
+                Maintenance::ReleaseNode {
+                    node,
+                    version,
+                    reason,
+                } => {
+                    self.backing.release_node(node, version).await?;
+                    info!(%node, reason, "released backing node");
+                }
             }
         }
+        Ok(next)
     }
 }
 
-fn changed_since(edition: u64, at_most: Duration) -> Wait {
-    Wait {
-        at_most,
-        event: Some(EventKey::new(edition.to_string())),
+impl Driver for MetastaticDriver {
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
     }
 }
 
 #[async_trait]
-impl Driver for MetastaticDriver {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            launches: true,
-            manages_images: false,
+impl Machines for MetastaticDriver {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        let label = self.labels.get_key_value(&order.label).ok_or_else(|| {
+            let label = &order.label;
+            Error::permanent(format!("label {label} was removed from the configuration"))
+        })?;
+        let mut snapshots = self.backing.snapshot().await?;
+        let mut wait = Wait {
+            driver: self,
+            node: order.node,
+            request: None,
+        };
+        loop {
+            let launched = self.launch(order, label, &mut snapshots, &mut wait).await?;
+            if let Some(instance) = launched {
+                return Ok(instance);
+            }
+            let backing_label = &label.1.backing_label;
+            progress.set_stage(match wait.request {
+                Some(request) => {
+                    format!("waiting for a node with label {backing_label} (request {request})")
+                }
+                None => format!("waiting for a slot on a node with label {backing_label}"),
+            });
+            changed(&mut snapshots, RECHECK_INTERVAL).await?;
         }
     }
 
-    /// The claims on slots.
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
+        let node = match target {
+            Target::Node { node, .. } => *node,
+            Target::Resource { id, .. } => node_id(id)?,
+        };
+        // A cancelled launch may have written after the last change of the snapshot.
+        self.backing.refresh().await?;
+        let now = self.clock.now();
+        self.update_slots(node, |slots| {
+            slots.nodes.retain(|_, other| *other != node);
+            slots.last_used = Some(now);
+            true
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Lists the assigned slots.
     async fn list(&self) -> Result<Vec<Resource>, Error> {
-        let survey = self.backing.survey().await?;
-        let survey = survey.borrow();
-        let notes = survey.held.values().filter_map(|held| held.note.as_ref());
-        let claims = notes.flat_map(|note| {
-            let pool = self.labels.get(&note.label).map(|label| &label.pool);
-            note.nodes.values().map(move |node| Resource {
+        let snapshots = self.backing.snapshot().await?;
+        let snapshot = snapshots.borrow();
+        let tables = snapshot
+            .backing_nodes
+            .values()
+            .filter_map(|backing| backing.slots.as_ref());
+        let slots = tables.flat_map(|table| {
+            let pool = self.labels.get(&table.label).map(|label| &label.pool);
+            table.nodes.values().map(move |node| Resource {
                 kind: ResourceKind::INSTANCES,
                 id: node.to_string().as_str().into(),
                 name: None,
@@ -227,175 +332,106 @@ impl Driver for MetastaticDriver {
                 takes: instance::cost(),
             })
         });
-        Ok(claims.collect())
+        Ok(slots.collect())
     }
 
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        let Some((label, options)) = self.labels.get_key_value(&order.label) else {
-            let text = format!("label {} has left its provider", order.label);
-            return Err(Error::permanent(text));
-        };
-        let node = order.node;
-        let _turn = self.turn.lock().await;
-        let mut survey = self.backing.survey().await?;
-        loop {
-            let (next, edition) = {
-                let survey = survey.borrow_and_update();
-                let counts_on: Option<RequestId> = state.read()?;
-                self.note_size(order, &survey);
-                let begun = self.begun();
-                let mut picture = Picture::new(&survey, &self.labels, &begun, now);
-                let next = picture.place(node, label, options, order.request.id, counts_on);
-                (next, survey.edition)
-            };
-            match next {
-                Move::Placed(placement) => {
-                    self.counting().remove(&node);
-                    let survey = survey.borrow();
-                    let instance =
-                        self.instance(&survey, order, placement, options.host_key_checking)?;
-                    return Ok(Step::Done(instance));
-                }
-                Move::Claim { on, version, note } => {
-                    self.backing.write(on, version, &note).await?;
-                }
-                Move::Take { request, label } => self.take(request, label, now).await?,
-                Move::Ask => {
-                    info!(%node, label = %options.backing_label, "a node for slots is asked for");
-                    self.backing.ask(&options.backing_label).await?;
-                }
-                Move::Failed(request) => {
-                    self.counting().remove(&node);
-                    state.write(&None::<RequestId>)?;
-                    let label = &options.backing_label;
-                    let text = format!("no node with label {label}: request {request} has failed");
-                    return Err(Error::new(ErrorClass::Capacity, text));
-                }
-                Move::Wait(request) => {
-                    state.write(&request)?;
-                    if let Some(request) = request {
-                        let counts_on = (request, options.backing_label.clone());
-                        self.counting().insert(node, counts_on);
-                    }
-                    return Ok(Step::Wait(changed_since(edition, SAFETY_NET)));
-                }
-            }
-        }
-    }
-
-    async fn delete(
-        &self,
-        target: &Target,
-        _: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        let node = match target {
-            Target::Node { node, .. } => *node,
-            Target::Resource { id, .. } => carried(id)?,
-        };
-        self.counting().remove(&node);
-        self.vacate(node, now).await?;
-        Ok(Step::Done(()))
-    }
-
-    /// Slots have none; their pools and the clouds below do.
+    /// Slots are unlimited. Pools and the backing clouds have limits.
     async fn limits(&self) -> Result<Limits, Error> {
         Ok(Limits::unlimited())
     }
 
     async fn cost(&self, _: &PoolName, label: &Label) -> Result<Resources, Error> {
-        let below = self.labels.get(label).map(|label| &label.backing_label);
-        if let Some(below) = below.filter(|below| self.labels.contains_key(*below)) {
+        let backing = self.labels.get(label).map(|label| &label.backing_label);
+        if let Some(backing) = backing.filter(|backing| self.labels.contains_key(*backing)) {
             return Err(Error::permanent(format!(
-                "`backing-label: {below}` is a label of the same provider; another one has to make the machines"
+                "invalid `backing-label: {backing}`: a label of the same provider; choose one of another provider"
             )));
         }
         Ok(instance::cost())
     }
 
-    async fn zones(&self, _: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        Ok(Vec::new())
-    }
-
-    async fn readiness(&self, _: &PoolName, _: &Label, _: Timestamp) -> Result<Readiness, Error> {
-        Ok(Readiness::Ready)
-    }
-
-    async fn unreachable(&self, node: NodeId, _: &ExternalId) -> Result<(), Error> {
-        self.condemn(node).await
-    }
-
-    async fn attend(&self, now: Timestamp) -> Result<Option<Wait>, Error> {
-        let _turn = self.turn.lock().await;
-        let survey = self.backing.survey().await?;
-        let (chores, next, edition) = {
-            let survey = survey.borrow();
-            let counting = self.counting();
-            let counted_on = |request| counting.values().any(|(other, _)| *other == request);
-            let mut begun = self.begun();
-            see(&mut begun, &survey);
-            let is_known = |request| survey.own.values().any(|own| own.request == Some(request));
-            begun.retain(|(request, _), sighted| sighted.unseen() > 0 && is_known(*request));
-            let picture = Picture::new(&survey, &self.labels, &begun, now);
-            let (chores, next) = picture.chores(counted_on);
-            (chores, next, survey.edition)
-        };
-        for chore in chores {
-            match chore {
-                Chore::Take { request, label } => self.take(request, label, now).await?,
-                Chore::Withdraw(request) => self.backing.withdraw(request).await?,
-                Chore::GiveBack { node, version, why } => {
-                    self.backing.give_back(node, version).await?;
-                    info!(%node, why, "a node for slots is given back");
-                }
-            }
+    async fn mark_unreachable(&self, node: NodeId, _: &ExternalId) -> Result<(), Error> {
+        let marked = self
+            .update_slots(node, |slots| !std::mem::replace(&mut slots.failed, true))
+            .await?;
+        if let Some(backing_node) = marked {
+            warn!(node = %backing_node, slot_of = %node, "backing node unreachable; no new slots will be placed on it");
         }
-        let at_most = next.map_or(SAFETY_NET, |next| next.min(SAFETY_NET));
-        Ok(Some(changed_since(edition, at_most)))
+        Ok(())
     }
 
-    fn progress(&self, node: NodeId) -> Option<String> {
-        let counting = self.counting();
-        let (request, label) = counting.get(&node)?;
-        Some(format!(
-            "node {node} waits for a node with label {label}, which request {request} asks for"
-        ))
-    }
-
-    async fn event(&self, event: &EventKey) {
-        let edition: Option<u64> = event.as_str().parse().ok();
-        let changed = async {
-            let mut survey = self.backing.survey().await.ok()?;
-            let later = |survey: &Survey| Some(survey.edition) != edition;
-            survey.wait_for(later).await.map(|_| ()).ok()
-        };
-        if changed.await.is_none() {
-            // The store is closed: nothing will happen any more.
-            std::future::pending::<()>().await;
+    async fn run_background(&self) -> Result<(), Error> {
+        let mut snapshots = self.backing.snapshot().await?;
+        loop {
+            let next = self.maintain(&mut snapshots).await?;
+            let at_most = next.map_or(RECHECK_INTERVAL, |next| next.min(RECHECK_INTERVAL));
+            changed(&mut snapshots, at_most).await?;
         }
     }
+}
+
+/// The wait of one launch. While it exists, the request that it waits for is not deleted.
+struct Wait<'a> {
+    driver: &'a MetastaticDriver,
+    node: NodeId,
+    request: Option<RequestId>,
+}
+
+impl Wait<'_> {
+    fn set_request(&mut self, request: Option<RequestId>) {
+        self.request = request;
+        let mut awaited = self.driver.awaited();
+        match request {
+            Some(request) => awaited.insert(self.node, request),
+            None => awaited.remove(&self.node),
+        };
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.driver.awaited().remove(&self.node);
+    }
+}
+
+/// Returns after the next change, or after `at_most`.
+async fn changed(snapshots: &mut Snapshots, at_most: Duration) -> Result<(), Error> {
+    match timeout(at_most, snapshots.changed()).await {
+        Ok(Err(_)) => Err(Error::retry(
+            "changes of backing nodes are no longer reported",
+        )),
+        Ok(Ok(())) | Err(_) => Ok(()),
+    }
+}
+
+/// Returns the backing node that carries `node`, its version, and its slots after the change.
+fn changed_slots(
+    snapshot: &BackingSnapshot,
+    node: NodeId,
+    change: impl Fn(&mut SlotTable) -> bool,
+) -> Option<(NodeId, i32, SlotTable)> {
+    let recorded = || snapshot.slot_nodes.get(&node)?.placement;
+    let placement = snapshot.placement_of(node).or_else(recorded)?;
+    let backing = snapshot.backing_nodes.get(&placement.backing_node)?;
+    let mut slots = backing.slots.clone()?;
+    change(&mut slots).then_some((placement.backing_node, backing.version, slots))
 }
 
 /// Adds the nodes that have a record by now.
-fn see(begun: &mut Begun, survey: &Survey) {
-    if begun.is_empty() {
+fn add_seen_nodes(partial: &mut PartialRequests, snapshot: &BackingSnapshot) {
+    if partial.is_empty() {
         return;
     }
-    for (id, own) in &survey.own {
-        if let (Some(request), Some(label)) = (own.request, &own.label)
-            && let Some(sighted) = begun.get_mut(&(request, label.clone()))
+    for (id, node) in &snapshot.slot_nodes {
+        if let (Some(request), Some(label)) = (node.request, &node.label)
+            && let Some(entry) = partial.get_mut(&(request, label.clone()))
         {
-            sighted.seen.insert(*id);
+            entry.seen.insert(*id);
         }
     }
 }
 
-fn carried(id: &ExternalId) -> Result<NodeId, Error> {
+fn node_id(id: &ExternalId) -> Result<NodeId, Error> {
     let node = id.as_text().and_then(|text| text.parse().ok());
-    node.ok_or_else(|| Error::permanent(format!("{id} is not the id of a node")))
+    node.ok_or_else(|| Error::permanent(format!("invalid slot id {id}: not the id of a node")))
 }

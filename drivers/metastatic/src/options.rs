@@ -1,4 +1,4 @@
-//! What the configuration says about slots.
+//! Labels of slots in the configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +12,15 @@ pub(crate) type Labels = BTreeMap<Label, LabelOptions>;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LabelOptions {
     pub(crate) pool: PoolName,
-    /// The label of the nodes that carry the slots.
+    /// The label of the backing nodes.
     pub(crate) backing_label: Label,
-    /// Slots on one node.
+    /// Slots on one backing node.
     pub(crate) slots: u32,
-    /// How long a node is kept that carries nothing.
+    /// How long an idle backing node is kept.
     pub(crate) grace_time: Duration,
-    /// Age before which a node is kept in any case.
+    /// The age until which a backing node is kept in any case.
     pub(crate) min_retention: Duration,
-    /// Age from which a node gets no new slots.
+    /// The age from which a backing node gets no new nodes.
     pub(crate) max_age: Option<Duration>,
     pub(crate) host_key_checking: bool,
 }

@@ -1,399 +1,423 @@
-//! Who goes where, which nodes are asked for, and which are given back. Pure: a survey and a time in, a decision out.
+//! Pure decisions: which node gets which slot, which backing nodes are requested, and which are released.
 //!
-//! A slot is taken if the note of its node says so, or if the record of one of our own nodes does. The note is the
-//! claim; records alone are what Python Nodepool leaves behind. A slot comes free only when both are gone: a Python
-//! launcher that starts on these records stumbles over two nodes in one slot.
+//! A slot is occupied if the slot table of its backing node or the record of a node says so. The table comes first;
+//! Python Nodepool leaves only records. A slot becomes free when both are gone, because a Python launcher that loads
+//! these records fails on two nodes in one slot.
 //!
 //! # Requests for several slots
 //!
-//! Two requests that hold one slot each and wait for another would wait for ever. So the first slot of a request is
-//! claimed only when there is room for all that it still needs, beyond what is promised to requests that have begun.
-//! A small request may pass a large one, but not for ever: after a minute the large one's need is kept from those
-//! behind it, if the machines that are there can meet it at all.
+//! Two requests that have one slot each and wait for another would deadlock. So the first slot of a request is assigned
+//! only when there are enough for the whole request, beyond those reserved for requests that have some. A smaller request
+//! may overtake a larger one for a minute; then slots are reserved for the larger one, if the existing backing nodes have
+//! as many at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nodeyard_driver::backing::{HeldNode, Note, Placement, Survey};
+use nodeyard_driver::backing::{BackingNode, BackingSnapshot, Placement, SlotTable};
 use nodeyard_model::{Label, NodeId, NodeState, RequestId, RequestState, Timestamp};
 
 use crate::options::{LabelOptions, Labels};
 
-/// How long others may pass a request.
-const PASSED_FOR: Duration = Duration::from_secs(60);
+/// How long smaller requests may overtake a request.
+const OVERTAKING_LIMIT: Duration = Duration::from_secs(60);
+/// The clock is not precise to less.
+const MOMENT: Duration = Duration::from_millis(1);
 
-/// Requests for several slots of a label of which this process has not seen all nodes yet.
-pub(crate) type Begun = BTreeMap<(RequestId, Label), Sighted>;
+/// Requests for several slots of a label, while not all of their nodes have a record.
+pub(crate) type PartialRequests = BTreeMap<(RequestId, Label), PartialRequest>;
 
 #[derive(Debug, Default)]
-pub(crate) struct Sighted {
-    /// How many slots it is for.
+pub(crate) struct PartialRequest {
+    /// How many slots the request is for.
     pub(crate) size: usize,
     pub(crate) seen: BTreeSet<NodeId>,
 }
 
-impl Sighted {
+impl PartialRequest {
     pub(crate) fn unseen(&self) -> usize {
         self.size.saturating_sub(self.seen.len())
     }
 }
 
-/// A request, as far as it is about slots of one label.
+/// The nodes of a request that have or need slots of one label.
 #[derive(Debug, Clone, Copy, Default)]
-struct Group {
+struct RequestGroup {
     placed: usize,
     waiting: usize,
-    since: Option<Timestamp>,
+    created: Option<Timestamp>,
 }
 
-/// What a node that is being launched does next.
+/// The next action of a launch.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Move {
-    /// It has a slot.
-    Placed(Placement),
-    /// Writes this note, in which it has one.
-    Claim {
-        on: NodeId,
+pub(crate) enum LaunchAction {
+    /// The node has a slot.
+    Done(Placement),
+    /// Writes this table, in which the node has a slot.
+    AssignSlot {
+        backing_node: NodeId,
         version: i32,
-        note: Note,
+        slots: SlotTable,
     },
-    /// Takes the node that a request was given, for slots of this label.
-    Take {
+    /// Accepts the node that a request was given, for slots of this label.
+    AcceptNode {
         request: RequestId,
         label: Label,
     },
-    Ask,
-    /// Waits, and counts on this request.
+    RequestNode,
+    /// Waits for the backing node of this request.
     Wait(Option<RequestId>),
-    /// The request that it counted on has failed.
-    Failed(RequestId),
+    /// The request that the launch waited for has failed.
+    Fail(RequestId),
 }
 
-/// What is to be done apart from any launch.
+/// An action that belongs to no launch.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Chore {
-    Take {
+pub(crate) enum Maintenance {
+    AcceptNode {
         request: RequestId,
         label: Label,
     },
-    Withdraw(RequestId),
-    GiveBack {
+    WithdrawRequest(RequestId),
+    ReleaseNode {
         node: NodeId,
         version: i32,
-        why: &'static str,
+        reason: &'static str,
     },
 }
 
-/// A survey, seen at a moment.
-pub(crate) struct Picture<'a> {
-    survey: &'a Survey,
+/// Decides by a snapshot at one moment.
+pub(crate) struct Planner<'a> {
+    snapshot: &'a BackingSnapshot,
     labels: &'a Labels,
     now: Timestamp,
-    /// The taken slots of each node.
-    taken: BTreeMap<NodeId, BTreeSet<u32>>,
+    /// The occupied slots of each backing node.
+    occupied: BTreeMap<NodeId, BTreeSet<u32>>,
     /// Nodes without a slot, by label.
     waiting: BTreeMap<&'a Label, BTreeSet<NodeId>>,
-    groups: BTreeMap<(&'a Label, RequestId), Group>,
-    begun: &'a Begun,
+    groups: BTreeMap<(&'a Label, RequestId), RequestGroup>,
+    partial: &'a PartialRequests,
 }
 
-impl<'a> Picture<'a> {
+impl<'a> Planner<'a> {
     pub(crate) fn new(
-        survey: &'a Survey,
+        snapshot: &'a BackingSnapshot,
         labels: &'a Labels,
-        begun: &'a Begun,
+        partial: &'a PartialRequests,
         now: Timestamp,
     ) -> Self {
-        let mut taken: BTreeMap<NodeId, BTreeSet<u32>> = BTreeMap::new();
+        let mut occupied: BTreeMap<NodeId, BTreeSet<u32>> = BTreeMap::new();
         let mut placed: BTreeSet<NodeId> = BTreeSet::new();
-        for (id, held) in &survey.held {
-            let nodes = held.note.iter().flat_map(|note| &note.nodes);
+        for (id, backing) in &snapshot.backing_nodes {
+            let nodes = backing.slots.iter().flat_map(|table| &table.nodes);
             for (slot, node) in nodes {
-                taken.entry(*id).or_default().insert(*slot);
+                occupied.entry(*id).or_default().insert(*slot);
                 placed.insert(*node);
             }
         }
         let mut waiting: BTreeMap<&Label, BTreeSet<NodeId>> = BTreeMap::new();
-        let mut groups: BTreeMap<(&Label, RequestId), Group> = BTreeMap::new();
-        for (id, own) in &survey.own {
-            if let Some(placement) = own.placement {
-                let slots = taken.entry(placement.backing_node).or_default();
+        let mut groups: BTreeMap<(&Label, RequestId), RequestGroup> = BTreeMap::new();
+        for (id, slot_node) in &snapshot.slot_nodes {
+            if let Some(placement) = slot_node.placement {
+                let slots = occupied.entry(placement.backing_node).or_default();
                 slots.insert(placement.slot);
             }
-            let is_placed = own.placement.is_some() || placed.contains(id);
-            let Some(label) = own.label.as_ref().filter(|_| is_placed || own.launching) else {
+            let is_placed = slot_node.placement.is_some() || placed.contains(id);
+            let Some(label) = slot_node
+                .label
+                .as_ref()
+                .filter(|_| is_placed || slot_node.launching)
+            else {
                 continue;
             };
             if !is_placed {
                 waiting.entry(label).or_default().insert(*id);
             }
-            if let Some(request) = own.request {
+            if let Some(request) = slot_node.request {
                 let group = groups.entry((label, request)).or_default();
                 group.placed += usize::from(is_placed);
                 group.waiting += usize::from(!is_placed);
-                group.since = group.since.or(own.since);
+                group.created = group.created.or(slot_node.created);
             }
         }
         Self {
-            survey,
+            snapshot,
             labels,
             now,
-            taken,
+            occupied,
             waiting,
             groups,
-            begun,
+            partial,
         }
     }
 
-    /// The next step of a launch. `counts_on` is what it waited for so far.
-    pub(crate) fn place(
+    /// Returns the next action of a launch that has waited for the request `awaited` so far.
+    pub(crate) fn launch(
         &mut self,
         node: NodeId,
         label: &'a Label,
         options: &LabelOptions,
         request: Option<RequestId>,
-        counts_on: Option<RequestId>,
-    ) -> Move {
-        if let Some(placement) = self.survey.claim_of(node) {
-            return Move::Placed(placement);
+        awaited: Option<RequestId>,
+    ) -> LaunchAction {
+        if let Some(placement) = self.snapshot.placement_of(node) {
+            return LaunchAction::Done(placement);
         }
-        // Its own record may not be in the survey yet.
+        // The snapshot may lack its record.
         self.waiting.entry(label).or_default().insert(node);
-        if let Some(request) = request.filter(|_| !self.survey.own.contains_key(&node)) {
+        if let Some(request) = request.filter(|_| !self.snapshot.slot_nodes.contains_key(&node)) {
             self.groups.entry((label, request)).or_default().waiting += 1;
         }
-        let room = self.room_for(label, request);
-        if self.vacancies(label).take(room).count() == room
-            && let Some((on, held, slot)) = self.vacancies(label).next()
-            && let Some(note) = &held.note
+        let required = self.required_slots(label, request);
+        if self.free_slots(label).take(required).count() == required
+            && let Some((backing_node, backing, slot)) = self.free_slots(label).next()
+            && let Some(table) = &backing.slots
         {
-            let mut note = note.clone();
-            note.nodes.insert(slot, node);
-            let version = held.version;
-            return Move::Claim { on, version, note };
+            let mut slots = table.clone();
+            slots.nodes.insert(slot, node);
+            return LaunchAction::AssignSlot {
+                backing_node,
+                version: backing.version,
+                slots,
+            };
         }
-        if let Some((request, label)) = self.gift(&options.backing_label) {
-            return Move::Take { request, label };
+        if let Some((request, label)) = self.given_node(&options.backing_label) {
+            return LaunchAction::AcceptNode { request, label };
         }
-        if let Some(request) = counts_on
-            && let Some(asked) = self.survey.asked.get(&request)
-            && !asked.is_open()
+        if let Some(id) = awaited
+            && let Some(request) = self.snapshot.requests.get(&id)
+            && !request.is_open()
         {
-            return Move::Failed(request);
+            return LaunchAction::Fail(id);
         }
-        let open = self.open(&options.backing_label);
-        if open.len() < self.need(&options.backing_label) {
-            return Move::Ask;
+        let open = self.open_requests(&options.backing_label);
+        if open.len() < self.needed_nodes(&options.backing_label) {
+            return LaunchAction::RequestNode;
         }
-        let counts_on = counts_on.filter(|id| open.contains(id));
-        Move::Wait(counts_on.or_else(|| self.place_in_line(node, label, &open)))
+        let awaited = awaited.filter(|id| open.contains(id));
+        LaunchAction::Wait(awaited.or_else(|| self.expected_request(node, label, &open)))
     }
 
-    /// What else is to be done, and when there will be more without anything happening.
-    pub(crate) fn chores(
+    /// Returns the actions that belong to no launch, and when the next one is due if nothing changes.
+    pub(crate) fn maintenance(
         &self,
-        counted_on: impl Fn(RequestId) -> bool,
-    ) -> (Vec<Chore>, Option<Duration>) {
-        let mut chores = Vec::new();
+        is_awaited: impl Fn(RequestId) -> bool,
+    ) -> (Vec<Maintenance>, Option<Duration>) {
+        let mut actions = Vec::new();
         let backing_labels: BTreeSet<&Label> = self
             .labels
             .values()
             .map(|label| &label.backing_label)
             .collect();
         for label in &backing_labels {
-            let surplus = self.open(label).into_iter().skip(self.need(label));
-            let surplus = surplus.filter(|request| self.is_mine(*request));
-            chores.extend(surplus.map(Chore::Withdraw));
-            let gift = self.gift(label);
-            chores.extend(gift.map(|(request, label)| Chore::Take { request, label }));
+            let open = self.open_requests(label).into_iter();
+            let surplus = open
+                .skip(self.needed_nodes(label))
+                .filter(|request| self.is_of_this_process(*request));
+            actions.extend(surplus.map(Maintenance::WithdrawRequest));
+            let given = self.given_node(label);
+            actions
+                .extend(given.map(|(request, label)| Maintenance::AcceptNode { request, label }));
         }
-        for (id, asked) in self.survey.asked.iter().filter(|(_, asked)| asked.mine) {
-            let unknown = !backing_labels.contains(&asked.label);
-            if unknown || !asked.is_open() && !counted_on(*id) {
-                chores.push(Chore::Withdraw(*id));
+        for (id, request) in &self.snapshot.requests {
+            let unknown = !backing_labels.contains(&request.label);
+            let failed = !request.is_open() && !is_awaited(*id);
+            if request.of_this_process && (unknown || failed) {
+                actions.push(Maintenance::WithdrawRequest(*id));
             }
         }
         let mut next: Option<Duration> = None;
-        for (id, held) in &self.survey.held {
-            match self.end_of(*id, held) {
-                End::Now(why) => chores.push(Chore::GiveBack {
+        for (id, backing) in &self.snapshot.backing_nodes {
+            match self.retention(*id, backing) {
+                Retention::Ended(reason) => actions.push(Maintenance::ReleaseNode {
                     node: *id,
-                    version: held.version,
-                    why,
+                    version: backing.version,
+                    reason,
                 }),
-                End::In(time) => next = Some(next.map_or(time, |next| next.min(time))),
-                End::Open => {}
+                Retention::EndsIn(time) => next = Some(next.map_or(time, |next| next.min(time))),
+                Retention::Unlimited => {}
             }
         }
-        (chores, next)
+        (actions, next)
     }
 
-    /// How many slots must be free before a node of this request may have one.
-    fn room_for(&self, label: &Label, request: Option<RequestId>) -> usize {
+    /// Returns how many slots must be free before a node of this request may get one.
+    fn required_slots(&self, label: &Label, request: Option<RequestId>) -> usize {
         let Some(request) = request else { return 1 };
         let own = self.groups.get(&(label, request));
         let own = own.copied().unwrap_or_default();
         if own.placed > 0 {
             return 1;
         }
-        let slots: u64 = self.slots(label);
+        let slots: u64 = self.usable_slots(label);
         let others = self.groups.iter().filter(|((of, id), group)| {
             let fits = u64::try_from(group.waiting).is_ok_and(|waiting| waiting <= slots);
-            let passed = group
-                .since
-                .is_some_and(|since| self.now.since(since) > PASSED_FOR);
-            let first = group.placed > 0 || *id < request && passed && fits;
+            let overtaken = group
+                .created
+                .is_some_and(|created| self.now.since(created) > OVERTAKING_LIMIT);
+            let first = group.placed > 0 || *id < request && overtaken && fits;
             *of == label && *id != request && first
         });
         let before: usize = others
-            .map(|((_, id), group)| self.lack(label, *id, *group))
+            .map(|((_, id), group)| self.missing_slots(label, *id, *group))
             .sum();
-        before + self.lack(label, request, own).max(1)
+        before + self.missing_slots(label, request, own).max(1)
     }
 
-    /// The slots that a request still needs.
-    fn lack(&self, label: &Label, request: RequestId, group: Group) -> usize {
-        let begun = self.begun.get(&(request, label.clone()));
-        group.waiting + begun.map_or(0, Sighted::unseen)
+    /// Returns how many slots a request still needs.
+    fn missing_slots(&self, label: &Label, request: RequestId, group: RequestGroup) -> usize {
+        let partial = self.partial.get(&(request, label.clone()));
+        group.waiting + partial.map_or(0, PartialRequest::unseen)
     }
 
-    /// All slots for a label that may come free.
-    fn slots(&self, label: &Label) -> u64 {
-        let held = self.survey.held.values();
-        let held = held.filter(|held| self.takes_nodes(held, label));
-        let notes = held.filter_map(|held| held.note.as_ref());
-        notes.map(|note| u64::from(note.slots)).sum()
+    /// Returns how many slots for a label exist, free or occupied.
+    fn usable_slots(&self, label: &Label) -> u64 {
+        let usable = self.snapshot.backing_nodes.values();
+        let usable = usable.filter(|backing| self.accepts_nodes(backing, label));
+        let tables = usable.filter_map(|backing| backing.slots.as_ref());
+        tables.map(|table| u64::from(table.slots)).sum()
     }
 
-    /// Free slots for nodes of a label, of the oldest node first.
-    fn vacancies(&self, label: &Label) -> impl Iterator<Item = (NodeId, &'a HeldNode, u32)> {
-        let held = self.survey.held.iter();
-        held.filter(move |(_, held)| self.takes_nodes(held, label))
-            .flat_map(|(id, held)| {
-                let slots = held.note.as_ref().map_or(0, |note| note.slots);
-                let taken = self.taken.get(id);
-                let is_free = move |slot: &u32| taken.is_none_or(|taken| !taken.contains(slot));
+    /// Returns the free slots for nodes of a label, those of the oldest backing node first.
+    fn free_slots(&self, label: &Label) -> impl Iterator<Item = (NodeId, &'a BackingNode, u32)> {
+        let backing_nodes = self.snapshot.backing_nodes.iter();
+        backing_nodes
+            .filter(move |(_, backing)| self.accepts_nodes(backing, label))
+            .flat_map(|(id, backing)| {
+                let slots = backing.slots.as_ref().map_or(0, |table| table.slots);
+                let occupied = self.occupied.get(id);
+                let is_free =
+                    move |slot: &u32| occupied.is_none_or(|occupied| !occupied.contains(slot));
                 (0..slots)
                     .filter(is_free)
-                    .map(move |slot| (*id, held, slot))
+                    .map(move |slot| (*id, backing, slot))
             })
     }
 
-    fn takes_nodes(&self, held: &HeldNode, label: &Label) -> bool {
-        let Some(note) = &held.note else { return false };
-        let in_use = held.node.state == NodeState::InUse;
-        in_use && note.label == *label && !note.failed && !self.is_too_old(note)
+    fn accepts_nodes(&self, backing: &BackingNode, label: &Label) -> bool {
+        let Some(table) = &backing.slots else {
+            return false;
+        };
+        let in_use = backing.node.state == NodeState::InUse;
+        in_use && table.label == *label && !table.failed && !self.is_too_old(table)
     }
 
-    fn is_too_old(&self, note: &Note) -> bool {
-        let max_age = self.labels.get(&note.label).and_then(|label| label.max_age);
-        max_age.is_some_and(|most| self.now.since(note.launched) > most)
+    fn is_too_old(&self, table: &SlotTable) -> bool {
+        let label = self.labels.get(&table.label);
+        let max_age = label.and_then(|label| label.max_age);
+        max_age.is_some_and(|most| self.now.since(table.launched) > most)
     }
 
-    /// Requests that there may come a node of: those that have one, then the oldest.
-    fn open(&self, backing_label: &Label) -> Vec<RequestId> {
-        let asked = self.survey.asked.iter();
-        let open = asked.filter(|(_, asked)| asked.label == *backing_label && asked.is_open());
-        let (served, others): (Vec<_>, Vec<_>) =
-            open.partition(|(_, asked)| asked.state == RequestState::Fulfilled);
-        let all = served.into_iter().chain(others);
+    /// Returns the open requests: fulfilled ones first, then by age.
+    fn open_requests(&self, backing_label: &Label) -> Vec<RequestId> {
+        let open = self.snapshot.requests.iter();
+        let open = open.filter(|(_, request)| request.label == *backing_label && request.is_open());
+        let (fulfilled, others): (Vec<_>, Vec<_>) =
+            open.partition(|(_, request)| request.state == RequestState::Fulfilled);
+        let all = fulfilled.into_iter().chain(others);
         all.map(|(id, _)| *id).collect()
     }
 
-    fn is_mine(&self, request: RequestId) -> bool {
-        let asked = self.survey.asked.get(&request);
-        asked.is_some_and(|asked| asked.mine)
+    fn is_of_this_process(&self, request: RequestId) -> bool {
+        let request = self.snapshot.requests.get(&request);
+        request.is_some_and(|request| request.of_this_process)
     }
 
-    /// The labels that need more nodes with this backing label, with how many. A node carries slots of one label.
+    /// Returns how many more backing nodes each label needs. A backing node has slots of one label.
     fn needs(&self, backing_label: &Label) -> impl Iterator<Item = (&'a Label, usize)> {
         self.waiting.iter().filter_map(move |(label, waiting)| {
             let options = self.labels.get(*label)?;
             if options.backing_label != *backing_label {
                 return None;
             }
-            let vacant = self.vacancies(label).take(waiting.len()).count();
-            let lack = waiting.len() - vacant;
-            Some((*label, nodes_for(lack, options.slots)))
+            let free = self.free_slots(label).take(waiting.len()).count();
+            let missing = waiting.len() - free;
+            Some((*label, nodes_for(missing, options.slots)))
         })
     }
 
-    fn need(&self, backing_label: &Label) -> usize {
+    fn needed_nodes(&self, backing_label: &Label) -> usize {
         self.needs(backing_label).map(|(_, nodes)| nodes).sum()
     }
 
-    /// A node that this process was given and that somebody waits for: the request, and the label of its slots.
-    fn gift(&self, backing_label: &Label) -> Option<(RequestId, Label)> {
+    /// Returns a request of this process that was given a needed node, and the label of its slots.
+    fn given_node(&self, backing_label: &Label) -> Option<(RequestId, Label)> {
         let (label, _) = self
             .needs(backing_label)
             .filter(|(_, nodes)| *nodes > 0)
             .max_by_key(|(_, nodes)| *nodes)?;
-        let mut asked = self.survey.asked.iter();
-        let (request, _) = asked.find(|(_, asked)| {
-            asked.mine && asked.state == RequestState::Fulfilled && asked.label == *backing_label
+        let mut requests = self.snapshot.requests.iter();
+        let (id, _) = requests.find(|(_, request)| {
+            let fulfilled = request.state == RequestState::Fulfilled;
+            request.of_this_process && fulfilled && request.label == *backing_label
         })?;
-        Some((*request, label.clone()))
+        Some((*id, label.clone()))
     }
 
-    /// The request that is for this node if they are served one after the other.
-    fn place_in_line(&self, node: NodeId, label: &Label, open: &[RequestId]) -> Option<RequestId> {
+    /// Returns the request whose backing node this node gets a slot on, if nodes are served in order.
+    fn expected_request(
+        &self,
+        node: NodeId,
+        label: &Label,
+        open: &[RequestId],
+    ) -> Option<RequestId> {
         let backing_label = &self.labels.get(label)?.backing_label;
         let others = self.needs(backing_label);
         let others = others.take_while(|(other, _)| *other != label);
         let before: usize = others.map(|(_, nodes)| nodes).sum();
         let waiting = self.waiting.get(label)?;
         let slots = self.labels.get(label)?.slots;
-        let place = before + nodes_for(waiting.range(..node).count() + 1, slots) - 1;
-        open.get(place).or(open.last()).copied()
+        let position = before + nodes_for(waiting.range(..node).count() + 1, slots) - 1;
+        open.get(position).or(open.last()).copied()
     }
 
-    /// How long a node is kept.
-    fn end_of(&self, id: NodeId, held: &HeldNode) -> End {
-        if self.taken.contains_key(&id) {
-            return End::Open;
+    /// Returns how long a backing node is kept.
+    fn retention(&self, id: NodeId, backing: &BackingNode) -> Retention {
+        if self.occupied.contains_key(&id) {
+            return Retention::Unlimited;
         }
-        let Some(note) = &held.note else {
-            let request = held.node.request();
-            let is_taken = request.is_some_and(|id| self.survey.asked.contains_key(&id));
-            return if is_taken {
-                End::Open
+        let Some(table) = &backing.slots else {
+            let request = backing.node.request();
+            let is_requested = request.is_some_and(|id| self.snapshot.requests.contains_key(&id));
+            return if is_requested {
+                Retention::Unlimited
             } else {
-                End::Now("it was never taken into use")
+                Retention::Ended("never used")
             };
         };
-        if held.node.state != NodeState::InUse {
-            return End::Now("its use has ended");
+        if backing.node.state != NodeState::InUse {
+            return Retention::Ended("use has ended");
         }
-        if note.failed {
-            return End::Now("it has failed");
+        if table.failed {
+            return Retention::Ended("failed");
         }
-        let Some(label) = self.labels.get(&note.label) else {
-            return End::Now("its label has left the configuration");
+        let Some(label) = self.labels.get(&table.label) else {
+            return Retention::Ended("label was removed from the configuration");
         };
-        if self.is_too_old(note) {
-            return End::Now("it is too old");
+        if self.is_too_old(table) {
+            return Retention::Ended("max-age exceeded");
         }
-        if self.waiting.contains_key(&note.label) {
-            return End::Open;
+        if self.waiting.contains_key(&table.label) {
+            return Retention::Unlimited;
         }
-        let age = self.now.since(note.launched);
-        let idle = self.now.since(note.last_used.unwrap_or(note.launched));
+        let age = self.now.since(table.launched);
+        let idle = self.now.since(table.last_used.unwrap_or(table.launched));
         let grace = label.grace_time.saturating_sub(idle);
         let keep = grace.max(label.min_retention.saturating_sub(age));
         if keep.is_zero() {
-            return End::Now("it is not used any more");
+            return Retention::Ended("idle");
         }
         let too_old = label.max_age.map(|most| most.saturating_sub(age));
         // A moment later, so that it is over by then.
-        End::In(too_old.map_or(keep, |too_old| keep.min(too_old)) + Duration::from_millis(1))
+        Retention::EndsIn(too_old.map_or(keep, |too_old| keep.min(too_old)) + MOMENT)
     }
 }
 
-enum End {
-    Now(&'static str),
-    In(Duration),
-    /// Not before something happens.
-    Open,
+enum Retention {
+    Ended(&'static str),
+    EndsIn(Duration),
+    /// Until something changes.
+    Unlimited,
 }
 
 fn nodes_for(slots: usize, each: u32) -> usize {

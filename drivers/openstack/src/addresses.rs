@@ -12,7 +12,7 @@ use crate::networks::Networks;
 
 /// The addresses of a server by what they are for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Chosen {
+pub(crate) struct ServerAddresses {
     pub(crate) public_v4: Option<Box<str>>,
     pub(crate) public_v6: Option<Box<str>>,
     pub(crate) private_v4: Option<Box<str>>,
@@ -22,15 +22,15 @@ pub(crate) struct Chosen {
 
 /// What the choice depends on besides the server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Choice<'c> {
+pub(crate) struct AddressChoice<'c> {
     pub(crate) settings: &'c CloudSettings,
     pub(crate) networks: &'c Networks,
     /// Whether this host has an IPv6 address of its own.
     pub(crate) local_ipv6: bool,
 }
 
-impl Choice<'_> {
-    pub(crate) fn of(self, server: &Server) -> Chosen {
+impl AddressChoice<'_> {
+    pub(crate) fn of(self, server: &Server) -> ServerAddresses {
         let public_v4 = self.public_v4(server);
         let public_v6 = self.public_v6(server);
         let private_v4 = self.private_v4(server);
@@ -40,7 +40,7 @@ impl Choice<'_> {
             .or_else(|| private_v4.clone().filter(|_| self.settings.private))
             .or_else(|| reachable_v6.cloned())
             .or_else(|| public_v4.clone());
-        Chosen {
+        ServerAddresses {
             public_v4,
             public_v6,
             private_v4,
@@ -116,7 +116,7 @@ impl Choice<'_> {
 }
 
 /// Whether it has no address outside of the cloud and could get one.
-pub(crate) fn lacks_public_address(server: &Server, chosen: &Chosen) -> bool {
+pub(crate) fn lacks_public_address(server: &Server, chosen: &ServerAddresses) -> bool {
     let has = |is: fn(&Address) -> bool| all(&server.addresses).any(is);
     chosen.public_v4.is_none()
         && !has(Address::is_floating)

@@ -1,7 +1,6 @@
-//! What the cloud offers, and which of it a label means.
+//! What the cloud offers, such as flavors and networks, and what a label uses of it.
 //!
-//! Lists of what changes seldom are believed for minutes, except when they lack something: whoever misses it looks once
-//! more, for it may be new.
+//! Lists of what changes seldom are cached for minutes. If a list lacks something, it is fetched again.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,27 +15,27 @@ use nodeyard_driver_common::openstack::{
 };
 use nodeyard_openstack::{ErrorKind, Flavor, Net, SecurityGroup, Zone};
 
+use crate::cache::ResponseCache;
 use crate::driver::{OpenStackDriver, text_id};
-use crate::failure::{failed, missing};
+use crate::failure::{driver_error, not_found};
 use crate::images;
 use crate::networks::Networks;
-use crate::shared::Shared;
 
-/// How long a list is believed that lacks something. Many may miss the same at once.
+/// How old a list may be that lacks something. Many operations may miss the same at once.
 const MISS_AGE: Duration = Duration::from_secs(5);
 
-/// What changes seldom.
+/// Cached lists.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
-    flavors: Shared<Vec<Flavor>>,
-    zones: Shared<Vec<Box<str>>>,
-    networks: Shared<Networks>,
-    groups: Shared<Vec<SecurityGroup>>,
-    keys: Shared<Vec<Box<str>>>,
-    images: Shared<Vec<CloudImage>>,
+pub(crate) struct CatalogCache {
+    flavors: ResponseCache<Vec<Flavor>>,
+    zones: ResponseCache<Vec<Box<str>>>,
+    networks: ResponseCache<Networks>,
+    groups: ResponseCache<Vec<SecurityGroup>>,
+    keys: ResponseCache<Vec<Box<str>>>,
+    images: ResponseCache<Vec<CloudImage>>,
 }
 
-impl Catalog {
+impl CatalogCache {
     pub(crate) async fn forget(&self) {
         self.flavors.forget().await;
         self.zones.forget().await;
@@ -46,7 +45,6 @@ impl Catalog {
         self.images.forget().await;
     }
 
-    /// One has come or gone.
     pub(crate) async fn forget_images(&self) {
         self.images.forget().await;
     }
@@ -54,16 +52,16 @@ impl Catalog {
 
 /// What a server boots from.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Boot {
-    /// As the configuration calls it.
+pub(crate) struct BootSource {
+    /// Its name in the configuration.
     pub(crate) name: String,
     pub(crate) id: Box<str>,
     pub(crate) config_drive: Option<bool>,
 }
 
 impl OpenStackDriver {
-    /// Looks for something in a list, and in a newer one if it is not there.
-    async fn look<T, R, L>(
+    /// Finds something in a cached list, or in a newer one if the first lacks it.
+    async fn find_in<T, R, L>(
         &self,
         list: impl Fn(Duration) -> L,
         find: impl Fn(&T) -> Result<R, Error>,
@@ -83,25 +81,25 @@ impl OpenStackDriver {
         self.flavors_within(self.options.catalog_age).await
     }
 
-    /// The smallest first.
+    /// Returns the flavors, smallest first.
     async fn flavors_within(&self, age: Duration) -> Result<Arc<Vec<Flavor>>, Error> {
-        let ask = async {
-            let mut flavors = self.compute.flavors().await.map_err(failed)?;
+        let fetch = async {
+            let mut flavors = self.compute.flavors().await.map_err(driver_error)?;
             flavors.sort_by(|a, b| (a.ram, &a.name).cmp(&(b.ram, &b.name)));
             Ok(flavors)
         };
-        self.catalog.flavors.within(age, ask).await
+        self.catalog.flavors.within(age, fetch).await
     }
 
     pub(crate) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
         let list = |age| self.flavors_within(age);
-        self.look(list, |flavors: &Vec<Flavor>| flavor_for(label, flavors))
+        self.find_in(list, |flavors: &Vec<Flavor>| flavor_for(label, flavors))
             .await
     }
 
-    /// Those that take servers; none where the cloud does not tell.
+    /// Returns the available zones; none if the account may not list them.
     async fn zones_within(&self, age: Duration) -> Result<Arc<Vec<Box<str>>>, Error> {
-        let ask = async {
+        let fetch = async {
             match self.compute.zones().await {
                 Ok(zones) => {
                     let zones = zones.into_iter().filter(Zone::is_available);
@@ -112,10 +110,10 @@ impl OpenStackDriver {
                 {
                     Ok(Vec::new())
                 }
-                Err(error) => Err(failed(error)),
+                Err(error) => Err(driver_error(error)),
             }
         };
-        self.catalog.zones.within(age, ask).await
+        self.catalog.zones.within(age, fetch).await
     }
 
     pub(crate) async fn zones_of(&self, pool: &PoolOptions) -> Result<Vec<Box<str>>, Error> {
@@ -128,12 +126,12 @@ impl OpenStackDriver {
             match wanted.find(|zone| !all.is_empty() && !all.contains(zone)) {
                 Some(zone) => {
                     let there = all.iter().map(|zone| &**zone);
-                    Err(missing(&place, "availability zone", zone, there))
+                    Err(not_found(&place, "availability zone", zone, there))
                 }
                 None => Ok(pool.availability_zones.clone()),
             }
         };
-        self.look(|age| self.zones_within(age), choose).await
+        self.find_in(|age| self.zones_within(age), choose).await
     }
 
     pub(crate) async fn networks(&self) -> Result<Arc<Networks>, Error> {
@@ -141,19 +139,19 @@ impl OpenStackDriver {
     }
 
     async fn networks_within(&self, age: Duration) -> Result<Arc<Networks>, Error> {
-        let ask = async {
+        let fetch = async {
             let all = match self.network.networks().await {
                 Ok(all) => all,
-                // Clouds without Neutron have been seen.
+                // There are clouds without Neutron.
                 Err(error) if error.kind() == ErrorKind::NoService => Vec::new(),
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(driver_error(error)),
             };
             Networks::new(self.session.settings(), all)
         };
-        self.catalog.networks.within(age, ask).await
+        self.catalog.networks.within(age, fetch).await
     }
 
-    /// The ids of a label's networks. Without any, the one that clouds.yaml calls the default, if it does.
+    /// Returns the ids of a label's networks, or of the default in clouds.yaml if the label has none.
     pub(crate) async fn networks_of(&self, label: &LabelOptions) -> Result<Vec<Box<str>>, Error> {
         let has_default = || {
             let networks = &self.session.settings().networks;
@@ -174,10 +172,10 @@ impl OpenStackDriver {
                 .map(|net| net.map(|net: &Net| net.id.clone()))
                 .collect()
         };
-        self.look(|age| self.networks_within(age), choose).await
+        self.find_in(|age| self.networks_within(age), choose).await
     }
 
-    /// What Nova would only refuse when a server is made.
+    /// Checks what Nova checks only when it creates a server.
     pub(crate) async fn check(
         &self,
         pool: &PoolOptions,
@@ -194,8 +192,8 @@ impl OpenStackDriver {
             return Ok(());
         }
         let list = |age| {
-            let ask = async { self.network.security_groups().await.map_err(failed) };
-            self.catalog.groups.within(age, ask)
+            let fetch = async { self.network.security_groups().await.map_err(driver_error) };
+            self.catalog.groups.within(age, fetch)
         };
         let place = format!("pool {}", pool.name);
         let check = |groups: &Vec<SecurityGroup>| {
@@ -207,12 +205,12 @@ impl OpenStackDriver {
             match wanted.find(|wanted| !is_there(wanted)) {
                 Some(wanted) => {
                     let there = groups.iter().map(|group| &*group.name);
-                    Err(missing(&place, "security group", wanted, there))
+                    Err(not_found(&place, "security group", wanted, there))
                 }
                 None => Ok(()),
             }
         };
-        self.look(list, check).await
+        self.find_in(list, check).await
     }
 
     async fn check_key(&self, label: &LabelOptions) -> Result<(), Error> {
@@ -220,8 +218,8 @@ impl OpenStackDriver {
             return Ok(());
         };
         let list = |age| {
-            let ask = async { self.compute.key_names().await.map_err(failed) };
-            self.catalog.keys.within(age, ask)
+            let fetch = async { self.compute.key_names().await.map_err(driver_error) };
+            self.catalog.keys.within(age, fetch)
         };
         let place = format!("label {}", label.name);
         let check = |keys: &Vec<Box<str>>| {
@@ -229,9 +227,9 @@ impl OpenStackDriver {
                 return Ok(());
             }
             let there = keys.iter().map(|key| &**key);
-            Err(missing(&place, "key pair", wanted, there))
+            Err(not_found(&place, "key pair", wanted, there))
         };
-        self.look(list, check).await
+        self.find_in(list, check).await
     }
 
     fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
@@ -242,25 +240,25 @@ impl OpenStackDriver {
         })
     }
 
-    /// The inner error says what was looked for in vain.
+    /// The inner error says what was not found.
     async fn find_cloud_image(
         &self,
         image: &CloudImageOptions,
     ) -> Result<Result<ExternalId, String>, Error> {
-        let mut nothing = String::new();
-        // Whoever waits for an image looks more often than those who have one.
+        let mut missing = String::new();
+        // A missing image is looked up more often than an existing one.
         for age in [self.options.image_age, self.options.list_age] {
-            let ask = async { images::list(&self.session).await.map_err(failed) };
+            let fetch = async { images::list(&self.session).await.map_err(driver_error) };
             let all = match &image.choice {
                 ImageChoice::Id(id) => return Ok(Ok((&**id).into())),
-                _ => self.catalog.images.within(age, ask).await?,
+                _ => self.catalog.images.within(age, fetch).await?,
             };
             match choose(&image.choice, &all) {
                 Ok(found) => return Ok(Ok(found.id.clone())),
-                Err(reason) => nothing = reason,
+                Err(reason) => missing = reason,
             }
         }
-        Ok(Err(format!("cloud-image {:?}: {nothing}", image.name)))
+        Ok(Err(format!("cloud-image {:?}: {missing}", image.name)))
     }
 
     pub(crate) async fn image_readiness(&self, label: &LabelOptions) -> Result<Readiness, Error> {
@@ -278,12 +276,12 @@ impl OpenStackDriver {
         &self,
         order: &CreateOrder,
         label: &LabelOptions,
-    ) -> Result<Boot, Error> {
+    ) -> Result<BootSource, Error> {
         match (&order.image, &label.image) {
             (BootImage::Upload { image, external_id }, _) => {
                 let mut known = self.options.cloud.disk_images.iter();
                 let known = known.find(|known| known.name == *image);
-                Ok(Boot {
+                Ok(BootSource {
                     name: image.to_string(),
                     id: text_id(external_id)?.into(),
                     config_drive: known.and_then(|known| known.config_drive),
@@ -293,7 +291,7 @@ impl OpenStackDriver {
                 let image = self.cloud_image(name)?;
                 let found = self.find_cloud_image(image).await?;
                 let id = found.map_err(Error::permanent)?;
-                Ok(Boot {
+                Ok(BootSource {
                     name: name.to_string(),
                     id: text_id(&id)?.into(),
                     config_drive: image.config_drive,
@@ -307,8 +305,8 @@ impl OpenStackDriver {
     }
 }
 
-/// With `min-ram`: the smallest that has it and whose name contains `flavor-name`. Otherwise the one that is called
-/// exactly so. `flavors` has the smallest first.
+/// Returns, with `min-ram`, the smallest flavor that has it and whose name contains `flavor-name`; otherwise the one with
+/// exactly that name. `flavors` has the smallest first.
 fn flavor_for(label: &LabelOptions, flavors: &[Flavor]) -> Result<Flavor, Error> {
     let place = format!("label {}", label.name);
     let name = label.flavor_name.as_deref();
@@ -332,7 +330,7 @@ fn flavor_for(label: &LabelOptions, flavors: &[Flavor]) -> Result<Flavor, Error>
             let name = name.unwrap_or_default();
             let is = |flavor: &&Flavor| *flavor.name == *name || *flavor.id == *name;
             let found = flavors.iter().find(is).cloned();
-            found.ok_or_else(|| missing(&place, "flavor", name, there()))
+            found.ok_or_else(|| not_found(&place, "flavor", name, there()))
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The driver.
+//! [`OpenStackDriver`]: what it is made of, and which operation is in which module.
 
 mod create;
 mod delete;
 mod floating;
+mod garbage;
 mod listing;
-mod tidy;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,22 +13,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::{
-    Capabilities, CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Instance,
-    Readiness, Resource, State, Step, Target, Tidied, UploadOrder, UploadedImage,
+    CloudImage, Collected, CreateOrder, Driver, Error, ExternalId, ImageTarget, Images, Instance,
+    Machines, Progress, Readiness, Resource, Target, UploadOrder, UploadedImage,
 };
 use nodeyard_driver_common::openstack::{DownPorts, PoolOptions};
-use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources, Timestamp};
+use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources};
 use nodeyard_openstack::{
     Clouds, Compute, ErrorKind, FloatingIp, Network, Port, ProcessEnvironment, Server, Session,
     Volume, Volumes,
 };
 
 use crate::addresses;
-use crate::catalog::Catalog;
-use crate::failure::failed;
+use crate::cache::ResponseCache;
+use crate::catalog::CatalogCache;
+use crate::failure::driver_error;
 use crate::images;
 use crate::options::Options;
-use crate::shared::Shared;
 
 /// A driver for one provider in a cloud.
 pub struct OpenStackDriver {
@@ -37,11 +37,11 @@ pub struct OpenStackDriver {
     pub(crate) compute: Compute,
     pub(crate) network: Network,
     pub(crate) volumes: Volumes,
-    pub(crate) catalog: Catalog,
-    servers: Shared<Vec<Server>>,
-    ports: Shared<Vec<Port>>,
-    floating_ips: Shared<Vec<FloatingIp>>,
-    volume_list: Shared<Vec<Volume>>,
+    pub(crate) catalog: CatalogCache,
+    servers: ResponseCache<Vec<Server>>,
+    ports: ResponseCache<Vec<Port>>,
+    floating_ips: ResponseCache<Vec<FloatingIp>>,
+    volume_list: ResponseCache<Vec<Volume>>,
     down_ports: DownPorts,
     /// Whether this host can reach IPv6 addresses.
     local_ipv6: bool,
@@ -63,11 +63,11 @@ impl OpenStackDriver {
             network: Network::new(session.clone()),
             volumes: Volumes::new(session.clone()),
             session,
-            catalog: Catalog::default(),
-            servers: Shared::default(),
-            ports: Shared::default(),
-            floating_ips: Shared::default(),
-            volume_list: Shared::default(),
+            catalog: CatalogCache::default(),
+            servers: ResponseCache::default(),
+            ports: ResponseCache::default(),
+            floating_ips: ResponseCache::default(),
+            volume_list: ResponseCache::default(),
             down_ports: DownPorts::default(),
             local_ipv6: addresses::host_has_ipv6(),
         }
@@ -87,8 +87,7 @@ impl OpenStackDriver {
         });
         let provider = &options.owner.provider;
         let session = session.map_err(|cause| {
-            Error::permanent(format!("provider {provider}: its cloud cannot be used"))
-                .because(cause)
+            Error::permanent(format!("provider {provider}: failed to use its cloud")).because(cause)
         })?;
         Ok(Self::new(options, session))
     }
@@ -102,39 +101,32 @@ impl OpenStackDriver {
     }
 }
 
-#[async_trait]
 impl Driver for OpenStackDriver {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            launches: true,
-            manages_images: true,
-        }
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Machines for OpenStackDriver {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        self.create_instance(order, progress).await
+    }
+
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
+        self.delete_target(target).await
     }
 
     async fn list(&self) -> Result<Vec<Resource>, Error> {
-        self.list_everything().await
-    }
-
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        self.step_create(order, state, now).await
-    }
-
-    async fn delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete(target, state, now).await
+        self.list_resources().await
     }
 
     async fn limits(&self) -> Result<Limits, Error> {
-        let compute = self.compute.limits().await.map_err(failed)?;
+        let compute = self.compute.limits().await.map_err(driver_error)?;
         let mut limits = vec![
             (ResourceName::CORES, compute.cores),
             (ResourceName::INSTANCES, compute.instances),
@@ -146,7 +138,7 @@ impl Driver for OpenStackDriver {
                 ("volume-gb".into(), volumes.gigabytes),
             ]),
             Err(error) if error.kind() == ErrorKind::NoService => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(driver_error(error)),
         }
         let limited = limits.into_iter().filter(|(_, limit)| *limit >= 0);
         Ok(limited.collect())
@@ -160,46 +152,13 @@ impl Driver for OpenStackDriver {
         Ok(label.takes(flavor.vcpus, flavor.ram))
     }
 
-    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        self.zones_of(self.pool(pool)?).await
-    }
-
-    async fn readiness(
-        &self,
-        pool: &PoolName,
-        label: &Label,
-        _now: Timestamp,
-    ) -> Result<Readiness, Error> {
+    async fn readiness(&self, pool: &PoolName, label: &Label) -> Result<Readiness, Error> {
         let label = self.pool(pool)?.label(label)?;
         self.image_readiness(label).await
     }
 
-    async fn upload(
-        &self,
-        order: &UploadOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        self.step_upload(order, state, now).await
-    }
-
-    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
-        images::list(&self.session).await.map_err(failed)
-    }
-
-    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
-        let servers = self.servers(Duration::ZERO).await?;
-        let images = servers.iter().filter_map(|server| server.image_id());
-        Ok(images.map(Into::into).collect())
-    }
-
-    async fn delete_image(
-        &self,
-        target: &ImageTarget,
-        _state: &mut State,
-        _now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.step_delete_image(target).await
+    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
+        self.zones_of(self.pool(pool)?).await
     }
 
     async fn evidence(
@@ -211,11 +170,39 @@ impl Driver for OpenStackDriver {
         if !self.pool(pool)?.label(label)?.console_log {
             return Ok(None);
         }
-        self.compute.console(&text_id(id)?).await.map_err(failed)
+        let console = self.compute.console(&text_id(id)?).await;
+        console.map_err(driver_error)
     }
 
-    async fn tidy(&self, now: Timestamp) -> Result<Vec<Tidied>, Error> {
-        self.down_ports.tidy(self, self.options.tidy, now).await
+    async fn collect_garbage(&self) -> Result<Vec<Collected>, Error> {
+        self.down_ports
+            .collect_garbage(self, self.options.tidy)
+            .await
+    }
+}
+
+#[async_trait]
+impl Images for OpenStackDriver {
+    async fn upload(
+        &self,
+        order: &UploadOrder,
+        progress: &Progress,
+    ) -> Result<UploadedImage, Error> {
+        self.upload_image(order, progress).await
+    }
+
+    async fn delete_image(&self, target: &ImageTarget) -> Result<(), Error> {
+        self.delete_upload(target).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        images::list(&self.session).await.map_err(driver_error)
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
+        let servers = self.servers(Duration::ZERO).await?;
+        let images = servers.iter().filter_map(|server| server.image_id());
+        Ok(images.map(Into::into).collect())
     }
 }
 

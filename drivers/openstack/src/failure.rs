@@ -1,16 +1,15 @@
-//! What went wrong, as a class to act on.
+//! Errors of the cloud as errors of the driver, each with its class.
 
 use nodeyard_driver::{Error, ErrorClass};
 use nodeyard_openstack::{self as openstack, ErrorKind, Server};
 
-/// The cloud said no, or said nothing.
-pub(crate) fn failed(error: openstack::Error) -> Error {
+pub(crate) fn driver_error(error: openstack::Error) -> Error {
     let class = match error.kind() {
         ErrorKind::Auth | ErrorKind::Forbidden => ErrorClass::Credentials,
         ErrorKind::Quota => ErrorClass::Quota,
-        ErrorKind::NoRoom => ErrorClass::Capacity,
+        ErrorKind::NoCapacity => ErrorClass::Capacity,
         ErrorKind::Fault => ErrorClass::Failed,
-        // What something depends on has gone meanwhile, or is busy.
+        // Something that the call depends on is gone or busy.
         ErrorKind::NotFound
         | ErrorKind::Conflict
         | ErrorKind::TooManyRequests
@@ -18,11 +17,11 @@ pub(crate) fn failed(error: openstack::Error) -> Error {
         | ErrorKind::Malformed => ErrorClass::Retry,
         ErrorKind::Refused | ErrorKind::NoService | ErrorKind::Setup => ErrorClass::Permanent,
     };
-    of_class(class, error)
+    with_class(class, error)
 }
 
-/// With another class than it usually has.
-pub(crate) fn of_class(class: ErrorClass, error: openstack::Error) -> Error {
+/// Converts an error whose class the caller knows better.
+pub(crate) fn with_class(class: ErrorClass, error: openstack::Error) -> Error {
     let text = error.to_string();
     match error.into_source() {
         Some(source) => Error::new(class, text).because(source),
@@ -30,12 +29,12 @@ pub(crate) fn of_class(class: ErrorClass, error: openstack::Error) -> Error {
     }
 }
 
-/// The error that a broken server is.
-pub(crate) fn broken(server: &Server) -> Error {
+/// Returns the error of a server in status ERROR.
+pub(crate) fn server_error(server: &Server) -> Error {
     let fault = server.fault.as_ref().map(|fault| &*fault.message);
     let fault = fault
         .filter(|text| !text.is_empty())
-        .unwrap_or("the cloud gives no reason");
+        .unwrap_or("no reason given");
     let lower = fault.to_lowercase();
     let class = if lower.contains("quota") {
         ErrorClass::Quota
@@ -51,8 +50,9 @@ pub(crate) fn broken(server: &Server) -> Error {
     Error::new(class, text)
 }
 
-/// Something that was asked for is not there: what was asked for, where, and what there is.
-pub(crate) fn missing<'n>(
+/// Returns the error for something that `place` in the configuration names and the cloud does not have. Names what it
+/// has.
+pub(crate) fn not_found<'n>(
     place: &str,
     what: &str,
     wanted: &str,
@@ -79,14 +79,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_and_so_is_what_is_there() {
-        let error = missing("label big", "flavor", "m1.hug", ["m1.huge", "m1.small", ""]);
+    fn what_was_not_found_is_named_with_what_exists() {
+        let error = not_found("label big", "flavor", "m1.hug", ["m1.huge", "m1.small", ""]);
         assert_eq!(
             error.to_string(),
             r#"label big: the cloud has no flavor "m1.hug"; there are m1.huge, m1.small"#
         );
         let names: Vec<_> = (0..50).map(|n| format!("f{n:02}")).collect();
-        let error = missing("label big", "flavor", "x", names.iter().map(String::as_str));
+        let error = not_found("label big", "flavor", "x", names.iter().map(String::as_str));
         assert!(error.to_string().ends_with("f29 and 20 more"), "{error}");
     }
 
@@ -105,7 +105,7 @@ mod tests {
         ] {
             let server = serde_json::json!({"id": "1", "status": "ERROR", "fault": {"code": 500, "message": message}});
             let server: Server = serde_json::from_value(server).unwrap();
-            let error = broken(&server);
+            let error = server_error(&server);
             assert_eq!(error.class(), class);
             assert!(error.to_string().contains(message));
         }

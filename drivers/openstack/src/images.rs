@@ -1,8 +1,8 @@
 //! Images of the cloud.
 //!
-//! An image that we upload carries its tags from the beginning, and a mark that its data has not been checked. Only when
-//! what the cloud stored is what was sent does it get its properties, in one change that also takes the mark away: until
-//! then no filter finds it, whatever the cloud says about its status.
+//! An uploaded image carries its tags from the beginning, and the property [`UNVERIFIED`]. Only when what the cloud stored
+//! is what was sent does it get its other properties, in one change that also removes that one: until then no filter
+//! finds it, whatever its status.
 
 mod delete;
 mod upload;
@@ -11,10 +11,10 @@ use nodeyard_driver::{CloudImage, ImageStatus};
 use nodeyard_model::Timestamp;
 use nodeyard_openstack::{Error, Image, Images, Session};
 
-/// On an image whose data has not been checked.
+/// The property of an image whose data has not been compared.
 const UNVERIFIED: &str = "nodeyard_unverified";
 
-/// All images that the project may use.
+/// Lists all images that the project may use.
 pub(crate) async fn list(session: &Session) -> Result<Vec<CloudImage>, Error> {
     let images = Images::new(session.clone()).list([]).await?;
     Ok(images.iter().map(cloud_image).collect())

@@ -1,18 +1,18 @@
-//! `driver: openstack`: servers in a cloud.
+//! `driver: openstack`: servers and images in an OpenStack cloud.
 //!
-//! What the cloud has is looked up in lists that all steps share, so that the number of calls does not grow with the
-//! number of machines under way. What we make carries our tags: servers and volumes in their metadata, floating IPs
-//! in their description. Ports are made by Nova and cannot carry any; they are tidied up as Nodepool does.
+//! Operations look things up in lists that they share, so that the number of calls does not grow with the number of
+//! servers being created. What we create carries our tags: servers and volumes in their metadata, floating IPs in their
+//! description. Ports are created by Nova and cannot carry tags; unused ones are deleted as Nodepool does.
 
 mod addresses;
+mod cache;
 mod catalog;
+mod description;
 mod driver;
 mod failure;
 mod images;
-mod mark;
 mod networks;
 mod options;
-mod shared;
 
 pub use driver::OpenStackDriver;
 pub use nodeyard_driver_common::LabelImage;

@@ -1,22 +1,22 @@
-//! What the networks of a cloud are for: as clouds.yaml says, or as it can be seen from them.
+//! The roles of a cloud's networks: as clouds.yaml says, or as derived from their attributes.
 
 use nodeyard_driver::Error;
 use nodeyard_openstack::{CloudSettings, Net, NetworkSettings, Port};
 
-use crate::failure::missing;
+use crate::failure::not_found;
 
 /// The networks, sorted. Names are those by which servers list their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Networks {
     pub(crate) all: Vec<Net>,
-    /// They lead out of the cloud.
+    /// Networks that lead out of the cloud.
     pub(crate) external_v4: Vec<Box<str>>,
     pub(crate) internal_v4: Vec<Box<str>>,
-    /// Machines are reached over this one.
+    /// The network over which machines are reached.
     pub(crate) default: Option<Box<str>>,
-    /// The id of the one that floating IPs come from.
+    /// The id of the network that floating IPs come from.
     pub(crate) nat_source: Option<Box<str>>,
-    /// The id of the one that they lead to, if clouds.yaml names it.
+    /// The id of the network that they lead to, if clouds.yaml names it.
     nat_destination: Option<Box<str>>,
 }
 
@@ -62,12 +62,12 @@ impl Networks {
         })
     }
 
-    /// By name or id, as the configuration has it.
+    /// Finds a network by name or id.
     pub(crate) fn find(&self, wanted: &str, place: &str) -> Result<&Net, Error> {
         find(&self.all, wanted, place)
     }
 
-    /// The port of a server, and its address, that a floating IP is to lead to: the newest one inside the cloud.
+    /// Returns the port of a server that a floating IP is attached to, and its address: the newest inside the cloud.
     pub(crate) fn nat_port<'p>(
         &self,
         ports: impl Iterator<Item = &'p Port>,
@@ -95,5 +95,5 @@ fn find<'n>(all: &'n [Net], wanted: &str, place: &str) -> Result<&'n Net, Error>
     let by_id = all.iter().find(|net| *net.id == *wanted);
     by_id
         .or_else(|| all.iter().find(|net| *net.name == *wanted))
-        .ok_or_else(|| missing(place, "network", wanted, all.iter().map(|net| &*net.name)))
+        .ok_or_else(|| not_found(place, "network", wanted, all.iter().map(|net| &*net.name)))
 }

@@ -1,4 +1,4 @@
-//! What the driver has to know from the configuration.
+//! The driver's part of the configuration.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ pub struct Options {
     pub owner: Owner,
     pub cloud: CloudOptions,
     pub tidy: TidyOptions,
-    /// Images are staged and imported instead of written at once.
+    /// Whether images are staged and imported instead of written directly.
     pub image_import: bool,
     /// Time between two calls of one service; zero is without limit.
     pub rate: Duration,
-    /// How old a list may be that tells how servers are getting on.
+    /// How old a list of servers, ports, volumes or floating IPs may be.
     pub list_age: Duration,
-    /// How old a list may be of what changes seldom: flavors, networks.
+    /// How old a list may be of what changes seldom, such as flavors and networks.
     pub catalog_age: Duration,
-    /// How late a newer image is noticed.
+    /// How old the list of images may be.
     pub image_age: Duration,
     pub poll: Poll,
 }
@@ -34,7 +34,7 @@ impl Options {
             tidy: TidyOptions::of(settings),
             image_import: settings.image_import,
             rate,
-            // Lists must leave room for the calls that get something done.
+            // Leaves room for other calls than lists.
             list_age: (rate * 3).max(Duration::from_millis(500)),
             catalog_age: Duration::from_secs(300),
             image_age: Duration::from_secs(30),

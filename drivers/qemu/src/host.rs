@@ -1,33 +1,33 @@
-//! The seam between what the driver decides and what happens on the host.
+//! [`QemuHost`]: the operations on files and processes of the host that the driver is built on.
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use nodeyard_driver::{Error, Tags};
+use nodeyard_driver::{Error, Progress, Tags};
 use nodeyard_model::{Resources, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::local::ProcessIdentity;
-use crate::recipe::{DiskFormat, Recipe};
+use crate::machine_spec::{DiskFormat, MachineSpec};
 
-/// Names a machine or an upload. Never used again, so that a file or a process with this name is the thing itself.
+/// The id of a machine or an upload. It is never reused, so that it identifies files and processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LocalId(Box<str>);
 
 impl LocalId {
-    /// `prefix` is for people; a random number makes it unique.
+    /// Returns a unique id. `prefix` is for people.
     pub fn new(prefix: &str) -> Self {
         let number = uuid::Uuid::new_v4().simple().to_string();
         Self(format!("{prefix}-{number}").into())
     }
 
-    /// None if it could lead out of its directory.
+    /// Returns None if the id could be a path to another directory.
     pub fn parse(text: &str) -> Option<Self> {
-        let sound = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.');
-        (text.chars().all(sound) && !text.is_empty() && !text.starts_with('.'))
+        let allowed = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.');
+        (text.chars().all(allowed) && !text.is_empty() && !text.starts_with('.'))
             .then(|| Self(text.into()))
     }
 
@@ -48,43 +48,45 @@ impl fmt::Debug for LocalId {
     }
 }
 
-/// The description of a machine.
+/// The record of a machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Machine {
+pub struct QemuMachine {
     pub id: LocalId,
     /// Its host name.
     pub name: Box<str>,
     pub tags: Tags,
-    /// The upload whose bytes its disk builds on.
+    /// The upload that its disk is based on.
     pub upload: Option<LocalId>,
     pub cpus: u64,
     /// In MiB.
     pub memory: u64,
-    /// Address of its network card.
+    /// The MAC address of its network card.
     pub mac: Box<str>,
     pub created: Timestamp,
-    /// It is being deleted: nobody takes it over any more.
-    pub going: bool,
-    /// None before it was started, or when we died while we did.
+    /// Excludes the machine from being taken over.
+    #[serde(rename = "going")]
+    pub deleting: bool,
+    /// None before it was started, or if the driver was killed while it started.
     pub process: Option<ProcessIdentity>,
 }
 
-impl Machine {
-    pub fn takes(&self) -> Resources {
-        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        Resources::new(whole(self.cpus), 1, whole(self.memory))
+impl QemuMachine {
+    /// Returns how much of the host the machine uses.
+    pub fn cost(&self) -> Resources {
+        let to_i64 = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Resources::new(to_i64(self.cpus), 1, to_i64(self.memory))
     }
 }
 
-/// How a machine is.
+/// The state of a machine and its guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Vitals {
+pub enum MachineStatus {
     /// No process runs it.
-    Down,
-    /// QEMU has paused the guest for good.
+    Stopped,
+    /// QEMU paused the guest for good.
     Failed(GuestFault),
-    /// With the place where its port is reached, as soon as that is known.
-    Up(Option<Endpoint>),
+    /// With the address and port to connect to, as soon as they are known.
+    Running(Option<GuestEndpoint>),
 }
 
 /// Why QEMU paused a guest, by the names of its run states.
@@ -101,37 +103,30 @@ pub enum GuestFault {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct GuestEndpoint {
     pub address: IpAddr,
     pub port: u16,
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for GuestEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         std::net::SocketAddr::new(self.address, self.port).fmt(f)
     }
 }
 
-/// Whether somebody inside the machine has said something on its port.
+/// How to stop a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answering {
-    Yes,
-    No,
-}
-
-/// Ways to stop a machine, from gentle to certain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// Asks the guest, as its power button would.
+pub enum StopMethod {
+    /// Presses the power button of the guest.
     PowerDown,
-    /// Asks QEMU.
+    /// Tells QEMU to quit.
     Quit,
     Kill,
 }
 
-/// The description of an image of ours.
+/// The record of an uploaded image.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Upload {
+pub struct StoredUpload {
     pub id: LocalId,
     pub name: Box<str>,
     pub format: DiskFormat,
@@ -144,73 +139,79 @@ pub struct Upload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UploadStatus {
-    /// Its bytes are not all there.
+    /// The file is incomplete.
     Pending,
     Active,
-    /// It is being deleted: nothing new boots from it.
-    Going,
+    /// No new machine boots from it.
+    #[serde(rename = "going")]
+    Deleting,
 }
 
-/// What the driver asks of the host. Each call does one thing, may be made twice, and may be dropped halfway.
+/// Files and processes of a host. Every operation is idempotent and can be cancelled.
 #[async_trait]
-pub trait Host: fmt::Debug + Send + Sync {
-    /// All machines in the directory, whoever made them.
-    async fn machines(&self) -> Result<Vec<Machine>, Error>;
+pub trait QemuHost: fmt::Debug + Send + Sync {
+    /// Lists the machines in the directory, those of other providers included.
+    async fn machines(&self) -> Result<Vec<QemuMachine>, Error>;
 
-    /// Writes or replaces a description.
-    async fn record(&self, machine: &Machine) -> Result<(), Error>;
+    /// Creates or replaces a record.
+    async fn write_machine(&self, machine: &QemuMachine) -> Result<(), Error>;
 
-    /// Makes the disk and the seed anew and runs the machine, unless it runs already. Returns when QEMU answers.
-    async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error>;
+    /// Creates disk and seed and runs the machine, unless it runs already. Returns when QEMU answers.
+    async fn start(&self, machine: &QemuMachine, spec: &MachineSpec) -> Result<(), Error>;
 
-    /// Returns the state of the machine, and where the guest's port is reached.
-    async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error>;
+    /// Returns the state of the machine, and the address and port that lead to `guest_port`.
+    async fn status(&self, machine: &QemuMachine, guest_port: u16) -> Result<MachineStatus, Error>;
 
-    /// Whether a process runs the machine.
-    async fn is_up(&self, machine: &Machine) -> Result<bool, Error>;
+    /// Returns whether a process runs the machine.
+    async fn is_running(&self, machine: &QemuMachine) -> Result<bool, Error>;
 
-    /// Ends a machine that failed under KVM and makes [`Host::start`] run it, and all others, without. Returns false
-    /// if KVM did not run it, or the configuration asks for KVM.
-    async fn reject_kvm(&self, machine: &Machine, reason: &str) -> Result<bool, Error>;
+    /// Kills a machine that failed under KVM and makes [`QemuHost::start`] run all machines under TCG. Returns false if
+    /// KVM did not run it, or if the configuration requires KVM.
+    async fn reject_kvm(&self, machine: &QemuMachine, reason: &str) -> Result<bool, Error>;
 
-    /// Returns soon; whether the machine has stopped is seen by a look.
-    async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error>;
+    /// Initiates a stop. [`QemuHost::is_running`] tells when the machine has stopped.
+    async fn stop(&self, machine: &QemuMachine, method: StopMethod) -> Result<(), Error>;
 
-    /// Removes the files of a machine that is down, and then its description.
-    async fn discard(&self, machine: &Machine) -> Result<(), Error>;
+    /// Removes the files of a stopped machine, and then its record.
+    async fn remove_machine(&self, machine: &QemuMachine) -> Result<(), Error>;
 
-    async fn uploads(&self) -> Result<Vec<Upload>, Error>;
+    async fn uploads(&self) -> Result<Vec<StoredUpload>, Error>;
 
-    /// Writes or replaces a description.
-    async fn record_upload(&self, upload: &Upload) -> Result<(), Error>;
+    /// Creates or replaces a record.
+    async fn write_upload(&self, upload: &StoredUpload) -> Result<(), Error>;
 
-    /// Brings the bytes of an upload into the directory, all or nothing.
-    async fn place(&self, upload: &Upload, source: &std::path::Path) -> Result<(), Error>;
+    /// Copies the file of an upload into the directory and marks the upload active.
+    async fn store_upload(
+        &self,
+        upload: &StoredUpload,
+        source: &Path,
+        progress: &Progress,
+    ) -> Result<(), Error>;
 
-    /// Removes the bytes of an upload, and then its description.
-    async fn discard_upload(&self, upload: &Upload) -> Result<(), Error>;
+    /// Removes the file of an upload, and then its record.
+    async fn remove_upload(&self, upload: &StoredUpload) -> Result<(), Error>;
 
-    /// Where the bytes of an upload are.
-    fn upload_path(&self, upload: &Upload) -> PathBuf;
+    /// Returns the file of an upload.
+    fn upload_path(&self, upload: &StoredUpload) -> PathBuf;
 
-    /// Files that an operator has put into the directory.
-    async fn files(&self) -> Result<Vec<PathBuf>, Error>;
+    /// Lists the files that an operator put into the directory.
+    async fn image_files(&self) -> Result<Vec<PathBuf>, Error>;
 
-    /// One try to hear something on a machine's port.
-    async fn hear(&self, endpoint: Endpoint) -> Answering;
+    /// Connects once and returns whether the guest sends something.
+    async fn greets(&self, endpoint: GuestEndpoint) -> bool;
 
-    /// The end of what the machine and QEMU have written.
+    /// Returns the last output of the console and of QEMU.
     async fn evidence(&self, machine: &LocalId) -> Result<String, Error>;
 
-    /// Returns the end of what QEMU has written.
-    async fn log(&self, machine: &LocalId) -> String;
+    /// Returns the last output of QEMU.
+    async fn qemu_log(&self, machine: &LocalId) -> String;
 
     /// Returns when the machine may have stopped.
-    async fn stopped(&self, machine: &LocalId);
+    async fn wait_for_exit(&self, machine: &LocalId);
 
     /// Returns when the machine may have stopped, or QEMU may have paused its guest for good.
-    async fn halted(&self, machine: &LocalId);
+    async fn wait_for_fault(&self, machine: &LocalId);
 
-    /// Removes what no description leads to any more; the number of things that went.
-    async fn tidy(&self, now: Timestamp) -> Result<usize, Error>;
+    /// Removes old files that have no record, and returns how many.
+    async fn collect_garbage(&self, now: Timestamp) -> Result<usize, Error>;
 }

@@ -1,15 +1,15 @@
-//! This host: files and processes.
+//! [`LocalHost`]: machines and uploads as files and processes of this host.
 
 mod accelerator;
 mod arguments;
 mod console;
-mod descriptions;
 mod disk;
-mod launch;
 mod network;
 mod process;
 mod qmp;
+mod record_files;
 mod seed;
+mod start;
 mod template;
 
 use std::fs;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_driver::{Error, ErrorClass};
+use nodeyard_driver::{Error, ErrorClass, Progress};
 use nodeyard_model::Timestamp;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -30,45 +30,46 @@ pub(crate) use disk::inspect;
 pub(crate) use network::random_mac;
 pub use process::ProcessIdentity;
 
-use self::accelerator::Accelerators;
-use self::arguments::{Engine, MARK};
-use self::descriptions::{Shelf, create_private, remove_directory, unless_missing};
+use self::accelerator::AcceleratorSelector;
+use self::arguments::{MARKER, QemuAccelerator};
 use self::qmp::{Qmp, QmpError, SOCKET};
+use self::record_files::{RecordDirectory, create_private, remove_directory, unless_missing};
 use self::template::Templates;
 use crate::host::{
-    Answering, Endpoint, Host, LocalId, Machine, Stop, Upload, UploadStatus, Vitals,
+    GuestEndpoint, LocalId, MachineStatus, QemuHost, QemuMachine, StopMethod, StoredUpload,
+    UploadStatus,
 };
-use crate::options::{Network, Options};
-use crate::recipe::Recipe;
+use crate::machine_spec::MachineSpec;
+use crate::options::{GuestNetwork, Options};
 
-/// From the end of its sockets until a process is gone.
-const ENDING: Duration = Duration::from_secs(1);
-/// How long one try to hear a machine may take. Under emulation a guest needs a while to greet.
-const HEARING: Duration = Duration::from_secs(3);
+/// From the close of its sockets until a process has exited.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
+/// How long a guest may take to greet after it accepted a connection, under emulation.
+const GREETING_LIMIT: Duration = Duration::from_secs(3);
 
-/// Name of the file in a machine's directory that tells its accelerator.
-const ACCELERATOR: &str = "accelerator";
+/// The file with the name of the accelerator in the directory of a machine.
+const ACCELERATOR_FILE: &str = "accelerator";
 
-/// How long a process may take from its first moment until its command line can be read.
-const COMING_UP: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long a process may take from its start until its command line can be read.
+const COMMAND_LINE_LIMIT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Files and processes of this host.
+/// The files of one provider, and the processes of its machines.
 #[derive(Debug)]
 pub struct LocalHost {
     options: Arc<Options>,
-    machines: Shelf,
-    uploads: Shelf,
-    accelerators: Accelerators,
+    machines: RecordDirectory,
+    uploads: RecordDirectory,
+    accelerators: AcceleratorSelector,
     templates: Templates,
 }
 
 impl LocalHost {
     pub fn new(options: Arc<Options>) -> Self {
         Self {
-            machines: Shelf::new(options.directory.join("machines")),
-            uploads: Shelf::new(options.directory.join("uploads")),
-            accelerators: Accelerators::default(),
+            machines: RecordDirectory::new(options.directory.join("machines")),
+            uploads: RecordDirectory::new(options.directory.join("uploads")),
+            accelerators: AcceleratorSelector::default(),
             templates: Templates::new(options.directory.join("templates")),
             options,
         }
@@ -78,18 +79,18 @@ impl LocalHost {
         self.machines.path(id.as_str())
     }
 
-    /// The process that runs a machine. The description may know none, or one that is gone, while another runs or is
-    /// about to: whoever started it may have died before he could write it down.
+    /// Returns the process that runs a machine. The record may have none, or one that exited, although another one runs or
+    /// is about to: a driver that started it may have been killed before it wrote the record.
     async fn process(&self, id: &LocalId) -> Result<Option<ProcessIdentity>, Error> {
-        let failed = |cause| trouble(&format!("processes of machine {id}"), cause);
-        let machine: Option<Machine> = self.machines.read(id).map_err(failed)?;
+        let failed = |cause| file_error(&format!("find the process of machine {id}"), cause);
+        let machine: Option<QemuMachine> = self.machines.read(id).map_err(failed)?;
         let known = machine.and_then(|machine| machine.process);
         if let Some(process) = known.filter(ProcessIdentity::is_alive) {
             return Ok(Some(process));
         }
-        let limit = Instant::now() + COMING_UP;
+        let limit = Instant::now() + COMMAND_LINE_LIMIT;
         loop {
-            if let Some(process) = process::find([MARK, id.as_str()]).map_err(failed)? {
+            if let Some(process) = process::find([MARKER, id.as_str()]).map_err(failed)? {
                 return Ok(Some(process));
             }
             if !self.machines.is_locked(id).map_err(failed)? {
@@ -97,84 +98,93 @@ impl LocalHost {
             }
             if Instant::now() > limit {
                 return Err(Error::retry(format!(
-                    "machine {id} is being started by somebody else"
+                    "machine {id} is being started by another process"
                 )));
             }
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Starts a machine from nothing.
-    async fn run(&self, machine: &Machine, recipe: &Recipe) -> Result<ProcessIdentity, Error> {
+    /// Creates the files of a machine and starts it.
+    async fn run(
+        &self,
+        machine: &QemuMachine,
+        spec: &MachineSpec,
+    ) -> Result<ProcessIdentity, Error> {
         let id = &machine.id;
-        let failed = |cause| trouble(&format!("files of machine {id}"), cause);
+        let failed = |cause| file_error(&format!("create the files of machine {id}"), cause);
         let directory = self.directory(id);
-        // A start that failed may have left something behind.
+        // A failed start may have left files behind.
         remove_directory(&directory).await.map_err(failed)?;
         create_private(&directory).map_err(failed)?;
-        let engine = self.accelerators.choose(&self.options).await?;
-        let mut recipe = recipe.clone();
-        let beginning = self
+        let accelerator = self.accelerators.choose(&self.options).await?;
+        let mut spec = spec.clone();
+        let start_mode = self
             .templates
-            .prepare(&self.options, machine, &mut recipe, engine, &directory)
+            .prepare(&self.options, machine, &mut spec, accelerator, &directory)
             .await;
-        disk::make_overlay(&directory, &recipe).await?;
+        disk::make_overlay(&directory, &spec).await?;
         disk::copy_variables(&directory, &self.options)?;
-        let seed = seed::image(machine, &recipe.seed).map_err(failed)?;
+        let seed = seed::image(machine, &spec.seed).map_err(failed)?;
         fs::write(directory.join(seed::SEED), seed).map_err(failed)?;
-        let arguments = arguments::machine(&self.options, machine, &recipe, engine, beginning);
-        fs::write(directory.join(ACCELERATOR), engine.as_str()).map_err(failed)?;
+        let arguments = arguments::machine(&self.options, machine, &spec, accelerator, start_mode);
+        fs::write(directory.join(ACCELERATOR_FILE), accelerator.as_str()).map_err(failed)?;
         let lock = self.machines.lock(id).map_err(failed)?;
         let lock = lock.ok_or_else(|| {
-            Error::retry(format!("machine {id} is being started by somebody else"))
+            Error::retry(format!("machine {id} is being started by another process"))
         })?;
-        launch::start(&self.options, id, &directory, &arguments, lock)
+        start::start(&self.options, id, &directory, &arguments, lock)
     }
 
     /// Starts a machine and waits until its QEMU answers.
-    async fn run_until_answering(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
+    async fn run_until_answering(
+        &self,
+        machine: &QemuMachine,
+        spec: &MachineSpec,
+    ) -> Result<(), Error> {
         let id = &machine.id;
         let process = match self.process(id).await? {
             Some(process) => process,
-            None => self.run(machine, recipe).await?,
+            None => self.run(machine, spec).await?,
         };
-        self.note_process(machine, process.clone())?;
-        launch::answering(id, &self.directory(id), &process).await
+        self.record_process(machine, process.clone())?;
+        start::wait_until_answering(id, &self.directory(id), &process).await
     }
 
-    fn note_process(&self, machine: &Machine, process: ProcessIdentity) -> Result<(), Error> {
-        let running = Machine {
+    fn record_process(&self, machine: &QemuMachine, process: ProcessIdentity) -> Result<(), Error> {
+        let running = QemuMachine {
             process: Some(process),
             ..machine.clone()
         };
         let id = &machine.id;
         let written = self.machines.write(id, &running);
-        written.map_err(|cause| trouble(&format!("description of machine {id}"), cause))
+        written.map_err(|cause| file_error(&format!("write the record of machine {id}"), cause))
     }
 
     async fn endpoint(
         &self,
-        machine: &Machine,
+        machine: &QemuMachine,
         guest_port: u16,
         qmp: &mut Qmp,
-    ) -> Result<Option<Endpoint>, Error> {
+    ) -> Result<Option<GuestEndpoint>, Error> {
         match &self.options.network {
-            Network::User { address } => {
+            GuestNetwork::User { address } => {
                 let table = qmp
                     .monitor("info usernet")
                     .await
                     .map_err(|cause| control_error(&machine.id, cause))?;
                 let port = network::forwarded_port(&table, guest_port);
-                Ok(port.map(|port| Endpoint {
+                Ok(port.map(|port| GuestEndpoint {
                     address: IpAddr::V4(*address),
                     port,
                 }))
             }
-            Network::Bridge { name } => {
+            GuestNetwork::Bridge { name } => {
                 let table = fs::read_to_string("/proc/net/arp");
-                let table = table.map_err(|cause| trouble("the neighbours of this host", cause))?;
+                let table =
+                    table.map_err(|cause| file_error("read the neighbours of this host", cause))?;
                 let address = network::neighbour(&table, &machine.mac, name);
-                Ok(address.map(|address| Endpoint {
+                Ok(address.map(|address| GuestEndpoint {
                     address: IpAddr::V4(address),
                     port: guest_port,
                 }))
@@ -184,32 +194,37 @@ impl LocalHost {
 }
 
 #[async_trait]
-impl Host for LocalHost {
-    async fn machines(&self) -> Result<Vec<Machine>, Error> {
-        let machines: Vec<Machine> = self
+impl QemuHost for LocalHost {
+    async fn machines(&self) -> Result<Vec<QemuMachine>, Error> {
+        let machines: Vec<QemuMachine> = self
             .machines
             .read_all()
-            .map_err(|cause| trouble("descriptions of machines", cause))?;
+            .map_err(|cause| file_error("read the records of machines", cause))?;
         for machine in &machines {
-            console::bound(&self.directory(&machine.id));
+            console::limit_size(&self.directory(&machine.id));
         }
         Ok(machines)
     }
 
-    async fn record(&self, machine: &Machine) -> Result<(), Error> {
+    async fn write_machine(&self, machine: &QemuMachine) -> Result<(), Error> {
         let written = self.machines.write(&machine.id, machine);
-        written.map_err(|cause| trouble(&format!("description of machine {}", machine.id), cause))
+        written.map_err(|cause| {
+            file_error(
+                &format!("write the record of machine {}", machine.id),
+                cause,
+            )
+        })
     }
 
-    async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
+    async fn start(&self, machine: &QemuMachine, spec: &MachineSpec) -> Result<(), Error> {
         let id = &machine.id;
         let directory = self.directory(id);
-        if let Err(error) = self.run_until_answering(machine, recipe).await {
-            let log = self.log(id).await;
+        if let Err(error) = self.run_until_answering(machine, spec).await {
+            let log = self.qemu_log(id).await;
             if !log.to_ascii_lowercase().contains("kvm") || !self.reject_kvm(machine, &log).await? {
                 return Err(error);
             }
-            self.run_until_answering(machine, recipe).await?;
+            self.run_until_answering(machine, spec).await?;
         }
         if directory.join(template::MEMORY).exists() {
             let resumed = template::resume(&directory).await;
@@ -218,152 +233,158 @@ impl Host for LocalHost {
         Ok(())
     }
 
-    async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error> {
+    async fn status(&self, machine: &QemuMachine, guest_port: u16) -> Result<MachineStatus, Error> {
         let Some(process) = self.process(&machine.id).await? else {
-            return Ok(Vitals::Down);
+            return Ok(MachineStatus::Stopped);
         };
-        console::bound(&self.directory(&machine.id));
-        let looked = async {
+        console::limit_size(&self.directory(&machine.id));
+        let query = async {
             let mut qmp = Qmp::connect(&self.directory(&machine.id))
                 .await
                 .map_err(|cause| control_error(&machine.id, cause))?;
             let fault = qmp.guest_fault().await;
             let fault = fault.map_err(|cause| control_error(&machine.id, cause))?;
             match fault {
-                Some(fault) => Ok(Vitals::Failed(fault)),
-                None => Ok(Vitals::Up(
+                Some(fault) => Ok(MachineStatus::Failed(fault)),
+                None => Ok(MachineStatus::Running(
                     self.endpoint(machine, guest_port, &mut qmp).await?,
                 )),
             }
         };
-        match looked.await {
-            Ok(vitals) => Ok(vitals),
-            // It may have ended while it was asked; its sockets close a moment before that can be seen.
-            Err(error) => match timeout(ENDING, process.ended()).await {
-                Ok(Ok(())) => Ok(Vitals::Down),
+        match query.await {
+            Ok(status) => Ok(status),
+            // It may have exited during the query; its sockets close a moment before that can be seen.
+            Err(error) => match timeout(EXIT_LIMIT, process.ended()).await {
+                Ok(Ok(())) => Ok(MachineStatus::Stopped),
                 Ok(Err(_)) | Err(_) => Err(error),
             },
         }
     }
 
-    async fn is_up(&self, machine: &Machine) -> Result<bool, Error> {
+    async fn is_running(&self, machine: &QemuMachine) -> Result<bool, Error> {
         Ok(self.process(&machine.id).await?.is_some())
     }
 
-    async fn reject_kvm(&self, machine: &Machine, reason: &str) -> Result<bool, Error> {
+    async fn reject_kvm(&self, machine: &QemuMachine, reason: &str) -> Result<bool, Error> {
         let id = &machine.id;
-        let accelerator = fs::read_to_string(self.directory(id).join(ACCELERATOR));
-        if accelerator.is_ok_and(|name| name != Engine::Kvm.as_str())
+        let accelerator = fs::read_to_string(self.directory(id).join(ACCELERATOR_FILE));
+        if accelerator.is_ok_and(|name| name != QemuAccelerator::Kvm.as_str())
             || !self.accelerators.reject_kvm(&self.options, reason).await
         {
             return Ok(false);
         }
         if let Some(process) = self.process(id).await? {
-            let failed = |cause| trouble(&format!("process of machine {id}"), cause);
+            let failed = |cause| file_error(&format!("kill machine {id}"), cause);
             process.kill().map_err(failed)?;
             process.ended().await.map_err(failed)?;
         }
         Ok(true)
     }
 
-    async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error> {
+    async fn stop(&self, machine: &QemuMachine, method: StopMethod) -> Result<(), Error> {
         let id = &machine.id;
         let Some(process) = self.process(id).await? else {
             return Ok(());
         };
-        let command = match how {
-            Stop::PowerDown => "system_powerdown",
-            Stop::Quit => "quit",
-            Stop::Kill => {
+        let command = match method {
+            StopMethod::PowerDown => "system_powerdown",
+            StopMethod::Quit => "quit",
+            StopMethod::Kill => {
                 let killed = process.kill();
-                return killed.map_err(|cause| trouble(&format!("process of machine {id}"), cause));
+                return killed.map_err(|cause| file_error(&format!("kill machine {id}"), cause));
             }
         };
-        let asked = async {
+        let execution = async {
             Qmp::connect(&self.directory(id))
                 .await?
                 .execute(command)
                 .await
         };
-        match asked.await {
+        match execution.await {
             Ok(_) => Ok(()),
-            // It ends without an answer, or does not listen: a look will show.
+            // QEMU may exit without a response. Whether it runs is checked by the caller.
             Err(error) => {
-                tracing::debug!(machine = %id, command, %error, "QEMU was not told");
+                tracing::debug!(machine = %id, command, %error, "failed to send command to QEMU");
                 Ok(())
             }
         }
     }
 
-    async fn discard(&self, machine: &Machine) -> Result<(), Error> {
+    async fn remove_machine(&self, machine: &QemuMachine) -> Result<(), Error> {
         let id = &machine.id;
-        let failed = |cause| trouble(&format!("files of machine {id}"), cause);
+        let failed = |cause| file_error(&format!("remove the files of machine {id}"), cause);
         remove_directory(&self.directory(id))
             .await
             .map_err(failed)?;
         self.machines.remove(id).map_err(failed)
     }
 
-    async fn uploads(&self) -> Result<Vec<Upload>, Error> {
+    async fn uploads(&self) -> Result<Vec<StoredUpload>, Error> {
         let uploads = self.uploads.read_all();
-        uploads.map_err(|cause| trouble("descriptions of images", cause))
+        uploads.map_err(|cause| file_error("read the records of images", cause))
     }
 
-    async fn record_upload(&self, upload: &Upload) -> Result<(), Error> {
+    async fn write_upload(&self, upload: &StoredUpload) -> Result<(), Error> {
         let written = self.uploads.write(&upload.id, upload);
-        written.map_err(|cause| trouble(&format!("description of image {}", upload.id), cause))
+        written
+            .map_err(|cause| file_error(&format!("write the record of image {}", upload.id), cause))
     }
 
-    async fn place(&self, upload: &Upload, source: &Path) -> Result<(), Error> {
-        let placed = disk::place(source, &self.upload_path(upload)).await;
-        let failed = |cause| trouble(&format!("image {}", source.display()), cause);
-        placed.map_err(failed)?;
+    async fn store_upload(
+        &self,
+        upload: &StoredUpload,
+        source: &Path,
+        progress: &Progress,
+    ) -> Result<(), Error> {
+        let stored = disk::copy_image(source, &self.upload_path(upload), progress).await;
+        let failed = |cause| file_error(&format!("store image {}", source.display()), cause);
+        stored.map_err(failed)?;
         match self.uploads.read(&upload.id).map_err(failed)? {
-            Some(Upload {
+            Some(StoredUpload {
                 status: UploadStatus::Pending,
                 ..
             }) => {
                 let status = UploadStatus::Active;
-                self.record_upload(&Upload {
+                self.write_upload(&StoredUpload {
                     status,
                     ..upload.clone()
                 })
                 .await
             }
-            Some(Upload {
+            Some(StoredUpload {
                 status: UploadStatus::Active,
                 ..
             }) => Ok(()),
-            // Copying takes its time.
-            Some(Upload {
-                status: UploadStatus::Going,
+            // It was deleted during the copy.
+            Some(StoredUpload {
+                status: UploadStatus::Deleting,
                 ..
             })
             | None => {
                 unless_missing(fs::remove_file(self.upload_path(upload))).map_err(failed)?;
                 Err(Error::retry(format!(
-                    "image {} was deleted while it was made",
+                    "image {} was deleted while it was uploaded",
                     upload.id
                 )))
             }
         }
     }
 
-    async fn discard_upload(&self, upload: &Upload) -> Result<(), Error> {
+    async fn remove_upload(&self, upload: &StoredUpload) -> Result<(), Error> {
         let id = &upload.id;
-        let failed = |cause| trouble(&format!("image {id}"), cause);
+        let failed = |cause| file_error(&format!("remove image {id}"), cause);
         unless_missing(tokio::fs::remove_file(self.upload_path(upload)).await).map_err(failed)?;
         self.uploads.remove(id).map_err(failed)
     }
 
-    fn upload_path(&self, upload: &Upload) -> PathBuf {
+    fn upload_path(&self, upload: &StoredUpload) -> PathBuf {
         let format = upload.format.as_str();
         self.uploads.path(&format!("{}.{format}", upload.id))
     }
 
-    async fn files(&self) -> Result<Vec<PathBuf>, Error> {
+    async fn image_files(&self) -> Result<Vec<PathBuf>, Error> {
         let directory = self.options.directory.join("images");
-        let failed = |cause| trouble(&format!("files in {}", directory.display()), cause);
+        let failed = |cause| file_error(&format!("list {}", directory.display()), cause);
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed)?,
@@ -378,63 +399,73 @@ impl Host for LocalHost {
         Ok(files)
     }
 
-    async fn hear(&self, endpoint: Endpoint) -> Answering {
+    async fn greets(&self, endpoint: GuestEndpoint) -> bool {
         let greeting = async {
             let mut stream = TcpStream::connect((endpoint.address, endpoint.port)).await?;
             stream.read(&mut [0; 1]).await
         };
-        match timeout(HEARING, greeting).await {
-            Ok(Ok(1)) => Answering::Yes,
-            // QEMU takes the connection before the guest does.
-            _ => Answering::No,
-        }
+        // QEMU accepts the connection before the guest does, so that only a greeting counts.
+        matches!(timeout(GREETING_LIMIT, greeting).await, Ok(Ok(1)))
     }
 
     async fn evidence(&self, machine: &LocalId) -> Result<String, Error> {
         Ok(console::evidence(&self.directory(machine)))
     }
 
-    async fn log(&self, machine: &LocalId) -> String {
+    async fn qemu_log(&self, machine: &LocalId) -> String {
         console::tail(&self.directory(machine).join(console::QEMU_LOG)).unwrap_or_default()
     }
 
-    async fn halted(&self, machine: &LocalId) {
+    async fn wait_for_fault(&self, machine: &LocalId) {
         let directory = self.directory(machine);
-        let paused = async {
-            match Qmp::halted(&directory).await {
-                Ok(()) => {}
-                // It ends, or has no socket for events: then the caller's next look shows what happened.
-                Err(_) => std::future::pending().await,
+        let fault = async {
+            if let Err(error) = Qmp::wait_for_fault(&directory).await {
+                tracing::debug!(%machine, %error, "failed to watch guest; polling only");
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = self.stopped(machine) => {}
-            () = paused => {}
+            () = self.wait_for_exit(machine) => {}
+            () = fault => {}
         }
     }
 
-    async fn stopped(&self, machine: &LocalId) {
-        if let Ok(Some(process)) = self.process(machine).await {
-            // Should it not be possible to wait, the caller looks too early, and then again.
-            let _ended = process.ended().await;
+    async fn wait_for_exit(&self, machine: &LocalId) {
+        let exit = async {
+            match self.process(machine).await? {
+                Some(process) => process.ended().await.map_err(|cause| {
+                    file_error(&format!("watch the process of machine {machine}"), cause)
+                }),
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = exit.await {
+            tracing::debug!(%machine, %error, "failed to watch process; polling only");
+            std::future::pending::<()>().await;
         }
     }
 
-    async fn tidy(&self, now: Timestamp) -> Result<usize, Error> {
-        let runs = |id: &str| {
-            let found = process::find([MARK, id]);
+    async fn collect_garbage(&self, now: Timestamp) -> Result<usize, Error> {
+        let is_running = |id: &str| {
+            let found = process::find([MARKER, id]);
             !matches!(found, Ok(None))
         };
-        let failed = |cause| trouble("files without a description", cause);
-        let machines = self.machines.tidy(now, runs).map_err(failed)?;
-        let uploads = self.uploads.tidy(now, |_| false).map_err(failed)?;
-        let templates = self.templates.tidy(now).map_err(failed)?;
+        let failed = |cause| file_error("remove files without a record", cause);
+        let machines = self
+            .machines
+            .collect_garbage(now, is_running)
+            .map_err(failed)?;
+        let uploads = self
+            .uploads
+            .collect_garbage(now, |_| false)
+            .map_err(failed)?;
+        let templates = self.templates.collect_garbage(now).map_err(failed)?;
         Ok(machines + uploads + templates)
     }
 }
 
-/// An error of the file system: who runs this may not, has no room, or should try again.
-fn trouble(what: &str, cause: io::Error) -> Error {
+/// Returns the error of a failed operation on files or processes.
+fn file_error(operation: &str, cause: io::Error) -> Error {
     let class = match cause.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             ErrorClass::Credentials
@@ -443,9 +474,9 @@ fn trouble(what: &str, cause: io::Error) -> Error {
         io::ErrorKind::InvalidData => ErrorClass::Permanent,
         _ => ErrorClass::Retry,
     };
-    Error::new(class, format!("trouble with {what}")).because(cause)
+    Error::new(class, format!("failed to {operation}")).because(cause)
 }
 
 fn control_error(id: &LocalId, cause: QmpError) -> Error {
-    Error::retry(format!("machine {id} cannot be asked on its {SOCKET}")).because(cause)
+    Error::retry(format!("failed to query machine {id} on its {SOCKET}")).because(cause)
 }

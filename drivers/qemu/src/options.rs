@@ -1,4 +1,4 @@
-//! What the driver has to know from the configuration.
+//! The part of the configuration that the driver uses.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -12,52 +12,52 @@ use nodeyard_model::{ImageName, Label, PoolName};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub owner: Owner,
-    /// Where everything is kept.
+    /// The directory of the provider.
     pub directory: PathBuf,
     /// The program that runs machines.
     pub binary: Box<str>,
     pub architecture: Box<str>,
     pub machine: Option<Box<str>>,
     pub accelerator: Accelerator,
-    /// What has to open before KVM is tried out.
+    /// The device that must be accessible for a KVM trial.
     pub kvm: PathBuf,
     pub firmware: Option<Firmware>,
-    pub network: Network,
+    pub network: GuestNetwork,
     pub boot_timeout: Duration,
-    pub cloud_images: Vec<CloudImageOptions>,
-    pub disk_images: Vec<DiskImageOptions>,
-    pub pools: Vec<PoolOptions>,
-    /// How long a guest has to shut down, and then QEMU to end.
+    pub cloud_images: Vec<QemuCloudImageOptions>,
+    pub disk_images: Vec<QemuDiskImageOptions>,
+    pub pools: Vec<QemuPoolOptions>,
+    /// How long a guest may take to shut down, and then QEMU to quit.
     pub stop_grace: Duration,
     pub poll: Poll,
 }
 
-/// What runs first in a guest, in place of QEMU's own.
+/// The firmware of guests, in place of QEMU's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firmware {
     pub image: PathBuf,
-    /// Where it is split, what it may write to; each guest has a copy.
+    /// The variables of a split firmware. Each guest gets a copy.
     pub variables: Option<PathBuf>,
 }
 
-/// How guests reach the network and are reached.
+/// How guests are connected to the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Network {
-    /// Behind a port of this host.
+pub enum GuestNetwork {
+    /// User networking, with a forwarded port of this host.
     User { address: Ipv4Addr },
-    /// As neighbours on a bridge.
+    /// A bridge.
     Bridge { name: Box<str> },
 }
 
 #[derive(Debug, Clone)]
-pub struct PoolOptions {
+pub struct QemuPoolOptions {
     pub name: PoolName,
     pub max_cores: Option<u64>,
-    pub labels: Vec<LabelOptions>,
+    pub labels: Vec<QemuLabelOptions>,
 }
 
 #[derive(Debug, Clone)]
-pub struct LabelOptions {
+pub struct QemuLabelOptions {
     pub name: Label,
     pub image: LabelImage,
     pub cpus: u64,
@@ -70,37 +70,37 @@ pub struct LabelOptions {
     pub kernel_args: Option<Box<str>>,
     pub userdata: Option<Box<str>>,
     pub authorized_keys: Vec<Box<str>>,
-    /// Whether a machine must be heard before it is there.
+    /// Whether a guest must greet before the machine is ready.
     pub host_key_checking: bool,
     pub console_log: bool,
-    /// Machines continue from saved memory, where their image knows how to.
+    /// Whether machines start from saved memory if their image supports it.
     pub warm_template: bool,
 }
 
 #[derive(Debug, Clone)]
-pub struct DiskImageOptions {
+pub struct QemuDiskImageOptions {
     pub name: ImageName,
     pub username: Option<Box<str>>,
-    pub reach: Reach,
+    pub access: GuestAccess,
 }
 
 #[derive(Debug, Clone)]
-pub struct CloudImageOptions {
+pub struct QemuCloudImageOptions {
     pub name: Box<str>,
-    pub choice: ImageChoice,
+    pub choice: QemuImageChoice,
     pub username: Option<Box<str>>,
-    pub reach: Reach,
+    pub access: GuestAccess,
 }
 
-/// How the machines of an image are reached.
+/// How to connect to the machines of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reach {
+pub struct GuestAccess {
     pub port: u16,
-    /// They speak first there, so that it can be heard when they are up.
+    /// Whether the server on this port sends first, as sshd does.
     pub greets: bool,
 }
 
-impl Reach {
+impl GuestAccess {
     pub const SSH: Self = Self {
         port: 22,
         greets: true,
@@ -108,14 +108,13 @@ impl Reach {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageChoice {
+pub enum QemuImageChoice {
     Path(PathBuf),
     Filters(Vec<ImageFilter>),
 }
 
 impl Options {
-    /// `state_dir` is where the provider keeps its files if the section does not say; `username` is who logs in to
-    /// machines of a built image.
+    /// `state_dir` is the parent of the default directory; `username` returns the user of a built image.
     pub fn of(
         section: &Qemu,
         owner: Owner,
@@ -133,10 +132,10 @@ impl Options {
         );
         let directory = absolute(&directory)?;
         let disk_images = section.diskimages.iter().map(|image| {
-            Ok(DiskImageOptions {
+            Ok(QemuDiskImageOptions {
                 name: image_name(&image.name)?,
                 username: username(&image.name).map(Into::into),
-                reach: reach(&image.connection),
+                access: guest_access(&image.connection),
             })
         });
         Ok(Self {
@@ -163,7 +162,7 @@ impl Options {
             disk_images: disk_images.collect::<Result<_, Error>>()?,
             pools: section.pools.iter().map(pool).collect::<Result<_, _>>()?,
             stop_grace: Duration::from_secs(5),
-            // Looking costs next to nothing here.
+            // A poll of the local host is cheap.
             poll: Poll {
                 most: Duration::from_secs(1),
                 ..Poll::default()
@@ -172,13 +171,13 @@ impl Options {
         })
     }
 
-    /// Whether guests have variables of their firmware.
+    /// Returns whether the firmware has variables.
     pub(crate) fn has_variables(&self) -> bool {
         let firmware = self.firmware.as_ref();
         firmware.is_some_and(|firmware| firmware.variables.is_some())
     }
 
-    pub(crate) fn pool(&self, name: &PoolName) -> Result<&PoolOptions, Error> {
+    pub(crate) fn pool(&self, name: &PoolName) -> Result<&QemuPoolOptions, Error> {
         self.pools
             .iter()
             .find(|pool| pool.name == *name)
@@ -188,7 +187,7 @@ impl Options {
             })
     }
 
-    pub(crate) fn label(&self, pool: &PoolName, name: &Label) -> Result<&LabelOptions, Error> {
+    pub(crate) fn label(&self, pool: &PoolName, name: &Label) -> Result<&QemuLabelOptions, Error> {
         let labels = &self.pool(pool)?.labels;
         labels
             .iter()
@@ -196,7 +195,7 @@ impl Options {
             .ok_or_else(|| Error::permanent(format!("pool {pool} has no label {name}")))
     }
 
-    pub(crate) fn cloud_image(&self, name: &str) -> Result<&CloudImageOptions, Error> {
+    pub(crate) fn cloud_image(&self, name: &str) -> Result<&QemuCloudImageOptions, Error> {
         self.cloud_images
             .iter()
             .find(|image| *image.name == *name)
@@ -206,18 +205,18 @@ impl Options {
             })
     }
 
-    /// How the machines of a label are reached.
-    pub(crate) fn reach(&self, label: &LabelOptions) -> Result<Reach, Error> {
+    /// Returns how to connect to the machines of a label.
+    pub(crate) fn guest_access(&self, label: &QemuLabelOptions) -> Result<GuestAccess, Error> {
         match &label.image {
-            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.reach),
+            LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.access),
             LabelImage::Disk(name) => Ok(self
                 .disk_image(name)
-                .map_or(Reach::SSH, |image| image.reach)),
+                .map_or(GuestAccess::SSH, |image| image.access)),
         }
     }
 
-    /// Who logs in to the machines of a label, if the configuration says so.
-    pub(crate) fn username(&self, label: &LabelOptions) -> Result<Option<Box<str>>, Error> {
+    /// Returns the user that logs in to the machines of a label, if the configuration names one.
+    pub(crate) fn username(&self, label: &QemuLabelOptions) -> Result<Option<Box<str>>, Error> {
         match &label.image {
             LabelImage::Cloud(name) => Ok(self.cloud_image(name)?.username.clone()),
             LabelImage::Disk(name) => Ok(self
@@ -226,12 +225,12 @@ impl Options {
         }
     }
 
-    fn disk_image(&self, name: &ImageName) -> Option<&DiskImageOptions> {
+    fn disk_image(&self, name: &ImageName) -> Option<&QemuDiskImageOptions> {
         self.disk_images.iter().find(|image| image.name == *name)
     }
 }
 
-/// This host's architecture, as QEMU calls it.
+/// Returns QEMU's name of the architecture of this host.
 pub(crate) fn host_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86" => "i386",
@@ -246,13 +245,13 @@ fn firmware(section: &Qemu) -> Result<Option<Firmware>, Error> {
     Ok(image.map(|image| Firmware { image, variables }))
 }
 
-fn network(section: &Qemu) -> Result<Network, Error> {
+fn network(section: &Qemu) -> Result<GuestNetwork, Error> {
     match (section.network, &section.bridge) {
-        (QemuNetwork::Bridge, Some(bridge)) => Ok(Network::Bridge {
+        (QemuNetwork::Bridge, Some(bridge)) => Ok(GuestNetwork::Bridge {
             name: bridge.as_str().into(),
         }),
         (QemuNetwork::Bridge, None) => Err(Error::permanent(
-            "`network: bridge` needs the name of the `bridge`",
+            "`network: bridge` requires the name of a `bridge`",
         )),
         (QemuNetwork::User, _) => {
             let text = &section.publish_address;
@@ -260,25 +259,25 @@ fn network(section: &Qemu) -> Result<Network, Error> {
             let address = address.ok().filter(|address| !address.is_unspecified());
             let address = address.ok_or_else(|| {
                 Error::permanent(format!(
-                    "`publish-address: {text}` is not an IPv4 address under which this host is reached"
+                    "`publish-address: {text}` is not an IPv4 address of this host"
                 ))
             })?;
-            Ok(Network::User { address })
+            Ok(GuestNetwork::User { address })
         }
     }
 }
 
-fn pool(pool: &config::QemuPool) -> Result<PoolOptions, Error> {
-    Ok(PoolOptions {
+fn pool(pool: &config::QemuPool) -> Result<QemuPoolOptions, Error> {
+    Ok(QemuPoolOptions {
         name: pool.common.name.as_str().into(),
         max_cores: pool.max_cores.0,
         labels: pool.labels.iter().map(label).collect::<Result<_, _>>()?,
     })
 }
 
-fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
+fn label(label: &config::QemuLabel) -> Result<QemuLabelOptions, Error> {
     let (disk, cloud) = (label.diskimage.as_ref(), label.cloud_image.as_ref());
-    Ok(LabelOptions {
+    Ok(QemuLabelOptions {
         name: label.name.as_str().into(),
         image: LabelImage::of(&label.name, disk, cloud)?,
         cpus: label.cpus,
@@ -299,23 +298,23 @@ fn label(label: &config::QemuLabel) -> Result<LabelOptions, Error> {
     })
 }
 
-fn reach(connection: &config::Connection) -> Reach {
-    Reach {
+fn guest_access(connection: &config::Connection) -> GuestAccess {
+    GuestAccess {
         port: connection.connection_port.0,
         greets: matches!(connection.connection_type.as_str(), "ssh" | "network_cli"),
     }
 }
 
-fn cloud_image(image: &config::QemuCloudImage) -> Result<CloudImageOptions, Error> {
+fn cloud_image(image: &config::QemuCloudImage) -> Result<QemuCloudImageOptions, Error> {
     let filters = image.image_filters.as_deref().unwrap_or_default();
-    Ok(CloudImageOptions {
+    Ok(QemuCloudImageOptions {
         name: image.name.as_str().into(),
         choice: match path(image.path.as_ref())? {
-            Some(path) => ImageChoice::Path(path),
-            None => ImageChoice::Filters(image_filters(filters)),
+            Some(path) => QemuImageChoice::Path(path),
+            None => QemuImageChoice::Filters(image_filters(filters)),
         },
         username: image.username.as_deref().map(Into::into),
-        reach: reach(&image.connection),
+        access: guest_access(&image.connection),
     })
 }
 
@@ -323,14 +322,10 @@ fn path(text: Option<&String>) -> Result<Option<PathBuf>, Error> {
     text.map(|text| absolute(Path::new(text))).transpose()
 }
 
-/// QEMU runs inside a machine's directory, where a relative path would mean something else.
+/// QEMU runs in the directory of a machine, where a relative path would refer to another file.
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|cause| {
-        Error::permanent(format!(
-            "path {:?} cannot be used",
-            path.display().to_string()
-        ))
-        .because(cause)
+        Error::permanent(format!("invalid path {:?}", path.display().to_string())).because(cause)
     })
 }
 
@@ -359,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_found_by_itself() {
+    fn absent_keys_have_defaults_of_the_host() {
         let options = options("").unwrap();
         assert_eq!(options.directory, Path::new("/state/qemu/local"));
         assert_eq!(*options.architecture, *host_architecture());
@@ -368,26 +363,26 @@ mod tests {
             format!("qemu-system-{}", host_architecture())
         );
         let address = Ipv4Addr::LOCALHOST;
-        assert_eq!(options.network, Network::User { address });
+        assert_eq!(options.network, GuestNetwork::User { address });
     }
 
     #[test]
-    fn images_say_how_their_machines_are_reached() {
+    fn images_define_how_to_connect_to_their_machines() {
         let options = options(
             "  cloud-images:\n  - {name: w, path: /w, connection-type: winrm}\n  - {name: l, path: /l}\n  \
              pools: [{name: p, labels: [{name: vm, cloud-image: w}]}]\n",
         )
         .unwrap();
         let label = options.label(&"p".into(), &"vm".into()).unwrap();
-        let reach = options.reach(label).unwrap();
+        let access = options.guest_access(label).unwrap();
         assert_eq!(
-            reach,
-            Reach {
+            access,
+            GuestAccess {
                 port: 5986,
                 greets: false
             }
         );
-        assert_eq!(options.cloud_image("l").unwrap().reach, Reach::SSH);
+        assert_eq!(options.cloud_image("l").unwrap().access, GuestAccess::SSH);
     }
 
     #[test]
@@ -405,11 +400,11 @@ mod tests {
         assert_eq!(options.firmware, Some(firmware));
         assert_eq!(Path::new(&*options.binary), here.join("bin/qemu"));
         let image = options.cloud_image("l").unwrap();
-        assert_eq!(image.choice, ImageChoice::Path(here.join("l.raw")));
+        assert_eq!(image.choice, QemuImageChoice::Path(here.join("l.raw")));
     }
 
     #[test]
-    fn addresses_that_nobody_can_connect_to_are_refused() {
+    fn addresses_that_clients_cannot_connect_to_are_refused() {
         for bad in ["0.0.0.0", "localhost", "::1"] {
             let error = options(&format!("  publish-address: \"{bad}\"\n")).unwrap_err();
             assert!(

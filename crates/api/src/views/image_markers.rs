@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodeyard_model::layout::Place;
+use nodeyard_model::layout::RecordPath;
 use nodeyard_model::{ImageName, Timestamp};
 use nodeyard_status::{BuildRequest, ImageRow};
 use nodeyard_store::TreePath;
@@ -44,13 +44,15 @@ impl Shape for ImageMarkerShape {
             branch,
             lock: false,
         };
-        match Place::parse(path.as_str()) {
-            Some(Place::Image(image)) => record(ImageMarker::Image(image), true),
-            Some(Place::ImagePause(image)) => record(ImageMarker::Paused(image), false),
-            Some(Place::BuildRequest(image)) => record(ImageMarker::BuildRequested(image), false),
-            Some(Place::Builds(_) | Place::BuildsLock(_)) => Kind::Directory,
-            Some(Place::Contender(lock, name)) => match *lock {
-                Place::BuildsLock(image) => record(ImageMarker::Building(image, name), false),
+        match RecordPath::parse(path.as_str()) {
+            Some(RecordPath::Image(image)) => record(ImageMarker::Image(image), true),
+            Some(RecordPath::ImagePause(image)) => record(ImageMarker::Paused(image), false),
+            Some(RecordPath::BuildRequest(image)) => {
+                record(ImageMarker::BuildRequested(image), false)
+            }
+            Some(RecordPath::Builds(_) | RecordPath::BuildsLock(_)) => Kind::Directory,
+            Some(RecordPath::LockEntry(lock, name)) => match *lock {
+                RecordPath::BuildsLock(image) => record(ImageMarker::Building(image, name), false),
                 _ => Kind::Nothing,
             },
             _ => Kind::Nothing,

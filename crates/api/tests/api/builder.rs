@@ -27,9 +27,9 @@ impl WorkerStatusSource for Worker {
 }
 
 #[derive(Debug)]
-struct JobServer;
+struct FakeJobServer;
 
-impl JobServerStatusSource for JobServer {
+impl JobServerStatusSource for FakeJobServer {
     fn status(&self) -> JobServerStatus {
         JobServerStatus {
             connections: 12,
@@ -53,7 +53,7 @@ async fn builder_metrics_match_the_golden_file() {
     let sources = BuilderPageSources {
         metrics: metrics.clone(),
         worker: Arc::clone(&worker) as _,
-        job_server: Some(Arc::new(JobServer)),
+        job_server: Some(Arc::new(FakeJobServer)),
     };
     let pages = WebappServer::bind_builder(options, sources).await.unwrap();
     let address = pages.local_addr().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use nodeyard_gearman::client::{
-    Client, ClientError, ClientOptions, JobEvent, JobRequest, Outcome, SubmittedJob,
+    ClientError, JobClient, JobClientOptions, JobEvent, JobOutcome, JobRequest, SubmittedJob,
 };
 use nodeyard_image::ImageId;
 use nodeyard_model::BuildId;
@@ -65,14 +65,15 @@ impl Context {
             let reason = functions.silence().unwrap_or_else(nobody);
             return Err(Answer::Unsent(reason));
         };
-        let client = Client::new(ClientOptions::new(vec![endpoint.clone()]));
+        let client = JobClient::new(JobClientOptions::new(vec![endpoint.clone()]));
         let request = JobRequest::new(function.to_string(), to_payload(payload))
             .unique(Uuid::new_v4().simple().to_string());
         match client.submit(&request).await {
             Ok(job) => Ok(Placed { job, server }),
-            Err(error @ (ClientError::OutcomeUnknown { .. } | ClientError::OutOfStep { .. })) => {
-                Err(Answer::Lost(error.to_string()))
-            }
+            Err(
+                error @ (ClientError::OutcomeUnknown { .. }
+                | ClientError::UnexpectedResponse { .. }),
+            ) => Err(Answer::Lost(error.to_string())),
             Err(error) => Err(Answer::Unsent(error.to_string())),
         }
     }
@@ -118,17 +119,17 @@ impl Context {
                 }
             };
             let event = match tokio::time::timeout(self.timing.quiet, next).await {
-                Ok(event) => event.unwrap_or(JobEvent::Lost),
+                Ok(event) => event.unwrap_or(JobEvent::ConnectionLost),
                 Err(_) => match self.sign(function, build, server, &stand).await {
                     Sign::OfLife => {
                         heard = Instant::now();
                         continue;
                     }
-                    Sign::OfItsEnd => JobEvent::Lost,
+                    Sign::OfItsEnd => JobEvent::ConnectionLost,
                     // A worker that restarts is back by then.
                     Sign::OfDesertion if heard.elapsed() < desertion => continue,
                     Sign::None if heard.elapsed() < silence => continue,
-                    Sign::OfDesertion | Sign::None => JobEvent::Lost,
+                    Sign::OfDesertion | Sign::None => JobEvent::ConnectionLost,
                 },
             };
             heard = Instant::now();
@@ -143,9 +144,9 @@ impl Context {
                     data.extend_from_slice(&last);
                     return Answer::Done(data.freeze());
                 }
-                JobEvent::Fail => return answer(function, Outcome::Fail(data.freeze())),
-                JobEvent::Exception(text) => return answer(function, Outcome::Exception(text)),
-                JobEvent::Lost => return answer(function, Outcome::Unknown),
+                JobEvent::Fail => return answer(function, JobOutcome::Fail(data.freeze())),
+                JobEvent::Exception(text) => return answer(function, JobOutcome::Exception(text)),
+                JobEvent::ConnectionLost => return answer(function, JobOutcome::Unknown),
             }
         }
     }
@@ -177,19 +178,19 @@ impl Context {
     }
 }
 
-fn answer(function: &Function, outcome: Outcome) -> Answer {
+fn answer(function: &Function, outcome: JobOutcome) -> Answer {
     match outcome {
-        Outcome::Complete(data) => Answer::Done(data),
+        JobOutcome::Complete(data) => Answer::Done(data),
         // A job server says that a job has failed when its worker is gone. Only a worker says why.
-        Outcome::Fail(data) => match Failure::from_data(&data) {
+        JobOutcome::Fail(data) => match Failure::from_data(&data) {
             Some(failure) => Answer::Failed(failure),
             None => Answer::Lost(format!("{function} failed and its worker did not say why")),
         },
-        Outcome::Exception(text) => {
+        JobOutcome::Exception(text) => {
             let text = String::from_utf8_lossy(&text);
             Answer::Lost(format!("{function} ended unexpectedly: {text}"))
         }
-        Outcome::Unknown => Answer::Lost(format!(
+        JobOutcome::Unknown => Answer::Lost(format!(
             "the connection was lost before {function} was answered"
         )),
     }

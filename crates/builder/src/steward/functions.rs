@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::client::{AdminClient, AdminError};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, ImageName, ProviderName};
@@ -39,7 +39,7 @@ struct Listed {
 
 impl Functions {
     /// Asks all servers; `limit` is for each.
-    pub async fn ask(servers: &[Endpoint], limit: Duration) -> Self {
+    pub async fn ask(servers: &[GearmanEndpoint], limit: Duration) -> Self {
         let mut lines: Vec<Line> = servers.iter().cloned().map(Line::new).collect();
         poll(&mut lines, limit).await
     }
@@ -133,12 +133,12 @@ impl Functions {
 
 /// A job server and the connection for asking it.
 struct Line {
-    endpoint: Endpoint,
+    endpoint: GearmanEndpoint,
     client: Option<AdminClient>,
 }
 
 impl Line {
-    fn new(endpoint: Endpoint) -> Self {
+    fn new(endpoint: GearmanEndpoint) -> Self {
         let client = None;
         Self { endpoint, client }
     }
@@ -194,7 +194,7 @@ pub(super) struct Directory {
     requests: mpsc::UnboundedSender<oneshot::Sender<Arc<Functions>>>,
     latest: watch::Receiver<Arc<Functions>>,
     eager: Arc<AtomicBool>,
-    servers: Arc<[Endpoint]>,
+    servers: Arc<[GearmanEndpoint]>,
     _task: Arc<Task>,
 }
 
@@ -208,7 +208,7 @@ impl Drop for Task {
 }
 
 impl Directory {
-    pub(super) fn start(servers: Vec<Endpoint>, timing: Timing) -> Self {
+    pub(super) fn start(servers: Vec<GearmanEndpoint>, timing: Timing) -> Self {
         let (requests, asked) = mpsc::unbounded_channel();
         let (publish, latest) = watch::channel(Arc::default());
         let eager = Arc::new(AtomicBool::new(true));
@@ -248,7 +248,7 @@ impl Directory {
         self.eager.store(eager, Ordering::Relaxed);
     }
 
-    pub(super) fn endpoint(&self, server: usize) -> Option<&Endpoint> {
+    pub(super) fn endpoint(&self, server: usize) -> Option<&GearmanEndpoint> {
         self.servers.get(server)
     }
 }

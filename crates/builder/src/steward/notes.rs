@@ -52,7 +52,7 @@ struct Stored {
 
 impl Notes {
     pub async fn read(tree: &dyn Tree, image: &ImageName) -> Result<Self> {
-        let path = TreePath::new(layout::image_notes(image))?;
+        let path = TreePath::new(layout::image_status(image))?;
         let record = ext::get_opt(tree, &path).await?;
         Ok(record.map_or_else(Self::default, |record| Self::parse(&path, &record)))
     }
@@ -63,7 +63,7 @@ impl Notes {
         image: &ImageName,
         change: impl Fn(&mut Self),
     ) -> Result<()> {
-        let path = TreePath::new(layout::image_notes(image))?;
+        let path = TreePath::new(layout::image_status(image))?;
         loop {
             let record = ext::get_opt(tree, &path).await?;
             let before = record.as_ref().map(|record| Self::parse(&path, record));
@@ -85,7 +85,7 @@ impl Notes {
             match written {
                 Err(Error::BadVersion { .. } | Error::NodeExists { .. }) => {}
                 Err(Error::NoNode { .. }) => {
-                    let parent = TreePath::new(layout::IMAGE_NOTES)?;
+                    let parent = TreePath::new(layout::IMAGE_STATUS)?;
                     ext::ensure_path(tree, &parent).await?;
                 }
                 result => return result,
@@ -95,7 +95,7 @@ impl Notes {
 
     /// Forgets an image that there is nothing left of.
     pub(super) async fn remove(tree: &dyn Tree, image: &ImageName) -> Result<()> {
-        let path = TreePath::new(layout::image_notes(image))?;
+        let path = TreePath::new(layout::image_status(image))?;
         ext::delete_recursive(tree, &path).await
     }
 

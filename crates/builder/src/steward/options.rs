@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_plan::images::Pace;
 
 use crate::jobs::CLOUD_DELETION;
@@ -15,7 +15,7 @@ pub struct Options {
     /// What the component says about itself.
     pub version: Box<str>,
     /// The job servers; each worker registers with all of them.
-    pub servers: Vec<Endpoint>,
+    pub servers: Vec<GearmanEndpoint>,
     /// Most uploads that are waited for at once; how many run at once is the workers' business.
     pub uploads: usize,
     /// Whether what is no longer needed is removed. Otherwise that is left to other stewards.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
-use nodeyard_model::layout::{self, Place};
+use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_model::{BuildId, BuildState, ImageName, UploadKey, UploadState};
 use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{Action, Picture, Subject, UploadRef};
@@ -197,8 +197,8 @@ async fn booted_builds(registry: &Registry, image: &ImageName) -> Result<BTreeSe
     let nodes = registry.nodes().list().await?;
     let uploads = nodes.iter().filter_map(|(_, node)| {
         let upload = node.value.image_id.as_deref()?;
-        match Place::parse(upload)? {
-            Place::Upload(key) if key.build.image == *image => Some(key.build.build),
+        match RecordPath::parse(upload)? {
+            RecordPath::Upload(key) if key.build.image == *image => Some(key.build.build),
             _ => None,
         }
     });

@@ -305,7 +305,7 @@ fn is_pausing(picture: &Picture) -> bool {
 
 /// What Zuul said of an image when it was last asked, by whomever.
 pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
-    ext::read_json(tree, &TreePath::new(layout::image_market(image))?).await
+    ext::read_json(tree, &TreePath::new(layout::image_zuul_builds(image))?).await
 }
 
 async fn change_market(
@@ -313,7 +313,7 @@ async fn change_market(
     image: &ImageName,
     change: impl Fn(&mut Market),
 ) -> Result<Market> {
-    let path = TreePath::new(layout::image_market(image))?;
+    let path = TreePath::new(layout::image_zuul_builds(image))?;
     ext::change_json(tree, &path, change).await
 }
 

@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use nodeyard_gearman::worker::{Handler, Job, JobError};
+use nodeyard_gearman::worker::{Job, JobError, JobHandler};
 
 use super::problem::Problem;
 use super::{Context, build, delete, info, upload, upload_delete};
@@ -19,7 +19,7 @@ pub(super) struct Answer {
 }
 
 #[async_trait]
-impl Handler for Answer {
+impl JobHandler for Answer {
     async fn run(&self, job: Job) -> Result<Bytes, JobError> {
         let Some(context) = self.context.upgrade() else {
             return Err(JobError::Fail);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nodeyard_config::{self as config, Config, ImageSource};
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::{Begin, Draft, Format, ImageId, Manifest, State};
+use nodeyard_image::{Draft, DraftRequest, Format, ImageId, Manifest, ManifestState};
 use nodeyard_model::ImageName;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -122,7 +122,7 @@ fn start(
                 );
                 return Err(Early::Problem(Problem::refused(reason)));
             }
-            if known.state == State::Ready {
+            if known.state == ManifestState::Ready {
                 return Err(Early::Done(Box::new(result(context, &known))));
             }
         }
@@ -137,7 +137,7 @@ struct Build {
     context: Arc<Context>,
     config: Arc<Config>,
     how: How,
-    begin: Begin,
+    begin: DraftRequest,
     formats: Vec<Format>,
 }
 
@@ -163,7 +163,7 @@ impl Build {
         order: ImportJob,
     ) -> Result<Self, Problem> {
         let config = context.config();
-        let begin = Begin {
+        let begin = DraftRequest {
             image: image.clone(),
             id: order.image_id.clone(),
             managed: provider::managed(order.managed.as_deref())?,
@@ -200,7 +200,7 @@ impl Build {
                 "image {image} has no formats: list some, or let a provider use it"
             )));
         }
-        let begin = Begin {
+        let begin = DraftRequest {
             image: image.clone(),
             id: order.image_id.clone(),
             managed: provider::managed(order.managed.as_deref())?,
@@ -219,7 +219,7 @@ impl Build {
         let (context, id) = (Arc::clone(&self.context), self.begin.id.clone());
         let repository = context.repository.clone();
         let begin = self.begin.clone();
-        let mut draft = blocking(move || repository.begin(begin)).await?;
+        let mut draft = blocking(move || repository.create_draft(begin)).await?;
         context.offer_image(&id);
         tracing::info!(image = %self.begin.image, %id, "a build begins");
         let begun = Instant::now();

@@ -35,7 +35,7 @@ pub(super) async fn serve(
         let formats = order.formats.iter().map(|format| format.parse());
         let formats: Vec<Format> = formats
             .collect::<Result<_, _>>()
-            .map_err(|error: nodeyard_image::BadFormat| Problem::refused(error.to_string()))?;
+            .map_err(|error: nodeyard_image::InvalidFormat| Problem::refused(error.to_string()))?;
         let deleted = blocking(move || repository.delete_formats(&image, &formats)).await;
         let left = context.repository.get(id);
         if left.is_none_or(|left| left.files.is_empty()) {

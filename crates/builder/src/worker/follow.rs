@@ -4,7 +4,7 @@ use std::future::pending;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use nodeyard_gearman::worker::{Interrupt, Job};
+use nodeyard_gearman::worker::{Job, JobInterrupt};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
 use tokio::sync::watch;
@@ -83,7 +83,7 @@ pub(super) async fn send_log(
         loop {
             let read = (&mut file).take(CHUNK as u64).read_to_end(&mut lines).await;
             sent += send_whole_lines(job, &mut lines).await;
-            let lost = job.interruption() == Some(Interrupt::ConnectionLost);
+            let lost = job.interrupt() == Some(JobInterrupt::ConnectionLost);
             if lost || !matches!(read, Ok(1..)) {
                 break;
             }

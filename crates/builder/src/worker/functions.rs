@@ -10,7 +10,7 @@ use std::time::Duration;
 use nodeyard_config::{Config, ImageSource};
 use nodeyard_driver::image_filters::glob;
 use nodeyard_gearman::worker::WorkerHandle;
-use nodeyard_image::{ImageId, State};
+use nodeyard_image::{ImageId, ManifestState};
 use nodeyard_model::{ImageName, ProviderName};
 
 use super::Context;
@@ -128,10 +128,10 @@ impl Context {
             return;
         };
         self.offer(Function::Info(id.clone()));
-        if image.state != State::Building {
+        if image.state != ManifestState::Building {
             self.offer(Function::Delete(id.clone()));
         }
-        if image.state == State::Ready && !image.files.is_empty() {
+        if image.state == ManifestState::Ready && !image.files.is_empty() {
             self.offer(Function::Upload(id.clone()));
         }
     }

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use nodeyard_config::{self as config, Config, ImageSource, ZuulImage};
-use nodeyard_fetch::{BadUrl, Client, Request, StatusCode, Url, is_absent_status};
+use nodeyard_fetch::{HttpClient, HttpRequest, StatusCode, Url, UrlError, is_absent_status};
 use nodeyard_image::{
-    BadFormat, Checksum, Claims, Download, DownloadError, Draft, Form, Format, ImageId, Meter,
-    PublicKey, Repository, Throttle, download, inspect,
+    ChecksumPolicy, Claims, ContentInfo, Download, DownloadError, Draft, Format, ImageId,
+    InvalidFormat, ProgressFn, PublicKey, Repository, Throttle, download, inspect,
 };
 use nodeyard_model::{ImageName, with_causes};
 use serde_json::Value;
@@ -44,7 +44,7 @@ const LEFT_OVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Removes what is left of downloads that nobody goes on with. Blocks.
 pub(super) fn forget_downloads(repository: &Repository) {
-    if let Err(error) = repository.forget_downloads(LEFT_OVER) {
+    if let Err(error) = repository.remove_stale_downloads(LEFT_OVER) {
         let error = &error as &dyn std::error::Error;
         tracing::warn!(error, "old downloads stay");
     }
@@ -94,12 +94,12 @@ impl Import {
             files.push(Wanted {
                 format: format
                     .parse()
-                    .map_err(|error: BadFormat| Problem::refused(error.to_string()))?,
+                    .map_err(|error: InvalidFormat| Problem::refused(error.to_string()))?,
                 // What a build has published does not change.
                 url: artifact
                     .url
                     .parse()
-                    .map_err(|error: BadUrl| Problem::failed(error.to_string()))?,
+                    .map_err(|error: UrlError| Problem::failed(error.to_string()))?,
                 artifact: artifact.clone(),
                 compression: known.compression,
             });
@@ -155,7 +155,7 @@ impl Import {
         };
         let text = serde_json::to_vec_pretty(&provenance).unwrap_or_default();
         draft
-            .keep(PROVENANCE, &text)
+            .attach(PROVENANCE, &text)
             .map_err(|error| Problem::unable(with_causes(&error)))?;
         console.say("everything is here").await;
         Ok(())
@@ -165,7 +165,7 @@ impl Import {
     async fn fetch_all(
         &self,
         context: &Context,
-        client: &Client,
+        client: &HttpClient,
         draft: &mut Draft,
         console: &mut Console,
     ) -> Result<BTreeMap<Box<str>, ArtifactProvenance>, Problem> {
@@ -216,7 +216,7 @@ impl Import {
         &self,
         errand: &Errand<'_>,
         wanted: &Wanted,
-        meter: Meter,
+        meter: ProgressFn,
     ) -> Result<ArtifactProvenance, Problem> {
         let Wanted {
             format,
@@ -250,7 +250,7 @@ impl Import {
             sent: fetched.sent,
             plain: fetched.plain,
             promised: fetched.promised,
-            unchecked: self.how.checksum == config::ChecksumPolicy::Off,
+            unchecked: self.how.checksum == config::ChecksumRequirement::Off,
             signed_by,
         };
         errand.say(format!("{line}, {}", provenance.verdict()));
@@ -260,9 +260,9 @@ impl Import {
     /// Whether the artifact is signed as the configuration wants it; returns the id of the key.
     async fn check_signature(
         &self,
-        client: &Client,
+        client: &HttpClient,
         wanted: &Wanted,
-        forms: [&Form; 2],
+        forms: [&ContentInfo; 2],
     ) -> Result<Option<Box<str>>, Problem> {
         let how = &self.how;
         let Some(policy) = &how.signature else {
@@ -299,9 +299,9 @@ impl Import {
             packing: zuul::packing(wanted.compression, &wanted.url),
             promised: zuul::promised(&wanted.artifact.metadata),
             checksum: match how.checksum {
-                config::ChecksumPolicy::Required => Checksum::Required,
-                config::ChecksumPolicy::IfAvailable => Checksum::IfAvailable,
-                config::ChecksumPolicy::Off => Checksum::Off,
+                config::ChecksumRequirement::Required => ChecksumPolicy::Required,
+                config::ChecksumRequirement::IfAvailable => ChecksumPolicy::IfAvailable,
+                config::ChecksumRequirement::Off => ChecksumPolicy::Off,
             },
             max_size: how.max_size,
             connections: number(how.download_connections).min(64),
@@ -314,7 +314,7 @@ impl Import {
 
 /// What all fetches of an import have in common.
 struct Errand<'e> {
-    client: &'e Client,
+    client: &'e HttpClient,
     repository: &'e Repository,
     throttle: Throttle,
     downloads: PathBuf,
@@ -335,7 +335,7 @@ impl Errand<'_> {
 }
 
 /// The signature in an artifact's metadata, or in a file beside it.
-async fn signature(client: &Client, wanted: &Wanted) -> Result<Vec<u8>, Problem> {
+async fn signature(client: &HttpClient, wanted: &Wanted) -> Result<Vec<u8>, Problem> {
     match wanted.artifact.metadata.get("signature") {
         Some(Value::String(text)) => return Ok(text.clone().into_bytes()),
         Some(object @ Value::Object(_)) => return Ok(object.to_string().into_bytes()),
@@ -351,9 +351,13 @@ async fn signature(client: &Client, wanted: &Wanted) -> Result<Vec<u8>, Problem>
         .with_suffix(".sigstore.json")
         .ok_or_else(missing)?;
     let failed = |error| problem(&DownloadError::Fetch(error));
-    let response = client.send(&Request::get(url)).await.map_err(failed)?;
+    let response = client.send(&HttpRequest::get(url)).await.map_err(failed)?;
     match response.status {
-        StatusCode::OK => response.body.whole(LONGEST_SIGNATURE).await.map_err(failed),
+        StatusCode::OK => response
+            .body
+            .read_all(LONGEST_SIGNATURE)
+            .await
+            .map_err(failed),
         status if is_absent_status(status) => Err(missing()),
         status => Err(Problem::unable(format!(
             "the signature of the artifact cannot be had (status {status}): the log of that server says why"

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::{self as image, ImageId, Manifest, Outcome, State, Upload};
+use nodeyard_image::{
+    self as image, ImageId, Manifest, ManifestState, ManifestUpload, UploadOutcome,
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::Context;
@@ -84,9 +86,9 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
         image_id: manifest.id.clone(),
         image: manifest.image.clone(),
         state: match manifest.state {
-            State::Building => LocalState::Building,
-            State::Ready => LocalState::Ready,
-            State::Failed => LocalState::Failed,
+            ManifestState::Building => LocalState::Building,
+            ManifestState::Ready => LocalState::Ready,
+            ManifestState::Failed => LocalState::Failed,
         },
         since: manifest.since,
         builder: manifest.builder.clone(),
@@ -108,16 +110,16 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
     }
 }
 
-fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadInfo {
+fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> UploadInfo {
     let state = match &upload.outcome {
-        Outcome::Pending
+        UploadOutcome::Pending
             if context
                 .uploads
                 .is_running(id, &upload.provider, upload.upload_id) =>
         {
             UploadProgress::Uploading
         }
-        Outcome::Pending => UploadProgress::Failed(Failure::new(
+        UploadOutcome::Pending => UploadProgress::Failed(Failure::new(
             FailureKind::Unable,
             if upload.upload_id.is_some_and(is_made_up) {
                 "it came to nothing; what it may have left in the cloud is being removed"
@@ -125,7 +127,7 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
                 "the worker stopped during the upload; ask for it again and it goes on"
             },
         )),
-        Outcome::Ready {
+        UploadOutcome::Ready {
             external_id,
             external_name,
             format,
@@ -134,7 +136,7 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
             external_name: external_name.clone(),
             format: format.clone(),
         }),
-        Outcome::Failed(failure) => UploadProgress::Failed(from_manifest(failure)),
+        UploadOutcome::Failed(failure) => UploadProgress::Failed(from_manifest(failure)),
     };
     UploadInfo {
         provider: upload.provider.clone(),
@@ -145,7 +147,7 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &Upload) -> UploadIn
 
 /// Where an image was fetched from.
 pub(super) fn provenance(context: &Context, manifest: &Manifest) -> Option<Provenance> {
-    let text = context.repository.kept(&manifest.id, PROVENANCE)?;
+    let text = context.repository.attachment(&manifest.id, PROVENANCE)?;
     serde_json::from_slice(&text).ok()
 }
 
@@ -162,17 +164,17 @@ pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> 
     files.collect()
 }
 
-pub(super) fn to_manifest(failure: &Failure) -> image::Failure {
+pub(super) fn to_manifest(failure: &Failure) -> image::ImageFailure {
     let kind = KINDS.iter().find(|(kind, _)| *kind == failure.kind);
-    image::Failure {
+    image::ImageFailure {
         reason: failure.reason.clone(),
         kind: kind.map(|(_, word)| (*word).into()),
         exit_code: failure.exit_code,
     }
 }
 
-pub(super) fn from_manifest(failure: &image::Failure) -> Failure {
-    if failure.reason == image::Failure::INTERRUPTED {
+pub(super) fn from_manifest(failure: &image::ImageFailure) -> Failure {
+    if failure.reason == image::ImageFailure::INTERRUPTED {
         return Failure::new(FailureKind::Unable, "the worker ended during the build");
     }
     let word = failure.kind.as_deref();

@@ -67,9 +67,9 @@ impl From<nodeyard_image::Error> for Problem {
         use nodeyard_image::Error as E;
         let kind = match &error {
             E::Unknown { .. } | E::NoFormat { .. } => FailureKind::Missing,
-            E::Exists { .. } | E::Taken { .. } | E::BadBase(_) => FailureKind::Refused,
-            E::Building { .. } | E::NoRoom(_) | E::File(_) => FailureKind::Unable,
-            E::Mismatch { .. } => FailureKind::Failed,
+            E::Exists { .. } | E::FilesExist { .. } | E::InvalidBaseName(_) => FailureKind::Refused,
+            E::Building { .. } | E::InsufficientSpace(_) | E::File(_) => FailureKind::Unable,
+            E::DigestMismatch { .. } => FailureKind::Failed,
         };
         Self::new(kind, with_causes(&error))
     }

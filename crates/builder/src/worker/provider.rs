@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nodeyard_config::{Config, Driver, ImageCompression, Name, Object, Provider};
 use nodeyard_driver::{Owner, SystemId, template};
-use nodeyard_image::{Compression, ImageId};
+use nodeyard_image::{DiskCompression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
 use super::problem::Problem;
@@ -23,7 +23,7 @@ const LONGEST_SYSTEM: usize = 128;
 pub(super) struct UploadSettings {
     pub(super) format: Box<str>,
     /// Of files that are converted for it.
-    pub(super) compression: Compression,
+    pub(super) compression: DiskCompression,
     name_format: Box<str>,
     pub(super) hook: Option<Box<str>>,
     pub(super) timeout: Option<Duration>,
@@ -122,20 +122,20 @@ fn format(provider: &Provider) -> &str {
 
 /// How a file is compressed that is converted for a provider. There is one of each format, so what not all who get it
 /// can read is not made.
-fn compression(config: &Config, provider: &Provider, image: &str) -> Compression {
+fn compression(config: &Config, provider: &Provider, image: &str) -> DiskCompression {
     let mut sharers = config
         .providers_of_image(image)
         .filter(|other| format(other) == format(provider));
     match wanted(provider) {
-        Compression::Zstd if sharers.any(|other| wanted(other) != Compression::Zstd) => {
-            Compression::Zlib
+        DiskCompression::Zstd if sharers.any(|other| wanted(other) != DiskCompression::Zstd) => {
+            DiskCompression::Zlib
         }
         wanted => wanted,
     }
 }
 
 /// What travels is made small, in the way that every reader knows if nothing else is said.
-fn wanted(provider: &Provider) -> Compression {
+fn wanted(provider: &Provider) -> DiskCompression {
     let said = match &provider.driver {
         Driver::OpenStack(section) => section.settings.image_compression,
         Driver::Fake(section) => section.settings.image_compression,
@@ -143,9 +143,9 @@ fn wanted(provider: &Provider) -> Compression {
         _ => ImageCompression::Zlib,
     };
     match said {
-        ImageCompression::Zlib => Compression::Zlib,
-        ImageCompression::Zstd => Compression::Zstd,
-        ImageCompression::None => Compression::None,
+        ImageCompression::Zlib => DiskCompression::Zlib,
+        ImageCompression::Zstd => DiskCompression::Zstd,
+        ImageCompression::None => DiskCompression::None,
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
         ] {
             let settings = UploadSettings {
                 format: USUAL_FORMAT.into(),
-                compression: Compression::None,
+                compression: DiskCompression::None,
                 name_format: template.into(),
                 hook: None,
                 timeout: None,

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use nodeyard_config::Config;
 use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::{ImageId, Manifest, Outcome, State};
+use nodeyard_image::{ImageId, Manifest, ManifestState, UploadOutcome};
 use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, with_causes};
 use tokio::sync::watch;
 
@@ -169,12 +169,12 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
     // What came of a work is noted before it ends, so this is not outdated.
     let manifest = context.repository.get(id);
     let manifest = manifest
-        .filter(|manifest| manifest.state == State::Ready && !kept_away.contains(id))
+        .filter(|manifest| manifest.state == ManifestState::Ready && !kept_away.contains(id))
         .ok_or_else(|| Problem::missing(format!("image {id} is not here, or not ready")))?;
     let mut known = manifest.uploads.iter();
     let known = known.find(|one| one.provider == key.provider && one.upload_id == Some(upload));
     match known.map(|known| &known.outcome) {
-        Some(Outcome::Ready {
+        Some(UploadOutcome::Ready {
             external_id,
             external_name,
             format,
@@ -185,8 +185,10 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
                 format: format.clone(),
             }));
         }
-        Some(Outcome::Failed(failure)) => return Err(Problem::Expected(from_manifest(failure))),
-        Some(Outcome::Pending) | None => {}
+        Some(UploadOutcome::Failed(failure)) => {
+            return Err(Problem::Expected(from_manifest(failure)));
+        }
+        Some(UploadOutcome::Pending) | None => {}
     }
     if manifest.files.is_empty() {
         let reason = format!("image {id} has no files here any more");
@@ -254,7 +256,7 @@ pub(super) fn find_driver(
         .map_err(|error: driver::Error| {
             Problem::unable(format!("provider {name}: {}", with_causes(&error)))
         })?;
-    if !driver.capabilities().manages_images {
+    if driver.images().is_none() {
         return Err(Problem::refused(format!(
             "provider {name} takes no uploads"
         )));
@@ -280,7 +282,7 @@ pub(super) fn lost(context: &Context, id: &ImageId) -> Vec<Lost> {
         });
         let lost = uploads.filter_map(|(image, upload)| {
             let id = upload.upload_id.filter(|id| is_made_up(*id))?;
-            (upload.outcome == Outcome::Pending).then(|| Lost {
+            (upload.outcome == UploadOutcome::Pending).then(|| Lost {
                 image: image.clone(),
                 provider: upload.provider.clone(),
                 upload: id,

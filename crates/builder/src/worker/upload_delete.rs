@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use nodeyard_driver::{Driver, ExternalId, ImageTarget};
 use nodeyard_gearman::worker::Job;
-use nodeyard_image::State;
+use nodeyard_image::ManifestState;
 use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
 
 use super::problem::{Problem, blocking};
 use super::upload::find_driver;
 use super::works::{Work, Works};
-use super::{Context, machine, provider};
+use super::{Context, cloud, provider};
 use crate::jobs::{CLOUD_DELETION, UploadDeleteJob, from_payload};
 
 /// The deletions that run, each by its cloud and what was asked for.
@@ -99,7 +99,7 @@ impl Removal {
             target,
         } = self;
         let provider = target.upload.provider.clone();
-        let deleted = machine::delete(&*driver, &target);
+        let deleted = cloud::delete_image(&*driver, &target);
         let deleted = tokio::select! {
             deleted = tokio::time::timeout(CLOUD_DELETION, deleted) => deleted,
             () = context.stopping.cancelled() => return Err(Problem::unable("the worker stopped")),
@@ -117,9 +117,11 @@ impl Removal {
             }
         }
         let known = context.repository.get(&order.image_id);
-        if order.upload_id.is_some() && known.is_some_and(|known| known.state == State::Ready) {
+        if order.upload_id.is_some()
+            && known.is_some_and(|known| known.state == ManifestState::Ready)
+        {
             let (repository, id) = (context.repository.clone(), order.image_id);
-            blocking(move || repository.forget_upload(&id, &provider, order.upload_id)).await?;
+            blocking(move || repository.remove_upload(&id, &provider, order.upload_id)).await?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use indexmap::{IndexMap, IndexSet};
 
-use super::zuul::{Auth, AuthKind, ChecksumPolicy, DownloadAuth, ZuulImage, ZuulImageEntry};
+use super::zuul::{Auth, AuthKind, ChecksumRequirement, DownloadAuth, ZuulImage, ZuulImageEntry};
 use super::{
     BuildConfig, BuilderKind, Canary, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE,
     DEFAULT_RETENTION, DiskImageEntry, ImageDefinition, ImageSource,
@@ -394,7 +394,7 @@ fn zuul_image(
         download_auth: last(chain, |entry| entry.download_auth.clone())
             .unwrap_or(DownloadAuth::SameOrigin),
         ca_bundle: last(chain, |entry| text(entry.ca_bundle.as_ref())),
-        checksum: last(chain, |entry| entry.checksum).unwrap_or(ChecksumPolicy::IfAvailable),
+        checksum: last(chain, |entry| entry.checksum).unwrap_or(ChecksumRequirement::IfAvailable),
         max_size: last(chain, |entry| entry.max_size),
         download_timeout: last(chain, |entry| time(entry.download_timeout))
             .unwrap_or(DEFAULT_BUILD_TIMEOUT),

@@ -73,7 +73,7 @@ section! {
         /// File with further certificates to trust.
         "ca-bundle" [ours] ca_bundle: Option<String> = optional;
         /// Whether a digest must be known (default `if-available`).
-        "checksum" [ours] checksum: Option<ChecksumPolicy> = optional;
+        "checksum" [ours] checksum: Option<ChecksumRequirement> = optional;
         /// Whose signature an artifact needs.
         "signature" [ours] signature: Option<SignaturePolicy> = optional;
         /// Largest artifact to accept, in bytes, compressed and uncompressed.
@@ -171,7 +171,7 @@ choice! {
 
 choice! {
     /// Whether a digest must be known.
-    enum ChecksumPolicy { IfAvailable = "if-available", Required = "required", Off = "off" }
+    enum ChecksumRequirement { IfAvailable = "if-available", Required = "required", Off = "off" }
 }
 
 section! {
@@ -365,7 +365,7 @@ pub struct ZuulImage {
     pub auth: Auth,
     pub download_auth: DownloadAuth,
     pub ca_bundle: Option<String>,
-    pub checksum: ChecksumPolicy,
+    pub checksum: ChecksumRequirement,
     pub max_size: Option<u64>,
     pub download_timeout: Seconds,
     pub download_retries: u64,

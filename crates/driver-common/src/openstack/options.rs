@@ -1,4 +1,4 @@
-//! Clouds, pools, labels and images.
+//! Clouds, pools, labels and images of the configuration.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::images::{LabelImage, image_filters, image_name};
 
 #[derive(Debug, Clone)]
 pub struct CloudOptions {
-    /// The entry of clouds.yaml; goes to the `cloud` of nodes.
+    /// The entry of clouds.yaml; stored as `cloud` of nodes.
     pub name: Box<str>,
     pub region: Option<Box<str>>,
     pub pools: Vec<PoolOptions>,
@@ -33,7 +33,7 @@ pub struct PoolOptions {
 pub struct LabelOptions {
     pub name: Label,
     pub image: LabelImage,
-    /// In MiB. One of this and `flavor_name` is there.
+    /// In MiB. Either this or `flavor_name` is set.
     pub min_ram: Option<u64>,
     pub flavor_name: Option<Box<str>>,
     pub key_name: Option<Box<str>>,
@@ -43,7 +43,7 @@ pub struct LabelOptions {
     pub instance_properties: BTreeMap<String, String>,
     pub dynamic_instance_properties: BTreeMap<String, String>,
     pub userdata: Option<Box<str>>,
-    /// Its own, or those of its pool.
+    /// Those of the label, or else of its pool.
     pub networks: Vec<Box<str>>,
 }
 
@@ -60,12 +60,12 @@ pub struct CloudImageOptions {
     pub config_drive: Option<bool>,
 }
 
-/// Which image of the cloud.
+/// How an image of the cloud is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageChoice {
-    /// Taken for granted, not looked up.
+    /// Used without a lookup.
     Id(Box<str>),
-    /// Or its id, as Nodepool has it.
+    /// The name, or the id, as in Nodepool.
     Name(Box<str>),
     Filters(Vec<ImageFilter>),
 }
@@ -148,8 +148,8 @@ impl LabelOptions {
         })
     }
 
-    /// The metadata of a server that boots from `image`. What people and templates say, then what leads back to the
-    /// record: that wins.
+    /// Returns the metadata of a server that boots from `image`. The tags that lead back to the record override
+    /// `instance-properties` of the configuration.
     pub fn metadata(
         &self,
         provider: &ProviderName,
@@ -165,7 +165,7 @@ impl LabelOptions {
                     metadata.insert(key.clone(), value);
                 }
                 Err(error) => {
-                    tracing::warn!(label = %self.name, key, %error, "instance property left out");
+                    tracing::warn!(label = %self.name, key, %error, "failed to render instance property; leaving it out");
                 }
             }
         }

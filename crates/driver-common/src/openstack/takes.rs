@@ -1,10 +1,10 @@
-//! What machines take of a cloud's quota.
+//! How much of a cloud's quota machines use.
 
 use nodeyard_model::Resources;
 
 use super::LabelOptions;
 
-/// What one server takes, with volumes of these sizes in GB.
+/// Returns how much one server with volumes of these sizes in GB uses.
 pub fn takes(vcpus: i64, ram: i64, volumes: impl IntoIterator<Item = i64>) -> Resources {
     let mut takes = Resources::new(vcpus, 1, ram);
     let (mut count, mut size) = (0_i64, 0_i64);
@@ -20,7 +20,7 @@ pub fn takes(vcpus: i64, ram: i64, volumes: impl IntoIterator<Item = i64>) -> Re
 }
 
 impl LabelOptions {
-    /// What a server of this label takes, if its flavor has so much.
+    /// Returns how much a server of this label uses, given the size of its flavor.
     pub fn takes(&self, vcpus: i64, ram: i64) -> Resources {
         let size = |gigabytes| i64::try_from(gigabytes).unwrap_or(i64::MAX);
         takes(vcpus, ram, self.boot_volume.map(size))

@@ -1,45 +1,42 @@
-//! What the tests of a driver bring along.
+//! What the tests of a driver provide.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_model::{ImageName, Label, PoolName, Resources, Timestamp};
+use nodeyard_model::{ImageName, Label, PoolName, Resources};
 
 use super::faults::Faults;
 use crate::driver::Driver;
 use crate::order::BootImage;
 use crate::tags::Owner;
 
-/// A cloud that outlives its clients. The kit makes a new one for each run.
+/// A cloud that outlives its clients. The kit uses a new one for each run.
 ///
-/// Put things of others into it, best with the very names that ours will have: the kit sees to it that
-/// they are still there at the end.
+/// It should contain resources of others, if possible with the names that ours will have. The kit checks that they still
+/// exist at the end.
 #[async_trait]
 pub trait Bed: Send + Sync {
-    /// A driver as a process that was just started would make it. Each of its calls to the cloud passes
-    /// through [`Faults::call`].
+    /// Returns a driver of a new process. Each of its calls to the cloud passes through [`Faults::call`].
     async fn driver(&self, faults: &Faults) -> Box<dyn Driver>;
 
     fn setup(&self) -> Setup;
 
-    /// Everything that exists, one line each, seen without the driver.
+    /// Lists everything that exists, one line each, without the driver.
     async fn exists(&self) -> BTreeSet<String>;
 
-    /// What the cloud itself counts as used.
+    /// Returns the usage by the cloud's own account.
     async fn used(&self) -> Resources;
 
-    fn now(&self) -> Timestamp;
-
-    /// Waits until lists show what there is, in a cloud whose lists come late.
+    /// Waits until lists are complete, in a cloud whose lists lag behind.
     async fn lists_catch_up(&self) {}
 
     /// Lets time pass.
     async fn wait(&self, time: Duration);
 }
 
-/// What to make in a bed.
+/// What to create in a bed.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub owner: Owner,

@@ -1,7 +1,6 @@
 //! Runs a life under every schedule of faults.
 
 use std::future::Future;
-use std::time::Duration;
 
 use super::bed::Bed;
 use super::faults::{Fault, Faults, Point};
@@ -19,9 +18,6 @@ pub struct Suite {
     pub singles: usize,
     /// Also two faults in one run, crashes and lost answers: every n-th of all combinations.
     pub pairs: Option<usize>,
-    /// How long the caller stays with a step of which a call hangs, before it gives that step up. What takes its time
-    /// by itself is waited for.
-    pub step_limit: Duration,
 }
 
 impl Default for Suite {
@@ -31,7 +27,6 @@ impl Default for Suite {
             uploads: 0,
             singles: 1,
             pairs: None,
-            step_limit: Duration::from_secs(60),
         }
     }
 }
@@ -46,7 +41,7 @@ pub struct Report {
 
 /// A run in which a promise was broken, and how to have it again.
 #[derive(Debug, thiserror::Error)]
-#[error("with {faults}, recovery {recovery:?}, steps repeated: {repeat}")]
+#[error("with {faults}, recovery {recovery:?}, operations repeated: {repeat}")]
 pub struct Failure {
     pub faults: String,
     pub recovery: Recovery,
@@ -98,7 +93,8 @@ fn single_faults() -> impl Iterator<Item = Fault> {
         Fault::CrashBefore,
         Fault::CrashAfter,
         Fault::Lost,
-        Fault::Hang,
+        Fault::CancelBefore,
+        Fault::CancelAfter,
     ]
     .into_iter()
     .chain(refusals)
@@ -147,7 +143,6 @@ impl<M> Explorer<M> {
             nodes: self.suite.nodes,
             uploads: self.suite.uploads,
             repeat,
-            step_limit: self.suite.step_limit,
         };
         let end = life.run(recovery).await;
         let passed = faults.passed();

@@ -3,7 +3,7 @@
 use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::error::ErrorClass;
 
@@ -16,8 +16,10 @@ pub enum Fault {
     CrashAfter,
     /// The call happens, but its answer does not arrive.
     Lost,
-    /// The call does not happen and never returns.
-    Hang,
+    /// The caller gives its operations up before the call happens, and repeats them.
+    CancelBefore,
+    /// The caller gives its operations up after the call happened, and repeats them.
+    CancelAfter,
     /// The call does not happen; the cloud answers with an error of this class.
     Refused(ErrorClass),
 }
@@ -58,7 +60,7 @@ pub struct Faults(Arc<Shared>);
 struct Shared {
     schedule: Mutex<Schedule>,
     crashed: Notify,
-    hung: Notify,
+    cancellations: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -116,9 +118,10 @@ impl Faults {
                 call.await;
                 Err(Injected::Lost)
             }
-            Some(Fault::Hang) => {
-                self.0.hung.notify_one();
-                pending().await
+            Some(Fault::CancelBefore) => self.cancel().await,
+            Some(Fault::CancelAfter) => {
+                call.await;
+                self.cancel().await
             }
             Some(Fault::Refused(class)) => Err(Injected::Refused(class)),
         }
@@ -145,9 +148,19 @@ impl Faults {
         self.0.crashed.notified().await;
     }
 
-    /// Returns when a call hangs.
-    pub(super) async fn hung(&self) {
-        self.0.hung.notified().await;
+    async fn cancel<T>(&self) -> T {
+        self.0.cancellations.send_modify(|count| *count += 1);
+        pending().await
+    }
+
+    /// Runs an operation until it ends, or until the caller is to give it up.
+    pub(super) async fn cancellable<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
+        let mut cancellations = self.0.cancellations.subscribe();
+        tokio::select! {
+            biased;
+            end = operation => Some(end),
+            _ = cancellations.changed() => None,
+        }
     }
 
     /// The class of the last refusal, once.

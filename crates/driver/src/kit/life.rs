@@ -3,34 +3,38 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nodeyard_model::{BuildId, BuildKey, NodeId, Resources, UploadId, UploadKey};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::bed::{Bed, Setup};
 use super::faults::Faults;
 use super::records::{Key, Phase, Record, Store};
-use crate::driver::Driver;
+use crate::driver::{Driver, Images, Machines};
 use crate::error::{Error, ErrorClass};
+use crate::ids::ExternalId;
 use crate::image::{ImageStatus, ImageTarget, UploadOrder};
 use crate::order::{CreateOrder, RequestAttributes, Target};
+use crate::progress::Progress;
 use crate::resource::ResourceKind;
-use crate::step::Step;
 
-/// How often a step may fail in a row. More than one fault is never injected at the same step.
+/// How often an operation may fail in a row. More than one fault is never injected at the same operation.
 const TRIES: usize = 4;
 /// Rounds after which a life without end is given up.
-const ROUNDS: usize = 2000;
-/// How long a step may take of which no call hangs, as far as the kit knows.
+const ROUNDS: usize = 100;
+/// How long one operation may take.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// Between the rounds after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
 /// All uploads of the kit are of one build.
 const BUILD: BuildId = BuildId::from_u128(0x11d);
 
 /// What a new process does with what the dead one was making.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// Goes on with the stored state.
+    /// Calls create again.
     Resume,
-    /// Deletes it and makes another.
+    /// Deletes it and creates another.
     Abandon,
 }
 
@@ -44,8 +48,8 @@ impl Violation {
         Self(text.into())
     }
 
-    pub(super) fn state(error: &serde_json::Error) -> Self {
-        Self(format!("a state cannot be stored: {error}"))
+    pub(super) fn record(error: &serde_json::Error) -> Self {
+        Self(format!("invalid record: {error}"))
     }
 
     fn unexpected(place: &str, error: &Error) -> Self {
@@ -63,9 +67,8 @@ pub(super) struct Life<'a> {
     pub(super) faults: Faults,
     pub(super) nodes: usize,
     pub(super) uploads: usize,
-    /// Take every step twice from the same stored state.
+    /// Call every operation twice.
     pub(super) repeat: bool,
-    pub(super) step_limit: Duration,
 }
 
 impl Life<'_> {
@@ -97,7 +100,7 @@ impl Life<'_> {
     async fn process(&self, driver: &dyn Driver, recovery: Recovery) -> Result<(), Violation> {
         let mut records = self.store.load()?;
         if recovery == Recovery::Abandon {
-            for record in records.iter_mut().filter(|r| r.phase == Phase::Making) {
+            for record in records.iter_mut().filter(|r| r.phase == Phase::Creating) {
                 record.begin_delete();
                 self.store.put(&self.faults, record).await?;
             }
@@ -120,19 +123,21 @@ impl Life<'_> {
                     return Ok(());
                 }
             }
-            let mut pause = None;
-            let mut kept = Vec::with_capacity(records.len());
-            for mut record in records {
-                let wait = self.advance(driver, &mut record).await?;
-                if let Progress::Wait(wait) = wait {
-                    pause = Some(pause.map_or(wait, |least: Duration| least.min(wait)));
-                }
-                if !matches!(wait, Progress::Gone) {
-                    kept.push(record);
+            let operations = records
+                .iter_mut()
+                .map(|record| self.advance(driver, record));
+            let outcomes = join_all(operations).await;
+            let mut failed = false;
+            for (record, outcome) in std::mem::take(&mut records).into_iter().zip(outcomes) {
+                let outcome = outcome?;
+                failed |= outcome == Outcome::Failed;
+                if outcome != Outcome::Gone {
+                    records.push(record);
                 }
             }
-            records = kept;
-            self.bed.wait(pause.unwrap_or_default()).await;
+            if failed {
+                self.bed.wait(PAUSE).await;
+            }
         }
         Err(Violation::new(format!("no end after {ROUNDS} rounds")))
     }
@@ -161,36 +166,33 @@ impl Life<'_> {
         Ok(())
     }
 
+    /// Runs the operation that a record waits for.
     async fn advance(
         &self,
         driver: &dyn Driver,
         record: &mut Record,
-    ) -> Result<Progress, Violation> {
+    ) -> Result<Outcome, Violation> {
         if record.phase == Phase::Up {
-            return Ok(Progress::Idle);
+            return Ok(Outcome::Up);
         }
-        if self.repeat
-            && let Some(stored) = self.store.get(record.key)?
-        {
-            *record = stored.clone();
-            // What this comes to is forgotten, as after a crash.
-            let _forgotten = self.step(driver, &mut stored.clone()).await;
+        if self.repeat {
+            // The result is forgotten, as after a lost answer.
+            let _forgotten = self.operate(driver, &mut record.clone()).await?;
+            record.first_attempt = false;
         }
         let deleting = record.phase == Phase::Deleting;
-        match self.step(driver, record).await {
-            Ok(Step::Done(())) if deleting => {
+        let result = self.operate(driver, record).await?;
+        record.first_attempt = false;
+        match result {
+            Ok(()) if deleting => {
                 self.store.remove(&self.faults, record.key).await;
-                Ok(Progress::Gone)
+                Ok(Outcome::Gone)
             }
-            Ok(Step::Done(())) => {
+            Ok(()) => {
                 record.phase = Phase::Up;
-                self.store.put(&self.faults, record).await?;
-                Ok(Progress::Idle)
-            }
-            Ok(Step::Wait(wait)) => {
                 record.failures = 0;
                 self.store.put(&self.faults, record).await?;
-                Ok(Progress::Wait(wait.at_most))
+                Ok(Outcome::Up)
             }
             Err(error) => {
                 self.check_class(&error)?;
@@ -203,7 +205,7 @@ impl Life<'_> {
                     record.begin_delete();
                 }
                 self.store.put(&self.faults, record).await?;
-                Ok(Progress::Wait(Duration::from_secs(1)))
+                Ok(Outcome::Failed)
             }
         }
     }
@@ -219,60 +221,87 @@ impl Life<'_> {
         }
     }
 
-    /// One step of whatever the record is at.
-    async fn step(&self, driver: &dyn Driver, record: &mut Record) -> Result<Step<()>, Error> {
-        let setup = self.bed.setup();
-        let now = self.bed.now();
-        let step = async {
-            match (record.key, record.phase) {
-                (Key::Node(node), Phase::Deleting) => {
-                    let external_id = record.external_id.clone();
-                    let target = Target::Node { node, external_id };
-                    driver.delete(&target, &mut record.state, now).await
-                }
-                (Key::Node(node), _) => {
-                    let order = node_order(&setup, node);
-                    let step = driver.create(&order, &mut record.state, now).await;
-                    record.external_id.clone_from(&record.state.external_id);
-                    Ok(match step? {
-                        Step::Wait(wait) => Step::Wait(wait),
-                        Step::Done(instance) => {
-                            record.external_id = Some(instance.external_id);
-                            record.slot = instance.slot;
-                            Step::Done(())
-                        }
-                    })
-                }
-                (Key::Upload(upload), Phase::Deleting) => {
-                    let target = ImageTarget {
-                        upload: upload_key(&setup, upload)?,
-                        external_id: record.external_id.clone(),
-                    };
-                    driver.delete_image(&target, &mut record.state, now).await
-                }
-                (Key::Upload(upload), _) => {
-                    let order = upload_order(&setup, upload)?;
-                    let step = driver.upload(&order, &mut record.state, now).await;
-                    record.external_id.clone_from(&record.state.external_id);
-                    Ok(match step? {
-                        Step::Wait(wait) => Step::Wait(wait),
-                        Step::Done(image) => {
-                            record.external_id = Some(image.external_id);
-                            Step::Done(())
-                        }
-                    })
+    /// Calls the driver for whatever the record is at. The outer error is a broken promise, the inner one the driver's.
+    async fn operate(
+        &self,
+        driver: &dyn Driver,
+        record: &mut Record,
+    ) -> Result<Result<(), Error>, Violation> {
+        let progress = Progress::default();
+        let key = record.key;
+        let operation = self.call(driver, record.clone(), &progress);
+        let operation = self.faults.cancellable(timeout(PATIENCE, operation));
+        tokio::pin!(operation);
+        let mut reported = progress.subscribe();
+        let end = loop {
+            tokio::select! {
+                biased;
+                end = &mut operation => break end,
+                Ok(()) = reported.changed() => {
+                    let id = reported.borrow_and_update().external_id.clone();
+                    if record.external_id != id {
+                        record.external_id = id;
+                        self.store.put(&self.faults, record).await?;
+                    }
                 }
             }
         };
-        // A busy machine must not look like a cloud that hangs.
-        let given_up = async {
-            let _endless = timeout(PATIENCE, self.faults.hung()).await;
-            sleep(self.step_limit).await;
-        };
-        tokio::select! {
-            biased;
-            end = step => end,
-            () = given_up => Err(Error::retry("the step took too long")),
+        match end {
+            Some(Ok(Ok(made))) => {
+                if let Some((external_id, slot)) = made {
+                    record.external_id = Some(external_id);
+                    record.slot = slot;
+                }
+                Ok(Ok(()))
+            }
+            Some(Ok(Err(error))) => {
+                if let Some(id) = progress.external_id() {
+                    record.external_id = Some(id);
+                }
+                Ok(Err(error))
+            }
+            Some(Err(_)) => Err(Violation::new(format!(
+                "{key:?}: no end after {PATIENCE:?}"
+            ))),
+            None => Ok(Err(Error::retry("the operation was cancelled"))),
+        }
+    }
+
+    /// Returns the id and slot of what was created, or None for a deletion.
+    async fn call(
+        &self,
+        driver: &dyn Driver,
+        record: Record,
+        progress: &Progress,
+    ) -> Result<Option<(ExternalId, Option<i64>)>, Error> {
+        let setup = self.bed.setup();
+        match (record.key, record.phase) {
+            (Key::Node(node), Phase::Deleting) => {
+                let target = Target::Node {
+                    node,
+                    external_id: record.external_id,
+                };
+                machines(driver)?.delete(&target).await?;
+                Ok(None)
+            }
+            (Key::Node(node), _) => {
+                let order = node_order(&setup, node, record.first_attempt);
+                let instance = machines(driver)?.create(&order, progress).await?;
+                Ok(Some((instance.external_id, instance.slot)))
+            }
+            (Key::Upload(upload), Phase::Deleting) => {
+                let target = ImageTarget {
+                    upload: upload_key(&setup, upload)?,
+                    external_id: record.external_id,
+                };
+                images(driver)?.delete_image(&target).await?;
+                Ok(None)
+            }
+            (Key::Upload(upload), _) => {
+                let order = upload_order(&setup, upload, record.first_attempt)?;
+                let image = images(driver)?.upload(&order, progress).await?;
+                Ok(Some((image.external_id, None)))
+            }
         }
     }
 
@@ -283,7 +312,8 @@ impl Life<'_> {
         let setup = self.bed.setup();
         let driver = self.bed.driver(&Faults::none()).await;
         self.bed.lists_catch_up().await;
-        let listed = driver.list().await.map_err(unexpected)?;
+        let machines = machines(&*driver).map_err(unexpected)?;
+        let listed = machines.list().await.map_err(unexpected)?;
         let ours: Vec<_> = listed
             .iter()
             .filter(|resource| setup.owner.owns(&resource.tags))
@@ -329,7 +359,7 @@ impl Life<'_> {
                 "{instances} instances for {nodes} nodes"
             )));
         }
-        let cost = driver
+        let cost = machines
             .cost(&setup.pool, &setup.label)
             .await
             .map_err(unexpected)?;
@@ -340,12 +370,13 @@ impl Life<'_> {
                 "nodes take {taken:?}, not {expected:?}"
             )));
         }
-        let limits = driver.limits().await.map_err(unexpected)?;
+        let limits = machines.limits().await.map_err(unexpected)?;
         if !limits.allows(&self.bed.used().await) {
             return Err(Violation::new("more is used than the limits allow"));
         }
         if self.uploads > 0 {
-            let images = driver.list_images().await.map_err(unexpected)?;
+            let images = images(&*driver).map_err(unexpected)?;
+            let images = images.list_images().await.map_err(unexpected)?;
             let active = images
                 .iter()
                 .filter(|image| setup.owner.owns(&image.tags()))
@@ -359,19 +390,34 @@ impl Life<'_> {
     }
 }
 
-enum Progress {
-    Idle,
-    Wait(Duration),
+/// The result of one operation on a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Up,
     Gone,
+    Failed,
 }
 
-fn node_order(setup: &Setup, node: NodeId) -> CreateOrder {
+fn machines(driver: &dyn Driver) -> Result<&dyn Machines, Error> {
+    driver
+        .machines()
+        .ok_or_else(|| Error::unsupported("create machines"))
+}
+
+fn images(driver: &dyn Driver) -> Result<&dyn Images, Error> {
+    driver
+        .images()
+        .ok_or_else(|| Error::unsupported("upload images"))
+}
+
+fn node_order(setup: &Setup, node: NodeId, first_attempt: bool) -> CreateOrder {
     CreateOrder {
         node,
         pool: setup.pool.clone(),
         label: setup.label.clone(),
         image: setup.image.clone(),
         tags: setup.owner.node_tags(node, setup.pool.clone()),
+        first_attempt,
         az: None,
         request: RequestAttributes::default(),
     }
@@ -392,7 +438,11 @@ fn upload_key(setup: &Setup, upload: UploadId) -> Result<UploadKey, Error> {
     })
 }
 
-fn upload_order(setup: &Setup, upload: UploadId) -> Result<UploadOrder, Error> {
+fn upload_order(
+    setup: &Setup,
+    upload: UploadId,
+    first_attempt: bool,
+) -> Result<UploadOrder, Error> {
     let key = upload_key(setup, upload)?;
     let (image, file, format) = setup
         .upload
@@ -408,6 +458,6 @@ fn upload_order(setup: &Setup, upload: UploadId) -> Result<UploadOrder, Error> {
         metadata: Default::default(),
         marks: Vec::new(),
         tags: setup.owner.upload_tags(BUILD, upload),
-        progress: Default::default(),
+        first_attempt,
     })
 }

@@ -1,4 +1,4 @@
-//! Orders for tests that go through a life step by step.
+//! Orders for tests that call a driver one operation at a time.
 
 use nodeyard_model::NodeId;
 
@@ -13,6 +13,7 @@ pub fn order(owner: &Owner, node: NodeId) -> CreateOrder {
         label: "small".into(),
         image: BootImage::Cloud,
         tags: owner.node_tags(node, "main".into()),
+        first_attempt: true,
         az: None,
         request: RequestAttributes::default(),
     }

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::faults::Faults;
 use super::life::Violation;
 use crate::ids::ExternalId;
-use crate::step::State;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Key {
@@ -19,7 +18,7 @@ pub(super) enum Key {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Phase {
-    Making,
+    Creating,
     Up,
     Deleting,
 }
@@ -28,28 +27,29 @@ pub(super) enum Phase {
 pub(super) struct Record {
     pub(super) key: Key,
     pub(super) phase: Phase,
-    pub(super) state: State,
     pub(super) external_id: Option<ExternalId>,
     pub(super) slot: Option<i64>,
-    /// How often in a row a step failed.
+    /// How often in a row its operation failed.
     pub(super) failures: usize,
+    /// Whether create was never called for it; what comes from the store may have been acted on.
+    #[serde(skip)]
+    pub(super) first_attempt: bool,
 }
 
 impl Record {
     pub(super) fn new(key: Key) -> Self {
         Self {
             key,
-            phase: Phase::Making,
-            state: State::fresh(),
+            phase: Phase::Creating,
             external_id: None,
             slot: None,
             failures: 0,
+            first_attempt: true,
         }
     }
 
     pub(super) fn begin_delete(&mut self) {
         self.phase = Phase::Deleting;
-        self.state = State::default();
         self.failures = 0;
     }
 }
@@ -69,7 +69,7 @@ impl Store {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that was never used.
+    /// Returns a number that was never used.
     pub(super) fn next_number(&self) -> u64 {
         let mut tables = self.tables();
         tables.next += 1;
@@ -81,21 +81,12 @@ impl Store {
         tables
             .records
             .values()
-            .map(|text| serde_json::from_str(text).map_err(|error| Violation::state(&error)))
+            .map(|text| serde_json::from_str(text).map_err(|error| Violation::record(&error)))
             .collect()
     }
 
-    pub(super) fn get(&self, key: Key) -> Result<Option<Record>, Violation> {
-        let tables = self.tables();
-        tables
-            .records
-            .get(&key)
-            .map(|text| serde_json::from_str(text).map_err(|error| Violation::state(&error)))
-            .transpose()
-    }
-
     pub(super) async fn put(&self, faults: &Faults, record: &Record) -> Result<(), Violation> {
-        let text = serde_json::to_string(record).map_err(|error| Violation::state(&error))?;
+        let text = serde_json::to_string(record).map_err(|error| Violation::record(&error))?;
         let write = || {
             self.tables().records.insert(record.key, text);
         };
@@ -110,7 +101,7 @@ impl Store {
         faults.write("remove", write).await;
     }
 
-    /// From here on nothing is made, and everything goes.
+    /// Begins the end: nothing more is created, and everything is deleted.
     pub(super) async fn drain(&self, faults: &Faults) {
         faults
             .write("drain", || self.tables().draining = true)

@@ -1,7 +1,7 @@
-//! The admin protocol from the asking side: one line out, one line or a list that ends with a dot back.
+//! A client of the gearman admin protocol: a command is one line, the response one line or a list that ends with a dot.
 //!
-//! What is asked depends on the server: gearmand answers all of it, gear's server only `status`, `workers` and
-//! `cancel job`, and to anything else it says nothing, which shows here as a missing answer.
+//! gearmand implements all commands. gear's server implements only `status`, `workers` and `cancel job` and ignores the
+//! rest, which is reported as [`AdminError::NoResponse`].
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio_util::codec::Framed;
 
-use crate::codec::{Codec, Frame, Limits, Magic, WireError};
-use crate::net::{ConnectError, Endpoint, Keepalive, Stream};
+use crate::codec::{Codec, FrameLimits, GearmanFrame, Magic, StreamError};
+use crate::net::{ConnectError, GearmanEndpoint, Keepalive, ServerStream};
 
-/// A worker with many thousand functions is one line.
+/// Large, because a worker with many thousand functions is listed on one line.
 const MAX_LINE: usize = 64 << 20;
 
-/// Why an admin question has no answer.
+/// An error of an admin command.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Wire(#[from] StreamError),
     #[error(
-        "gearman server did not answer \"{command}\" within {limit:?}; not every server knows every command"
+        "timed out waiting for gearman server to answer \"{command}\" after {limit:?}; it may not support the command"
     )]
-    NoAnswer { command: String, limit: Duration },
+    NoResponse { command: String, limit: Duration },
     #[error("gearman server closed the connection")]
     Closed,
-    #[error("gearman server answered \"{answer}\" to \"{command}\"")]
-    Refused { command: String, answer: String },
-    #[error("\"{}\" cannot be sent as an argument of an admin command", argument.escape_debug())]
+    #[error("gearman server answered \"{response}\" to \"{command}\"")]
+    Refused { command: String, response: String },
+    #[error("invalid argument \"{}\" of an admin command: it is empty or contains whitespace or control characters", argument.escape_debug())]
     BadArgument { argument: String },
 }
 
@@ -41,7 +41,7 @@ pub struct FunctionStatus {
     /// Jobs waiting and running.
     pub total: u64,
     pub running: u64,
-    /// Connections that can do it.
+    /// Connections that registered the function.
     pub workers: u64,
 }
 
@@ -56,29 +56,29 @@ pub struct ConnectedWorker {
 
 /// One line of `show jobs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerJob {
+pub struct QueuedJob {
     pub handle: String,
     pub retries: u64,
-    /// Whether the server will drop it when it comes up.
+    /// Whether the server will discard the job when it reaches the front of the queue.
     pub ignored: bool,
-    /// As the server tells it; gearmand shows 0 for jobs that wait as well.
+    /// As reported by the server; gearmand reports 0 for waiting jobs too.
     pub queued: bool,
 }
 
 /// A connection for admin commands.
 #[derive(Debug)]
 pub struct AdminClient {
-    wire: Framed<Stream, Codec>,
+    wire: Framed<ServerStream, Codec>,
     limit: Duration,
 }
 
 impl AdminClient {
-    /// Connects; `limit` is for the connection and for each answer.
-    pub async fn connect(endpoint: &Endpoint, limit: Duration) -> Result<Self, AdminError> {
+    /// Connects. `limit` bounds the connection attempt and the wait for each response.
+    pub async fn connect(endpoint: &GearmanEndpoint, limit: Duration) -> Result<Self, AdminError> {
         let stream = endpoint.connect(limit, Keepalive::default()).await?;
-        let limits = Limits {
+        let limits = FrameLimits {
             max_line: MAX_LINE,
-            ..Limits::default()
+            ..FrameLimits::default()
         };
         Ok(Self {
             wire: Framed::new(stream, Codec::new(Magic::Request, limits)),
@@ -86,7 +86,7 @@ impl AdminClient {
         })
     }
 
-    /// All functions the server knows, in its order.
+    /// Lists all functions known to the server, in its order.
     pub async fn status(&mut self) -> Result<Vec<FunctionStatus>, AdminError> {
         let lines = self.list("status").await?;
         parse_all("status", lines, |line| {
@@ -100,7 +100,7 @@ impl AdminClient {
         })
     }
 
-    /// All connections, those of clients included.
+    /// Lists all connections, including those of clients.
     pub async fn workers(&mut self) -> Result<Vec<ConnectedWorker>, AdminError> {
         let lines = self.list("workers").await?;
         parse_all("workers", lines, |line| {
@@ -119,15 +119,15 @@ impl AdminClient {
     }
 
     pub async fn version(&mut self) -> Result<String, AdminError> {
-        let answer = self.line("version").await?;
-        Ok(answer.strip_prefix("OK ").unwrap_or(&answer).to_owned())
+        let response = self.line("version").await?;
+        Ok(response.strip_prefix("OK ").unwrap_or(&response).to_owned())
     }
 
-    pub async fn show_jobs(&mut self) -> Result<Vec<ServerJob>, AdminError> {
+    pub async fn show_jobs(&mut self) -> Result<Vec<QueuedJob>, AdminError> {
         let lines = self.list("show jobs").await?;
         parse_all("show jobs", lines, |line| {
             let mut columns = line.split('\t');
-            Some(ServerJob {
+            Some(QueuedJob {
                 handle: columns.next()?.to_owned(),
                 retries: columns.next()?.parse().ok()?,
                 ignored: columns.next()? != "0",
@@ -140,20 +140,20 @@ impl AdminClient {
         self.list("show unique jobs").await
     }
 
-    /// Takes a waiting job out of its queue. False if the server does not know it as waiting.
+    /// Cancels a waiting job. Returns false if no waiting job has this handle.
     pub async fn cancel_job(&mut self, handle: &str) -> Result<bool, AdminError> {
         let command = format!("cancel job {}", argument(handle)?);
         match self.line(&command).await?.as_str() {
             "OK" => Ok(true),
-            answer if answer.starts_with("ERR UNKNOWN_JOB") => Ok(false),
-            answer => Err(AdminError::Refused {
+            response if response.starts_with("ERR UNKNOWN_JOB") => Ok(false),
+            response => Err(AdminError::Refused {
                 command,
-                answer: answer.to_owned(),
+                response: response.to_owned(),
             }),
         }
     }
 
-    /// Limits how many jobs of a function may wait; none lifts the limit.
+    /// Limits how many jobs of a function may wait; `None` removes the limit.
     pub async fn max_queue(
         &mut self,
         function: &str,
@@ -163,56 +163,56 @@ impl AdminClient {
         let command = format!("maxqueue {} {limit}", argument(function)?);
         match self.line(&command).await?.as_str() {
             "OK" => Ok(()),
-            answer => Err(AdminError::Refused {
+            response => Err(AdminError::Refused {
                 command,
-                answer: answer.to_owned(),
+                response: response.to_owned(),
             }),
         }
     }
 
     async fn line(&mut self, command: &str) -> Result<String, AdminError> {
-        self.ask(command).await?;
-        self.answer(command).await
+        self.request(command).await?;
+        self.response(command).await
     }
 
     async fn list(&mut self, command: &str) -> Result<Vec<String>, AdminError> {
-        self.ask(command).await?;
+        self.request(command).await?;
         let mut lines = Vec::new();
         loop {
-            let line = self.answer(command).await?;
+            let line = self.response(command).await?;
             if line == "." {
                 return Ok(lines);
             }
             if lines.is_empty() && line.starts_with("ERR ") {
                 return Err(AdminError::Refused {
                     command: command.to_owned(),
-                    answer: line,
+                    response: line,
                 });
             }
             lines.push(line);
         }
     }
 
-    async fn ask(&mut self, command: &str) -> Result<(), AdminError> {
+    async fn request(&mut self, command: &str) -> Result<(), AdminError> {
         let stream = self.wire.get_mut();
         stream
             .write_all(format!("{command}\n").as_bytes())
             .await
-            .map_err(WireError::from)?;
-        Ok(stream.flush().await.map_err(WireError::from)?)
+            .map_err(StreamError::from)?;
+        Ok(stream.flush().await.map_err(StreamError::from)?)
     }
 
-    async fn answer(&mut self, command: &str) -> Result<String, AdminError> {
+    async fn response(&mut self, command: &str) -> Result<String, AdminError> {
         loop {
             let frame = tokio::time::timeout(self.limit, self.wire.next()).await;
-            let silent = |_| AdminError::NoAnswer {
+            let timed_out = |_| AdminError::NoResponse {
                 command: command.to_owned(),
                 limit: self.limit,
             };
-            match frame.map_err(silent)?.ok_or(AdminError::Closed)?? {
-                Frame::Line(line) => return Ok(line),
-                // Servers wake everything that is connected.
-                Frame::Packet(_) => {}
+            match frame.map_err(timed_out)?.ok_or(AdminError::Closed)?? {
+                GearmanFrame::Line(line) => return Ok(line),
+                // Servers send NOOP to every connection.
+                GearmanFrame::Packet(_) => {}
             }
         }
     }
@@ -236,7 +236,7 @@ fn parse_all<T>(
         Some(value) => Ok(value),
         None => Err(AdminError::Refused {
             command: command.to_owned(),
-            answer: line,
+            response: line,
         }),
     };
     lines.into_iter().map(parse).collect()

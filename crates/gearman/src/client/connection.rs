@@ -1,8 +1,7 @@
-//! One connection of a client, shared by all its jobs on that server.
+//! A client's connection to one server, shared by all its jobs there.
 //!
-//! A server answers requests in order, so the oldest unanswered request owns the next answer; events of jobs carry
-//! their handle and come in between. OPTION_REQ is not among the requests that await an answer, because gear's
-//! server never gives one.
+//! A server answers requests in order, so a response belongs to the oldest pending request; job events carry their
+//! handle and are interleaved. No response to OPTION_REQ is awaited, because gear's server never sends one.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,51 +14,51 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::codec::{FramedRead, FramedWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::{ClientError, ClientOptions, JobEvent, JobStatus, Refusal};
-use crate::codec::{Codec, Frame, Magic, Packet, without_trailing_nul};
-use crate::net::{Endpoint, Stream};
+use super::{ClientError, ErrorResponse, JobClientOptions, JobEvent, StatusResponse};
+use crate::codec::{Codec, GearmanFrame, Magic, Packet, strip_trailing_nul};
+use crate::net::{GearmanEndpoint, ServerStream};
 
-/// Events of one job that may wait for their reader before the whole connection does.
-const EVENTS_AHEAD: usize = 256;
+/// Capacity of a job's event queue. When it is full, the whole connection waits.
+const EVENT_QUEUE_LEN: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     server: Arc<str>,
-    writer: Arc<Writer>,
-    waiting: Arc<Mutex<Waiting>>,
+    writer: Arc<PacketWriter>,
+    in_flight: Arc<Mutex<InFlight>>,
     closed: CancellationToken,
 }
 
-/// Emptied when the connection ends, which hangs up.
-type Writer = tokio::sync::Mutex<Option<FramedWrite<WriteHalf<Stream>, Codec>>>;
+/// `None` once the connection is closed.
+type PacketWriter = tokio::sync::Mutex<Option<FramedWrite<WriteHalf<ServerStream>, Codec>>>;
 
 #[derive(Debug, Default)]
-struct Waiting {
-    requests: VecDeque<Request>,
-    /// A server that merges equal jobs gives several submits the same handle.
+struct InFlight {
+    requests: VecDeque<PendingRequest>,
+    /// Several receivers per handle, because a server that coalesces jobs returns one handle for several submits.
     jobs: HashMap<Bytes, Vec<mpsc::Sender<JobEvent>>>,
-    gone: bool,
+    closed: bool,
 }
 
 #[derive(Debug)]
-struct Request {
-    /// Where the events of the job go that this request submits.
+struct PendingRequest {
+    /// Receives the events of the job that this request submits.
     events: Option<mpsc::Sender<JobEvent>>,
-    answer: oneshot::Sender<Answer>,
+    response: oneshot::Sender<ServerResponse>,
 }
 
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum ServerResponse {
     Created(Bytes),
-    Status(JobStatus),
+    Status(StatusResponse),
     Echo(Bytes),
-    Refused(Refusal),
+    Refused(ErrorResponse),
 }
 
-impl Connection {
+impl ClientConnection {
     pub(super) async fn open(
-        endpoint: &Endpoint,
-        options: &ClientOptions,
+        endpoint: &GearmanEndpoint,
+        options: &JobClientOptions,
     ) -> Result<Arc<Self>, ClientError> {
         let stream = endpoint
             .connect(options.connect_timeout, options.keepalive)
@@ -79,44 +78,44 @@ impl Connection {
         }
         let connection = Arc::new(Self {
             server: endpoint.to_string().into(),
-            writer: Arc::new(Writer::new(Some(writer))),
-            waiting: Arc::default(),
+            writer: Arc::new(PacketWriter::new(Some(writer))),
+            in_flight: Arc::default(),
             closed: CancellationToken::new(),
         });
-        let reading = Reading {
+        let reading = ConnectionReader {
             server: connection.server.clone(),
             frames: FramedRead::new(reader, codec),
-            waiting: connection.waiting.clone(),
+            in_flight: connection.in_flight.clone(),
         };
         let closed = connection.closed.clone();
         let writer = connection.writer.clone();
         tokio::spawn(async move {
-            let waiting = reading.waiting.clone();
+            let in_flight = reading.in_flight.clone();
             tokio::select! {
                 () = reading.run() => {}
                 () = closed.cancelled() => {}
             }
-            // Dropping the senders is what tells everybody who waits.
-            *lock(&waiting) = Waiting {
-                gone: true,
-                ..Waiting::default()
+            // Dropping the senders wakes all waiting receivers.
+            *lock(&in_flight) = InFlight {
+                closed: true,
+                ..InFlight::default()
             };
             writer.lock().await.take();
         });
         Ok(connection)
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        lock(&self.waiting).gone
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.in_flight).closed
     }
 
-    /// Sends a request that awaits an answer.
+    /// Sends a request and waits for its response.
     pub(super) async fn request(
         &self,
         packet: &Packet,
         events: Option<mpsc::Sender<JobEvent>>,
-        options: &ClientOptions,
-    ) -> Result<Answer, ClientError> {
+        options: &JobClientOptions,
+    ) -> Result<ServerResponse, ClientError> {
         let unknown = || ClientError::OutcomeUnknown {
             server: self.server.to_string(),
         };
@@ -125,7 +124,7 @@ impl Connection {
             source,
         };
         let exchange = async {
-            let (answer, answered) = oneshot::channel();
+            let (response, response_receiver) = oneshot::channel();
             {
                 let mut writer = self.writer.lock().await;
                 let Some(writer) = writer.as_mut() else {
@@ -135,22 +134,24 @@ impl Connection {
                 };
                 writer.feed(packet).await.map_err(not_sent)?;
                 {
-                    let mut waiting = lock(&self.waiting);
-                    if waiting.gone {
+                    let mut in_flight = lock(&self.in_flight);
+                    if in_flight.closed {
                         return Err(not_sent(
                             io::Error::from(io::ErrorKind::NotConnected).into(),
                         ));
                     }
-                    waiting.requests.push_back(Request { events, answer });
+                    in_flight
+                        .requests
+                        .push_back(PendingRequest { events, response });
                 }
                 writer.flush().await.map_err(|_| unknown())?;
             }
-            answered.await.map_err(|_| unknown())
+            response_receiver.await.map_err(|_| unknown())
         };
-        match tokio::time::timeout(options.answer_timeout, exchange).await {
+        match tokio::time::timeout(options.response_timeout, exchange).await {
             Ok(result) => result,
             Err(_) => {
-                // Later answers could not be told apart from the missing one.
+                // A late response would be taken for that of the next request.
                 self.closed.cancel();
                 Err(unknown())
             }
@@ -158,43 +159,43 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.closed.cancel();
     }
 }
 
 pub(super) fn event_channel() -> (mpsc::Sender<JobEvent>, mpsc::Receiver<JobEvent>) {
-    mpsc::channel(EVENTS_AHEAD)
+    mpsc::channel(EVENT_QUEUE_LEN)
 }
 
-struct Reading {
+struct ConnectionReader {
     server: Arc<str>,
-    frames: FramedRead<ReadHalf<Stream>, Codec>,
-    waiting: Arc<Mutex<Waiting>>,
+    frames: FramedRead<ReadHalf<ServerStream>, Codec>,
+    in_flight: Arc<Mutex<InFlight>>,
 }
 
-impl Reading {
+impl ConnectionReader {
     async fn run(mut self) {
         while let Some(frame) = self.frames.next().await {
             let packet = match frame {
-                Ok(Frame::Packet(packet)) => packet,
-                Ok(Frame::Line(line)) => {
-                    tracing::warn!(server = %self.server, line, "gearman server sent text");
+                Ok(GearmanFrame::Packet(packet)) => packet,
+                Ok(GearmanFrame::Line(line)) => {
+                    tracing::warn!(server = %self.server, line, "gearman server sent unexpected text");
                     return;
                 }
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(server = %self.server, error, "connection to gearman server lost");
+                    tracing::warn!(server = %self.server, error, "gearman connection lost");
                     return;
                 }
             };
             match packet {
                 Packet::WorkData { handle, data } => {
-                    self.event(&handle, JobEvent::Data(data)).await;
+                    self.dispatch_event(&handle, JobEvent::Data(data)).await;
                 }
                 Packet::WorkWarning { handle, data } => {
-                    self.event(&handle, JobEvent::Warning(data)).await;
+                    self.dispatch_event(&handle, JobEvent::Warning(data)).await;
                 }
                 Packet::WorkStatus {
                     handle,
@@ -202,23 +203,24 @@ impl Reading {
                     denominator,
                 } => {
                     let status = JobEvent::Status {
-                        numerator: number(&numerator),
-                        denominator: number(&denominator),
+                        numerator: parse_number(&numerator),
+                        denominator: parse_number(&denominator),
                     };
-                    self.event(&handle, status).await;
+                    self.dispatch_event(&handle, status).await;
                 }
                 Packet::WorkComplete { handle, data } => {
-                    self.event(&handle, JobEvent::Complete(data)).await;
+                    self.dispatch_event(&handle, JobEvent::Complete(data)).await;
                 }
                 Packet::WorkException { handle, data } => {
-                    self.event(&handle, JobEvent::Exception(data)).await;
-                }
-                Packet::WorkFail { handle } => {
-                    // gearmand puts a NUL behind the handle when it makes a failure of an exception.
-                    self.event(&without_trailing_nul(handle), JobEvent::Fail)
+                    self.dispatch_event(&handle, JobEvent::Exception(data))
                         .await;
                 }
-                Packet::JobCreated { handle } => self.created(handle),
+                Packet::WorkFail { handle } => {
+                    // gearmand appends a NUL to the handle when it converts an exception to a failure.
+                    self.dispatch_event(&strip_trailing_nul(handle), JobEvent::Fail)
+                        .await;
+                }
+                Packet::JobCreated { handle } => self.handle_job_created(handle),
                 Packet::StatusRes {
                     known,
                     running,
@@ -233,17 +235,17 @@ impl Reading {
                     denominator,
                     ..
                 } => {
-                    self.answer(Answer::Status(JobStatus {
-                        known: number(&known) != 0,
-                        running: number(&running) != 0,
-                        numerator: number(&numerator),
-                        denominator: number(&denominator),
+                    self.response(ServerResponse::Status(StatusResponse {
+                        known: parse_number(&known) != 0,
+                        running: parse_number(&running) != 0,
+                        numerator: parse_number(&numerator),
+                        denominator: parse_number(&denominator),
                     }));
                 }
-                Packet::EchoRes { data } => self.answer(Answer::Echo(data)),
+                Packet::EchoRes { data } => self.response(ServerResponse::Echo(data)),
                 Packet::Error { code, text } => {
-                    let text = without_trailing_nul(text);
-                    self.answer(Answer::Refused(Refusal {
+                    let text = strip_trailing_nul(text);
+                    self.response(ServerResponse::Refused(ErrorResponse {
                         code: String::from_utf8_lossy(&code).into_owned(),
                         text: String::from_utf8_lossy(&text).into_owned(),
                     }));
@@ -253,14 +255,14 @@ impl Reading {
         }
     }
 
-    /// Tells a job's readers, and waits for them if they are slow.
-    async fn event(&self, handle: &Bytes, event: JobEvent) {
+    /// Sends an event to the job's receivers. Waits while their queues are full.
+    async fn dispatch_event(&self, handle: &Bytes, event: JobEvent) {
         let readers = {
-            let mut waiting = lock(&self.waiting);
-            if event.is_end() {
-                waiting.jobs.remove(handle)
+            let mut in_flight = lock(&self.in_flight);
+            if event.is_final() {
+                in_flight.jobs.remove(handle)
             } else {
-                waiting.jobs.get(handle).cloned()
+                in_flight.jobs.get(handle).cloned()
             }
         };
         for reader in readers.into_iter().flatten() {
@@ -268,35 +270,39 @@ impl Reading {
         }
     }
 
-    fn created(&self, handle: Bytes) {
-        let mut waiting = lock(&self.waiting);
-        let Some(request) = waiting.requests.pop_front() else {
+    fn handle_job_created(&self, handle: Bytes) {
+        let mut in_flight = lock(&self.in_flight);
+        let Some(request) = in_flight.requests.pop_front() else {
             return;
         };
         if let Some(events) = request.events {
-            waiting.jobs.entry(handle.clone()).or_default().push(events);
+            in_flight
+                .jobs
+                .entry(handle.clone())
+                .or_default()
+                .push(events);
         }
-        let _ = request.answer.send(Answer::Created(handle));
+        let _ = request.response.send(ServerResponse::Created(handle));
     }
 
-    fn answer(&self, answer: Answer) {
-        match lock(&self.waiting).requests.pop_front() {
+    fn response(&self, response: ServerResponse) {
+        match lock(&self.in_flight).requests.pop_front() {
             Some(request) => {
-                let _ = request.answer.send(answer);
+                let _ = request.response.send(response);
             }
             None => {
-                tracing::warn!(server = %self.server, ?answer, "gearman server answered nobody");
+                tracing::warn!(server = %self.server, ?response, "gearman server sent an unsolicited response");
             }
         }
     }
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(in_flight: &Mutex<InFlight>) -> MutexGuard<'_, InFlight> {
+    in_flight.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A decimal number; what is none counts as zero, since gear's server leaves unknown ones empty.
-fn number(digits: &[u8]) -> u64 {
+/// Parses a decimal number. Returns 0 on error, because gear's server leaves unknown numbers empty.
+fn parse_number(digits: &[u8]) -> u64 {
     std::str::from_utf8(digits)
         .ok()
         .and_then(|text| text.trim_end_matches('\0').parse().ok())

@@ -1,4 +1,4 @@
-//! What a client hears of a job it waits for.
+//! Events and outcome of a foreground job.
 
 use std::sync::Arc;
 
@@ -6,56 +6,56 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
 use super::JobHandle;
-use super::connection::Connection;
+use super::connection::ClientConnection;
 
-/// One thing that happened to a job.
+/// An event of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobEvent {
-    /// A part of the result, or of a log.
+    /// Partial data: part of the result or of a log.
     Data(Bytes),
     Warning(Bytes),
     Status {
         numerator: u64,
         denominator: u64,
     },
-    /// The end; the others below are ends too.
+    /// Final, as are all variants below.
     Complete(Bytes),
     Fail,
     Exception(Bytes),
-    /// The connection is lost: the job may have been done, be under way, or never have begun.
-    Lost,
+    /// The connection was lost: the job may be finished, running or not started.
+    ConnectionLost,
 }
 
 impl JobEvent {
-    pub fn is_end(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::Complete(_) | Self::Fail | Self::Exception(_) | Self::Lost
+            Self::Complete(_) | Self::Fail | Self::Exception(_) | Self::ConnectionLost
         )
     }
 }
 
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All data of the job, partial data first.
+pub enum JobOutcome {
+    /// The job succeeded; its partial data and result, concatenated.
     Complete(Bytes),
-    /// With the data that was sent before the failure.
+    /// The job failed; the data sent before the failure.
     Fail(Bytes),
     Exception(Bytes),
-    /// The connection was lost: the job may have been done, be under way, or never have begun.
+    /// The connection was lost: the job may be finished, running or not started.
     Unknown,
 }
 
-/// A foreground job. Its events must be read, or the job dropped: unread events of one job hold up the others
-/// that share its connection.
+/// A submitted foreground job. Its events must be read or the job dropped: unread events of one job block all jobs on
+/// the same connection.
 #[derive(Debug)]
 pub struct SubmittedJob {
     pub(super) handle: JobHandle,
     pub(super) events: mpsc::Receiver<JobEvent>,
     pub(super) ended: bool,
-    /// A connection ends with the last who needs it, and foreground jobs end with their connection.
-    pub(super) _connection: Arc<Connection>,
+    /// Keeps the connection open: the server drops foreground jobs when it closes.
+    pub(super) _connection: Arc<ClientConnection>,
 }
 
 impl SubmittedJob {
@@ -63,34 +63,34 @@ impl SubmittedJob {
         &self.handle
     }
 
-    /// The next event; none after the end.
+    /// Waits for the next event. Returns `None` after the final event.
     pub async fn next(&mut self) -> Option<JobEvent> {
         if self.ended {
             return None;
         }
-        // The connection drops its side without an end when it is lost.
-        let event = self.events.recv().await.unwrap_or(JobEvent::Lost);
-        self.ended = event.is_end();
+        // A lost connection drops the sender without a final event.
+        let event = self.events.recv().await.unwrap_or(JobEvent::ConnectionLost);
+        self.ended = event.is_final();
         Some(event)
     }
 
-    /// Waits for the end and gathers the data. Progress and warnings are passed over.
-    pub async fn wait(mut self) -> Outcome {
+    /// Waits for the job to end and collects its data. Progress and warnings are ignored.
+    pub async fn wait(mut self) -> JobOutcome {
         let mut data = BytesMut::new();
         while let Some(event) = self.next().await {
             match event {
                 JobEvent::Data(part) => data.extend_from_slice(&part),
-                JobEvent::Complete(last) if data.is_empty() => return Outcome::Complete(last),
+                JobEvent::Complete(last) if data.is_empty() => return JobOutcome::Complete(last),
                 JobEvent::Complete(last) => {
                     data.extend_from_slice(&last);
-                    return Outcome::Complete(data.freeze());
+                    return JobOutcome::Complete(data.freeze());
                 }
-                JobEvent::Fail => return Outcome::Fail(data.freeze()),
-                JobEvent::Exception(text) => return Outcome::Exception(text),
-                JobEvent::Lost => break,
+                JobEvent::Fail => return JobOutcome::Fail(data.freeze()),
+                JobEvent::Exception(text) => return JobOutcome::Exception(text),
+                JobEvent::ConnectionLost => break,
                 JobEvent::Warning(_) | JobEvent::Status { .. } => {}
             }
         }
-        Outcome::Unknown
+        JobOutcome::Unknown
     }
 }

@@ -1,7 +1,7 @@
-//! A client: submits jobs to one of several servers and hears what becomes of them.
+//! A client that submits jobs to one of several servers and follows their events.
 //!
-//! Connections are made when first needed and made again when lost. What was under way on a lost connection is
-//! never submitted again behind the caller's back: the outcome is reported as unknown, and the caller decides.
+//! Connections are opened on first use and reopened when lost. Jobs in flight on a lost connection are never
+//! resubmitted; their outcome is reported as unknown and the caller decides.
 
 mod admin;
 mod connection;
@@ -14,57 +14,57 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use self::connection::{Answer, Connection};
-use crate::codec::{Limits, Packet, Priority, WireError};
-use crate::net::{ConnectError, Endpoint, Keepalive};
+use self::connection::{ClientConnection, ServerResponse};
+use crate::codec::{FrameLimits, JobPriority, Packet, StreamError};
+use crate::net::{ConnectError, GearmanEndpoint, Keepalive};
 
-pub use self::admin::{AdminClient, AdminError, ConnectedWorker, FunctionStatus, ServerJob};
-pub use self::events::{JobEvent, Outcome, SubmittedJob};
+pub use self::admin::{AdminClient, AdminError, ConnectedWorker, FunctionStatus, QueuedJob};
+pub use self::events::{JobEvent, JobOutcome, SubmittedJob};
 
-/// How a [`Client`] works.
+/// Options of a [`JobClient`].
 #[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// A job goes to the first of them that can be reached and takes it.
-    pub servers: Vec<Endpoint>,
-    /// Ask servers to pass on exceptions.
+pub struct JobClientOptions {
+    /// A job goes to the first server that is reachable and accepts it.
+    pub servers: Vec<GearmanEndpoint>,
+    /// Whether to ask servers to forward exceptions.
     pub exceptions: bool,
-    pub limits: Limits,
+    pub limits: FrameLimits,
     pub connect_timeout: Duration,
-    /// How long a server may take to answer a request (not to do the job).
-    pub answer_timeout: Duration,
+    /// Timeout for the response to a request; running the job is not included.
+    pub response_timeout: Duration,
     pub keepalive: Keepalive,
 }
 
-impl ClientOptions {
-    pub fn new(servers: Vec<Endpoint>) -> Self {
+impl JobClientOptions {
+    pub fn new(servers: Vec<GearmanEndpoint>) -> Self {
         Self {
             servers,
             exceptions: true,
-            limits: Limits::default(),
+            limits: FrameLimits::default(),
             connect_timeout: Duration::from_secs(10),
-            answer_timeout: Duration::from_secs(60),
+            response_timeout: Duration::from_secs(60),
             keepalive: Keepalive::default(),
         }
     }
 }
 
-/// A job to be submitted.
+/// A job to submit.
 #[derive(Clone, Debug)]
 pub struct JobRequest {
     pub function: String,
     pub payload: Bytes,
     pub unique: String,
-    pub priority: Priority,
+    pub priority: JobPriority,
 }
 
 impl JobRequest {
-    /// A job of normal priority without a unique.
+    /// Creates a request of normal priority without a unique id.
     pub fn new(function: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
             function: function.into(),
             payload: payload.into(),
             unique: String::new(),
-            priority: Priority::Normal,
+            priority: JobPriority::Normal,
         }
     }
 
@@ -75,7 +75,7 @@ impl JobRequest {
     }
 
     #[must_use]
-    pub fn priority(mut self, priority: Priority) -> Self {
+    pub fn priority(mut self, priority: JobPriority) -> Self {
         self.priority = priority;
         self
     }
@@ -91,10 +91,10 @@ impl JobRequest {
     }
 }
 
-/// A job on the server that took it.
+/// Identifies a job on the server that accepted it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JobHandle {
-    /// The place of the server in the client's list.
+    /// The index of the server in [`JobClientOptions::servers`].
     pub server: usize,
     /// The server's name for the job.
     pub handle: Bytes,
@@ -106,23 +106,23 @@ impl fmt::Display for JobHandle {
     }
 }
 
-/// What a server knows of a job.
+/// The status of a job as reported by its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JobStatus {
+pub struct StatusResponse {
     pub known: bool,
     pub running: bool,
     pub numerator: u64,
     pub denominator: u64,
 }
 
-/// A server's reason not to do what it was asked.
+/// An ERROR packet from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ErrorResponse {
     pub code: String,
     pub text: String,
 }
 
-/// Why a request was not answered as hoped.
+/// An error of a [`JobClient`] request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("no gearman servers are configured")]
@@ -131,46 +131,49 @@ pub enum ClientError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Nothing was submitted.
-    #[error("request cannot be sent to gearman server {server}")]
-    NotSent { server: String, source: WireError },
+    #[error("failed to send request to gearman server {server}")]
+    NotSent { server: String, source: StreamError },
     /// Nothing was submitted.
-    #[error("gearman server {server} refused: {} ({})", refusal.text, refusal.code)]
-    Refused { server: String, refusal: Refusal },
-    /// The request was sent and the connection was lost or fell silent: it may have been carried out or not.
-    #[error("gearman server {server} did not answer; whether it acted on the request is unknown")]
+    #[error("gearman server {server} refused the request: {} ({})", response.text, response.code)]
+    Refused {
+        server: String,
+        response: ErrorResponse,
+    },
+    /// The request was sent but no response arrived: it may have been executed or not.
+    #[error("no response from gearman server {server}; whether it executed the request is unknown")]
     OutcomeUnknown { server: String },
-    #[error("gearman server {server} gave an answer to another question")]
-    OutOfStep { server: String },
+    #[error("gearman server {server} sent a response that does not match the request")]
+    UnexpectedResponse { server: String },
 }
 
-/// Submits jobs. Cheap to clone; clones share their connections.
+/// Submits jobs. Clones share their connections.
 #[derive(Clone, Debug)]
-pub struct Client {
-    inner: Arc<Inner>,
+pub struct JobClient {
+    inner: Arc<ClientInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    options: ClientOptions,
-    connections: Vec<Mutex<Option<Arc<Connection>>>>,
+struct ClientInner {
+    options: JobClientOptions,
+    connections: Vec<Mutex<Option<Arc<ClientConnection>>>>,
 }
 
-impl Client {
-    /// Makes no connection yet.
-    pub fn new(options: ClientOptions) -> Self {
+impl JobClient {
+    /// Creates a client without connecting.
+    pub fn new(options: JobClientOptions) -> Self {
         let connections = options.servers.iter().map(|_| Mutex::default()).collect();
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ClientInner {
                 options,
                 connections,
             }),
         }
     }
 
-    /// Submits a job and stays with it. When the client goes away, so does the job.
+    /// Submits a foreground job. The server drops the job when the client disconnects.
     pub async fn submit(&self, request: &JobRequest) -> Result<SubmittedJob, ClientError> {
         let (sender, events) = connection::event_channel();
-        let (handle, connection) = self.place(request, false, Some(sender)).await?;
+        let (handle, connection) = self.submit_to_any(request, false, Some(sender)).await?;
         Ok(SubmittedJob {
             handle,
             events,
@@ -179,14 +182,14 @@ impl Client {
         })
     }
 
-    /// Submits a job that nobody waits for.
+    /// Submits a background job.
     pub async fn submit_background(&self, request: &JobRequest) -> Result<JobHandle, ClientError> {
-        Ok(self.place(request, true, None).await?.0)
+        Ok(self.submit_to_any(request, true, None).await?.0)
     }
 
-    /// What the job's server knows of it.
-    pub async fn status(&self, job: &JobHandle) -> Result<JobStatus, ClientError> {
-        self.ask_status(
+    /// Returns the status of a job.
+    pub async fn status(&self, job: &JobHandle) -> Result<StatusResponse, ClientError> {
+        self.request_status(
             job.server,
             &Packet::GetStatus {
                 handle: job.handle.clone(),
@@ -195,56 +198,61 @@ impl Client {
         .await
     }
 
-    /// What one server knows of the job with this unique. gear's server does not answer this question.
+    /// Returns the status of the job with this unique id. Not supported by gear's server.
     pub async fn status_by_unique(
         &self,
         server: usize,
         unique: &str,
-    ) -> Result<JobStatus, ClientError> {
+    ) -> Result<StatusResponse, ClientError> {
         let unique = Bytes::copy_from_slice(unique.as_bytes());
-        self.ask_status(server, &Packet::GetStatusUnique { unique })
+        self.request_status(server, &Packet::GetStatusUnique { unique })
             .await
     }
 
-    /// Sends bytes to one server and back. gear's server does not answer.
+    /// Sends an echo request. Not supported by gear's server.
     pub async fn echo(&self, server: usize, data: impl Into<Bytes>) -> Result<Bytes, ClientError> {
         match self
-            .ask(server, &Packet::EchoReq { data: data.into() }, None)
+            .request(server, &Packet::EchoReq { data: data.into() }, None)
             .await?
         {
-            (Answer::Echo(data), _) => Ok(data),
-            _ => Err(self.out_of_step(server)),
+            (ServerResponse::Echo(data), _) => Ok(data),
+            _ => Err(self.unexpected_response(server)),
         }
     }
 
-    async fn ask_status(&self, server: usize, packet: &Packet) -> Result<JobStatus, ClientError> {
-        match self.ask(server, packet, None).await? {
-            (Answer::Status(status), _) => Ok(status),
-            _ => Err(self.out_of_step(server)),
+    async fn request_status(
+        &self,
+        server: usize,
+        packet: &Packet,
+    ) -> Result<StatusResponse, ClientError> {
+        match self.request(server, packet, None).await? {
+            (ServerResponse::Status(status), _) => Ok(status),
+            _ => Err(self.unexpected_response(server)),
         }
     }
 
-    /// Tries the servers until one takes the job, except after a loss that leaves open whether one has.
-    async fn place(
+    /// Tries the servers in order until one accepts the job. Stops when it is unknown whether a server has accepted it.
+    async fn submit_to_any(
         &self,
         request: &JobRequest,
         background: bool,
         events: Option<tokio::sync::mpsc::Sender<JobEvent>>,
-    ) -> Result<(JobHandle, Arc<Connection>), ClientError> {
+    ) -> Result<(JobHandle, Arc<ClientConnection>), ClientError> {
         let packet = request.packet(background);
         let mut last = ClientError::NoServers;
         for server in 0..self.inner.options.servers.len() {
-            match self.ask(server, &packet, events.clone()).await {
-                Ok((Answer::Created(handle), connection)) => {
+            match self.request(server, &packet, events.clone()).await {
+                Ok((ServerResponse::Created(handle), connection)) => {
                     return Ok((JobHandle { server, handle }, connection));
                 }
-                Ok(_) => return Err(self.out_of_step(server)),
+                Ok(_) => return Err(self.unexpected_response(server)),
                 Err(
-                    error @ (ClientError::OutcomeUnknown { .. } | ClientError::OutOfStep { .. }),
+                    error @ (ClientError::OutcomeUnknown { .. }
+                    | ClientError::UnexpectedResponse { .. }),
                 ) => return Err(error),
                 Err(ClientError::NotSent {
                     server,
-                    source: source @ WireError::Frame(_),
+                    source: source @ StreamError::Frame(_),
                 }) => {
                     return Err(ClientError::NotSent { server, source });
                 }
@@ -254,26 +262,26 @@ impl Client {
         Err(last)
     }
 
-    async fn ask(
+    async fn request(
         &self,
         server: usize,
         packet: &Packet,
         events: Option<tokio::sync::mpsc::Sender<JobEvent>>,
-    ) -> Result<(Answer, Arc<Connection>), ClientError> {
+    ) -> Result<(ServerResponse, Arc<ClientConnection>), ClientError> {
         let connection = self.connection(server).await?;
         match connection
             .request(packet, events, &self.inner.options)
             .await?
         {
-            Answer::Refused(refusal) => Err(ClientError::Refused {
+            ServerResponse::Refused(response) => Err(ClientError::Refused {
                 server: self.name(server),
-                refusal,
+                response,
             }),
-            answer => Ok((answer, connection)),
+            response => Ok((response, connection)),
         }
     }
 
-    async fn connection(&self, server: usize) -> Result<Arc<Connection>, ClientError> {
+    async fn connection(&self, server: usize) -> Result<Arc<ClientConnection>, ClientError> {
         let (Some(slot), Some(endpoint)) = (
             self.inner.connections.get(server),
             self.inner.options.servers.get(server),
@@ -281,10 +289,10 @@ impl Client {
             return Err(ClientError::NoServers);
         };
         let mut slot = slot.lock().await;
-        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_gone()) {
+        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let connection = Connection::open(endpoint, &self.inner.options).await?;
+        let connection = ClientConnection::open(endpoint, &self.inner.options).await?;
         *slot = Some(connection.clone());
         Ok(connection)
     }
@@ -297,8 +305,8 @@ impl Client {
             .map_or_else(String::new, ToString::to_string)
     }
 
-    fn out_of_step(&self, server: usize) -> ClientError {
-        ClientError::OutOfStep {
+    fn unexpected_response(&self, server: usize) -> ClientError {
+        ClientError::UnexpectedResponse {
             server: self.name(server),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! packet_kinds {
     ($($variant:ident = $number:literal, $name:literal;)*) => {
-        /// The type of a packet, as numbered by the protocol. Number 5 was never given out.
+        /// The type of a packet, as numbered by the protocol. Number 5 is unassigned.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum PacketKind {
@@ -12,10 +12,10 @@ macro_rules! packet_kinds {
         }
 
         impl PacketKind {
-            /// Every type the protocol knows, in the order of their numbers.
+            /// All types of the protocol, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The type with this number, if there is one.
+            /// Returns the type with this number.
             pub fn from_number(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$variant),)*
@@ -23,7 +23,7 @@ macro_rules! packet_kinds {
                 }
             }
 
-            /// The name the protocol document uses.
+            /// Returns the name that the protocol document uses.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*

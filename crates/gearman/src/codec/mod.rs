@@ -1,9 +1,8 @@
 //! The wire format: a 12-byte header and arguments, or lines of text on the same connection.
 //!
-//! [`Codec`] works for both sides. Reading never trusts a header: a frame is only ever as large in memory as
-//! the bytes that have arrived, and a length above the limit is refused before any of its data is awaited.
-//! After an error the stream has no known position any more; whoever reads it closes the connection and
-//! names the reason.
+//! [`Codec`] reads and writes both directions. It never allocates by the length in a header: memory grows with the
+//! bytes received, and a length above [`FrameLimits`] is rejected before its data is read. After an error the position
+//! in the stream is unknown and the connection must be closed.
 
 mod kind;
 mod packet;
@@ -16,16 +15,16 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder};
 
 pub use self::kind::PacketKind;
-pub use self::packet::{Packet, Priority};
+pub use self::packet::{JobPriority, Packet};
 
 pub(crate) const HEADER_LEN: usize = 12;
 
-/// The first four bytes of a packet: which way it travels.
+/// The first four bytes of a packet, which give its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Magic {
-    /// Towards the job server.
+    /// Sent to the job server.
     Request,
-    /// From the job server.
+    /// Sent by the job server.
     Response,
 }
 
@@ -38,16 +37,16 @@ impl Magic {
     }
 }
 
-/// What a peer may make us hold in memory at once.
+/// Bounds on the memory that one frame from a peer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Largest data part of a packet, in bytes.
+pub struct FrameLimits {
+    /// Maximum length of a packet's data, in bytes.
     pub max_frame: usize,
-    /// Longest line of text, in bytes.
+    /// Maximum length of a line of text, in bytes.
     pub max_line: usize,
 }
 
-impl Default for Limits {
+impl Default for FrameLimits {
     fn default() -> Self {
         Self {
             max_frame: 16 << 20,
@@ -58,18 +57,18 @@ impl Default for Limits {
 
 /// One unit of a gearman stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum GearmanFrame {
     Packet(Packet),
     /// A line of the admin protocol, without its line ending.
     Line(String),
 }
 
-/// Why bytes are not a gearman stream, or a packet cannot be sent.
+/// An error decoding or encoding a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    #[error("packet starts with {0:02x?} instead of a request or response magic")]
+    #[error("invalid packet magic {0:02x?}")]
     BadMagic([u8; 4]),
-    #[error("packet type {0} is not part of the protocol")]
+    #[error("unknown packet type {0}")]
     UnknownType(u32),
     #[error("{kind} with {len} bytes exceeds the limit of {max} bytes")]
     TooLarge {
@@ -84,39 +83,39 @@ pub enum FrameError {
     },
     #[error("{kind} takes no arguments but carries {len} bytes")]
     UnexpectedData { kind: PacketKind, len: usize },
-    #[error("{kind} has a NUL inside an argument that NUL must end")]
+    #[error("{kind} has a NUL byte inside an argument other than the last")]
     NulInArgument { kind: PacketKind },
     #[error("line of text exceeds the limit of {max} bytes")]
     LineTooLong { max: usize },
     #[error("line of text is not UTF-8")]
     LineNotText,
-    #[error("this is a request of HTTP, and this port speaks gearman")]
+    #[error("received an HTTP request on a gearman port")]
     Http,
-    #[error("stream ends inside a frame, after {got} of its bytes")]
+    #[error("stream ended after {got} bytes of a frame")]
     Truncated { got: usize },
 }
 
 /// A failed read or write on a gearman stream.
 #[derive(Debug, thiserror::Error)]
-pub enum WireError {
+pub enum StreamError {
     #[error("malformed gearman stream")]
     Frame(#[from] FrameError),
-    #[error("gearman connection broke")]
+    #[error("gearman connection failed")]
     Io(#[from] io::Error),
 }
 
-/// Reads and writes frames.
+/// Encodes packets and decodes frames.
 #[derive(Clone, Debug)]
 pub struct Codec {
     magic: Magic,
-    limits: Limits,
-    /// How much of the unread line has been searched for its end, so that a slow writer costs no repetition.
+    limits: FrameLimits,
+    /// How many bytes of the incomplete line have been searched for a line end.
     searched: usize,
 }
 
 impl Codec {
-    /// A codec that writes packets with `magic` and reads packets with either.
-    pub fn new(magic: Magic, limits: Limits) -> Self {
+    /// Creates a codec that writes packets with `magic` and reads packets with either.
+    pub fn new(magic: Magic, limits: FrameLimits) -> Self {
         Self {
             magic,
             limits,
@@ -124,7 +123,7 @@ impl Codec {
         }
     }
 
-    fn packet(&self, src: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    fn packet(&self, src: &mut BytesMut) -> Result<Option<GearmanFrame>, FrameError> {
         let Some((header, _)) = src.split_first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
@@ -144,10 +143,11 @@ impl Codec {
             return Ok(None);
         }
         src.advance(HEADER_LEN);
-        Packet::parse(kind, src.split_to(len).freeze()).map(|packet| Some(Frame::Packet(packet)))
+        Packet::parse(kind, src.split_to(len).freeze())
+            .map(|packet| Some(GearmanFrame::Packet(packet)))
     }
 
-    fn line(&mut self, src: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    fn line(&mut self, src: &mut BytesMut) -> Result<Option<GearmanFrame>, FrameError> {
         let max = self.limits.max_line;
         let found = src
             .iter()
@@ -169,17 +169,17 @@ impl Codec {
         src.advance(1);
         let text = line.strip_suffix(b"\r").unwrap_or(&line);
         match std::str::from_utf8(text) {
-            Ok(text) => Ok(Some(Frame::Line(text.to_owned()))),
+            Ok(text) => Ok(Some(GearmanFrame::Line(text.to_owned()))),
             Err(_) => Err(FrameError::LineNotText),
         }
     }
 }
 
 impl Decoder for Codec {
-    type Item = Frame;
-    type Error = WireError;
+    type Item = GearmanFrame;
+    type Error = StreamError;
 
-    fn decode(&mut self, src: &mut BytesMut) -> Result<Option<Frame>, WireError> {
+    fn decode(&mut self, src: &mut BytesMut) -> Result<Option<GearmanFrame>, StreamError> {
         Ok(match src.first() {
             None => None,
             Some(0) => self.packet(src)?,
@@ -187,7 +187,7 @@ impl Decoder for Codec {
         })
     }
 
-    fn decode_eof(&mut self, src: &mut BytesMut) -> Result<Option<Frame>, WireError> {
+    fn decode_eof(&mut self, src: &mut BytesMut) -> Result<Option<GearmanFrame>, StreamError> {
         match self.decode(src)? {
             None if !src.is_empty() => Err(FrameError::Truncated { got: src.len() }.into()),
             frame => Ok(frame),
@@ -196,15 +196,15 @@ impl Decoder for Codec {
 }
 
 impl Encoder<&Packet> for Codec {
-    type Error = WireError;
+    type Error = StreamError;
 
-    fn encode(&mut self, packet: &Packet, dst: &mut BytesMut) -> Result<(), WireError> {
+    fn encode(&mut self, packet: &Packet, dst: &mut BytesMut) -> Result<(), StreamError> {
         Ok(packet.encode(self.magic, self.limits.max_frame, dst)?)
     }
 }
 
-/// Drops the NUL that some peers put behind the last argument of a handle or a text.
-pub(crate) fn without_trailing_nul(mut value: Bytes) -> Bytes {
+/// Removes the NUL that some peers append to the last argument.
+pub(crate) fn strip_trailing_nul(mut value: Bytes) -> Bytes {
     if value.last() == Some(&0) {
         value.truncate(value.len() - 1);
     }

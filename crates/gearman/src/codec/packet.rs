@@ -1,15 +1,15 @@
 //! Packets as typed values, and their arguments on the wire.
 //!
-//! Arguments are separated by one NUL each; the last one takes the rest, NULs included. Field values are
-//! kept as the bytes that came: a job server forwards numbers and handles that it need not understand.
+//! Arguments are separated by one NUL each; the last one extends to the end of the packet and may contain NULs. Field
+//! values are raw bytes, because a job server forwards numbers and handles unparsed.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{FrameError, HEADER_LEN, Magic, PacketKind};
 
-/// Which of a function's waiting jobs is handed out first.
+/// The order in which waiting jobs of a function are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
+pub enum JobPriority {
     High,
     #[default]
     Normal,
@@ -18,9 +18,8 @@ pub enum Priority {
 
 /// One packet of the protocol.
 ///
-/// The six plain submit types differ only in priority and in whether anybody waits for the result, so they
-/// are one variant here. Which magic a packet carried is not kept: servers in the field answer with the
-/// wrong one at times, and nothing depends on it.
+/// The six plain submit types differ only in priority and in whether the client waits for the result, so they
+/// are one variant. The magic of a received packet is discarded, because some servers send the wrong one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     CanDo {
@@ -63,7 +62,7 @@ pub enum Packet {
         payload: Bytes,
     },
     SubmitJob {
-        priority: Priority,
+        priority: JobPriority,
         background: bool,
         function: Bytes,
         unique: Bytes,
@@ -155,13 +154,13 @@ pub enum Packet {
     },
 }
 
-/// The arguments of one packet that has been read.
-struct Arguments {
+/// Splits the data of a received packet into arguments.
+struct ArgumentReader {
     kind: PacketKind,
     rest: Bytes,
 }
 
-impl Arguments {
+impl ArgumentReader {
     fn next(&mut self, argument: &'static str) -> Result<Bytes, FrameError> {
         let Some(end) = self.rest.iter().position(|byte| *byte == 0) else {
             return Err(FrameError::MissingArgument {
@@ -190,10 +189,10 @@ impl Arguments {
 }
 
 impl Packet {
-    /// Reads the data part of a packet of this kind.
+    /// Parses the data of a packet of this kind.
     pub fn parse(kind: PacketKind, data: Bytes) -> Result<Self, FrameError> {
         use PacketKind as K;
-        let mut args = Arguments { kind, rest: data };
+        let mut args = ArgumentReader { kind, rest: data };
         Ok(match kind {
             K::CanDo => Self::CanDo {
                 function: args.last(),
@@ -232,12 +231,12 @@ impl Packet {
                 reducer: args.next("reducer")?,
                 payload: args.last(),
             },
-            K::SubmitJob => submit(args, Priority::Normal, false)?,
-            K::SubmitJobBg => submit(args, Priority::Normal, true)?,
-            K::SubmitJobHigh => submit(args, Priority::High, false)?,
-            K::SubmitJobHighBg => submit(args, Priority::High, true)?,
-            K::SubmitJobLow => submit(args, Priority::Low, false)?,
-            K::SubmitJobLowBg => submit(args, Priority::Low, true)?,
+            K::SubmitJob => submit(args, JobPriority::Normal, false)?,
+            K::SubmitJobBg => submit(args, JobPriority::Normal, true)?,
+            K::SubmitJobHigh => submit(args, JobPriority::High, false)?,
+            K::SubmitJobHighBg => submit(args, JobPriority::High, true)?,
+            K::SubmitJobLow => submit(args, JobPriority::Low, false)?,
+            K::SubmitJobLowBg => submit(args, JobPriority::Low, true)?,
             K::SubmitJobSched => Self::SubmitJobSched {
                 function: args.next("function")?,
                 unique: args.next("unique")?,
@@ -321,12 +320,12 @@ impl Packet {
         })
     }
 
-    /// The type number this packet travels under.
+    /// Returns the packet's type.
     pub fn kind(&self) -> PacketKind {
         self.visit(|kind, _| kind)
     }
 
-    /// Appends the whole packet, header included. Nothing is appended when it cannot be sent.
+    /// Appends the packet with its header to `out`. Appends nothing on error.
     pub fn encode(
         &self,
         magic: Magic,
@@ -486,7 +485,11 @@ impl Packet {
     }
 }
 
-fn submit(mut args: Arguments, priority: Priority, background: bool) -> Result<Packet, FrameError> {
+fn submit(
+    mut args: ArgumentReader,
+    priority: JobPriority,
+    background: bool,
+) -> Result<Packet, FrameError> {
     Ok(Packet::SubmitJob {
         priority,
         background,
@@ -496,7 +499,7 @@ fn submit(mut args: Arguments, priority: Priority, background: bool) -> Result<P
     })
 }
 
-fn submit_reduce(mut args: Arguments, background: bool) -> Result<Packet, FrameError> {
+fn submit_reduce(mut args: ArgumentReader, background: bool) -> Result<Packet, FrameError> {
     Ok(Packet::SubmitReduceJob {
         background,
         function: args.next("function")?,
@@ -506,13 +509,13 @@ fn submit_reduce(mut args: Arguments, background: bool) -> Result<Packet, FrameE
     })
 }
 
-fn submit_kind(priority: Priority, background: bool) -> PacketKind {
+fn submit_kind(priority: JobPriority, background: bool) -> PacketKind {
     match (priority, background) {
-        (Priority::High, false) => PacketKind::SubmitJobHigh,
-        (Priority::High, true) => PacketKind::SubmitJobHighBg,
-        (Priority::Normal, false) => PacketKind::SubmitJob,
-        (Priority::Normal, true) => PacketKind::SubmitJobBg,
-        (Priority::Low, false) => PacketKind::SubmitJobLow,
-        (Priority::Low, true) => PacketKind::SubmitJobLowBg,
+        (JobPriority::High, false) => PacketKind::SubmitJobHigh,
+        (JobPriority::High, true) => PacketKind::SubmitJobHighBg,
+        (JobPriority::Normal, false) => PacketKind::SubmitJob,
+        (JobPriority::Normal, true) => PacketKind::SubmitJobBg,
+        (JobPriority::Low, false) => PacketKind::SubmitJobLow,
+        (JobPriority::Low, true) => PacketKind::SubmitJobLowBg,
     }
 }

@@ -5,7 +5,7 @@ use tokio_util::codec::{Decoder, Encoder};
 
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: FrameLimits = FrameLimits {
     max_frame: 4096,
     max_line: 256,
 };
@@ -17,8 +17,8 @@ fn header(kind: u32, len: u32) -> BytesMut {
     bytes
 }
 
-/// Everything the stream yields when it arrives in pieces of the given sizes, and how it ends.
-fn decode_in_pieces(stream: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<String>) {
+/// Decodes a stream that arrives in pieces of the given sizes. Returns the frames and the final error.
+fn decode_in_pieces(stream: &[u8], pieces: &[usize]) -> (Vec<GearmanFrame>, Option<String>) {
     let mut codec = Codec::new(Magic::Response, LIMITS);
     let mut buffer = BytesMut::new();
     let mut frames = Vec::new();
@@ -33,7 +33,7 @@ fn decode_in_pieces(stream: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<Stri
             match codec.decode(&mut buffer) {
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => break,
-                Err(WireError::Frame(error)) => return (frames, Some(error.to_string())),
+                Err(StreamError::Frame(error)) => return (frames, Some(error.to_string())),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -45,7 +45,7 @@ fn decode_in_pieces(stream: &[u8], pieces: &[usize]) -> (Vec<Frame>, Option<Stri
     }
 }
 
-/// Any packet: a kind and as many arguments as parsing it asks for.
+/// Any packet with the arguments of its kind.
 fn any_packet() -> impl Strategy<Value = Packet> {
     let inner = vec(1u8..=255, 0..20);
     (
@@ -71,11 +71,11 @@ fn any_packet() -> impl Strategy<Value = Packet> {
         })
 }
 
-fn any_frame() -> impl Strategy<Value = Frame> {
+fn any_frame() -> impl Strategy<Value = GearmanFrame> {
     prop_oneof![
-        4 => any_packet().prop_map(Frame::Packet),
-        1 => "[a-z]([a-z \t.:]{0,40}[a-z])?".prop_map(Frame::Line),
-        1 => Just(Frame::Line(String::new())),
+        4 => any_packet().prop_map(GearmanFrame::Packet),
+        1 => "[a-z]([a-z \t.:]{0,40}[a-z])?".prop_map(GearmanFrame::Line),
+        1 => Just(GearmanFrame::Line(String::new())),
     ]
 }
 
@@ -86,25 +86,25 @@ proptest! {
         let mut stream = BytesMut::new();
         for frame in &frames {
             match frame {
-                Frame::Packet(packet) => codec.encode(packet, &mut stream).unwrap(),
-                Frame::Line(line) => stream.extend_from_slice(format!("{line}\n").as_bytes()),
+                GearmanFrame::Packet(packet) => codec.encode(packet, &mut stream).unwrap(),
+                GearmanFrame::Line(line) => stream.extend_from_slice(format!("{line}\n").as_bytes()),
             }
         }
         prop_assert_eq!(decode_in_pieces(&stream, &pieces), (frames, None));
     }
 
     #[test]
-    fn arbitrary_bytes_mean_the_same_however_they_arrive(stream in vec(any::<u8>(), 0..400), pieces in vec(1usize..20, 0..60)) {
+    fn decoding_does_not_depend_on_the_split(stream in vec(any::<u8>(), 0..400), pieces in vec(1usize..20, 0..60)) {
         prop_assert_eq!(decode_in_pieces(&stream, &pieces).0, decode_in_pieces(&stream, &[]).0);
     }
 
     #[test]
-    fn arbitrary_data_under_a_true_header_never_panics(kind in 0u32..50, data in vec(any::<u8>(), 0..200), pieces in vec(1usize..20, 0..20)) {
+    fn arbitrary_data_with_a_valid_header_never_panics(kind in 0u32..50, data in vec(any::<u8>(), 0..200), pieces in vec(1usize..20, 0..20)) {
         let mut stream = header(kind, data.len() as u32);
         stream.extend_from_slice(&data);
         let (frames, error) = decode_in_pieces(&stream, &pieces);
         prop_assert_eq!(frames.len() + usize::from(error.is_some()), 1);
-        if let Some(Frame::Packet(packet)) = frames.first() {
+        if let Some(GearmanFrame::Packet(packet)) = frames.first() {
             let mut again = BytesMut::new();
             packet.encode(Magic::Request, 4096, &mut again).unwrap();
             prop_assert_eq!(again, stream);
@@ -113,7 +113,7 @@ proptest! {
 }
 
 #[test]
-fn every_number_of_the_protocol_has_its_kind() {
+fn numbers_and_kinds_correspond() {
     for kind in PacketKind::ALL {
         assert_eq!(PacketKind::from_number(kind.number()), Some(*kind));
     }
@@ -128,7 +128,7 @@ fn the_last_argument_keeps_its_nuls() {
     let mut stream = header(7, 14);
     stream.extend_from_slice(b"build\0u1\0a\0b\0\n");
     let packet = Packet::SubmitJob {
-        priority: Priority::Normal,
+        priority: JobPriority::Normal,
         background: false,
         function: Bytes::from_static(b"build"),
         unique: Bytes::from_static(b"u1"),
@@ -136,12 +136,12 @@ fn the_last_argument_keeps_its_nuls() {
     };
     assert_eq!(
         decode_in_pieces(&stream, &[]),
-        (vec![Frame::Packet(packet)], None)
+        (vec![GearmanFrame::Packet(packet)], None)
     );
 }
 
 #[test]
-fn malformed_frames_name_their_reason() {
+fn malformed_frames_have_specific_errors() {
     let cases: [(&[u8], &str); 7] = [
         (
             b"\0XYZ\0\0\0\x01\0\0\0\0",
@@ -172,10 +172,10 @@ fn malformed_frames_name_their_reason() {
 }
 
 #[test]
-fn a_header_that_claims_much_reserves_nothing() {
+fn a_large_length_in_a_header_allocates_nothing() {
     let mut codec = Codec::new(
         Magic::Response,
-        Limits {
+        FrameLimits {
             max_frame: 1 << 30,
             max_line: 256,
         },

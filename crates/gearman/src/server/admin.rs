@@ -1,16 +1,21 @@
-//! The text commands that operators and `gearadmin` send on the same port.
+//! The admin protocol: text commands that operators and `gearadmin` send on the same port.
 //!
-//! Names in answers are escaped where they could be taken for the end of a column or a line. Where columns end with a
-//! tab, a name keeps its blanks: whoever reads it calls the function by it.
+//! Characters of names that would end a column or a line are escaped. In columns that end with a tab a name keeps its
+//! blanks, so that it can be used as a function name.
 
-use super::core::{ConnectionId, Core};
 use super::rights::AccessList;
+use super::scheduler::{ConnectionId, Scheduler};
 
 const END: &str = ".\n";
 
-impl Core {
-    /// Answers one line.
-    pub(super) fn admin(&mut self, from: ConnectionId, line: &str, access: Option<&AccessList>) {
+impl Scheduler {
+    /// Executes an admin command and queues its response.
+    pub(super) fn handle_admin_command(
+        &mut self,
+        from: ConnectionId,
+        line: &str,
+        access: Option<&AccessList>,
+    ) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let answer = match words.as_slice() {
             [] => return,
@@ -26,7 +31,7 @@ impl Core {
             ["create", "function", function] => self.create_function(from, function),
             ["drop", "function", function] => self.remove_function(from, function),
             ["acl", "list"] => match access {
-                Some(access) => access.listing() + END,
+                Some(access) => access.to_text() + END,
                 None => "ERR ACL_DISABLED\n".to_owned(),
             },
             ["acl", ..] if access.is_none() => "ERR ACL_DISABLED\n".to_owned(),
@@ -42,22 +47,22 @@ impl Core {
     }
 
     fn list_status(&self) -> String {
-        let line = |function: &super::core::Function| {
+        let line = |function: &super::scheduler::FunctionEntry| {
             let total = function.queue.len() + function.running;
-            let (running, workers) = (function.running, function.able.len());
-            let name = phrase(&function.name);
+            let (running, workers) = (function.running, function.workers.len());
+            let name = escape_phrase(&function.name);
             format!("{name}\t{total}\t{running}\t{workers}\n")
         };
         self.functions().map(line).chain([END.to_owned()]).collect()
     }
 
     fn list_priorities(&self) -> String {
-        let line = |function: &super::core::Function| {
+        let line = |function: &super::scheduler::FunctionEntry| {
             let [high, normal, low] = function.waiting;
             format!(
                 "{}\t{high}\t{normal}\t{low}\t{}\n",
-                phrase(&function.name),
-                function.able.len()
+                escape_phrase(&function.name),
+                function.workers.len()
             )
         };
         self.functions().map(line).chain([END.to_owned()]).collect()
@@ -68,7 +73,7 @@ impl Core {
         connections.sort_unstable_by_key(|(id, _)| **id);
         let mut answer = String::new();
         for (id, connection) in connections {
-            let (address, client_id) = (connection.address, phrase(&connection.client_id));
+            let (address, client_id) = (connection.address, escape_phrase(&connection.client_id));
             answer.push_str(&format!("{} {address} {client_id} :", id.0));
             for function in connection
                 .functions
@@ -76,21 +81,21 @@ impl Core {
                 .filter_map(|id| self.function(*id))
             {
                 answer.push(' ');
-                answer.push_str(&word(&function.name));
+                answer.push_str(&escape_word(&function.name));
             }
             answer.push('\n');
         }
         answer + END
     }
 
-    /// Handle, failed attempts, whether the job is to be dropped, whether it waits.
+    /// Lists jobs with handle, failed attempts, whether the job is to be discarded, and whether it is waiting.
     fn list_jobs(&self) -> String {
         let mut jobs: Vec<_> = self.jobs.iter().collect();
         jobs.sort_unstable_by_key(|(id, _)| **id);
-        let line = |(_, job): (_, &super::core::Job)| {
+        let line = |(_, job): (_, &super::scheduler::JobEntry)| {
             let waits = u8::from(job.worker.is_none());
             let retries = job.attempts.saturating_sub(u32::from(job.worker.is_some()));
-            format!("{}\t{retries}\t0\t{waits}\n", word(&job.handle))
+            format!("{}\t{retries}\t0\t{waits}\n", escape_word(&job.handle))
         };
         jobs.into_iter().map(line).chain([END.to_owned()]).collect()
     }
@@ -98,7 +103,7 @@ impl Core {
     fn list_uniques(&self) -> String {
         let mut jobs: Vec<_> = self.jobs.iter().collect();
         jobs.sort_unstable_by_key(|(id, _)| **id);
-        let line = |(_, job): (_, &super::core::Job)| word(&job.unique) + "\n";
+        let line = |(_, job): (_, &super::scheduler::JobEntry)| escape_word(&job.unique) + "\n";
         jobs.into_iter().map(line).chain([END.to_owned()]).collect()
     }
 
@@ -120,7 +125,7 @@ impl Core {
         }
     }
 
-    /// One limit for all priorities, or one each for high, normal and low; a limit below one means none.
+    /// Sets one limit for all priorities, or one each for high, normal and low; values below one remove the limit.
     fn set_max_queue(&mut self, from: ConnectionId, function: &str, limits: &[&str]) -> String {
         if !self.may_operate(from) {
             return "ERR PERMISSION_DENIED\n".to_owned();
@@ -136,7 +141,7 @@ impl Core {
                     .to_owned();
             }
         };
-        let id = self.intern(function.as_bytes());
+        let id = self.find_or_add_function(function.as_bytes());
         match id.and_then(|id| self.function_mut(id)) {
             Some(function) => {
                 function.max_waiting = limits;
@@ -150,7 +155,7 @@ impl Core {
         if !self.may_operate(from) {
             return "ERR PERMISSION_DENIED\n".to_owned();
         }
-        match self.intern(function.as_bytes()) {
+        match self.find_or_add_function(function.as_bytes()) {
             Some(_) => "OK\n".to_owned(),
             None => "ERR TOO_MANY_FUNCTIONS\n".to_owned(),
         }
@@ -168,24 +173,24 @@ impl Core {
     }
 }
 
-/// Text for a column that a blank ends: blanks, control characters and bytes that are not UTF-8 are escaped.
-fn word(name: &[u8]) -> String {
+/// Escapes whitespace, control characters and invalid UTF-8, for columns that end with a blank.
+fn escape_word(name: &[u8]) -> String {
     escape(name, |character| {
         character.is_whitespace() || character.is_control()
     })
 }
 
-/// Text for a column that ends with a tab; and for client ids, which often hold blanks: readers look for the colon
-/// behind them.
-fn phrase(name: &[u8]) -> String {
+/// Escapes control characters and invalid UTF-8, for columns that end with a tab and for client ids, which readers
+/// delimit by the colon after them.
+fn escape_phrase(name: &[u8]) -> String {
     escape(name, char::is_control)
 }
 
-fn escape(name: &[u8], unsafe_here: impl Fn(char) -> bool) -> String {
+fn escape(name: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if unsafe_here(character) {
+            if must_escape(character) {
                 text.extend(character.escape_unicode());
             } else {
                 text.push(character);

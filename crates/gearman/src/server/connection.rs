@@ -1,8 +1,8 @@
-//! One connection of the server: allowed or not, TLS, then frames in and an outbox out.
+//! One connection of the server: TLS handshake, reading frames into the [scheduler](super::scheduler), closing.
 //!
-//! A browser can be made to send anything to a port of its own host, but not without HTTP's head before it. Lines and
-//! packets may alternate here, so a head that were merely answered as unknown commands would be followed by a body that
-//! is carried out. Whoever speaks HTTP is turned away at the first line.
+//! Connections that send HTTP are rejected at the first line. A web page can make a browser send a request to a local
+//! port; since lines and packets may alternate here, the body would be executed if the HTTP head were only answered as
+//! unknown admin commands.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,42 +15,42 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::codec::Decoder;
 
-use super::core::{ConnectionId, Outgoing};
-use super::outbox::Outbox;
-use super::{Shared, State};
-use crate::codec::{Codec, Frame, FrameError, Magic, Packet, WireError};
+use super::scheduler::{ConnectionId, OutgoingMessage};
+use super::send_buffer::SendBuffer;
+use super::{ServerShared, ServerState};
+use crate::codec::{Codec, FrameError, GearmanFrame, Magic, Packet, StreamError};
 use crate::tls::{ServerTls, common_name};
 
-/// A peer that has not finished its TLS handshake by then is turned away.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Room kept for reading.
+/// Capacity reserved for each read.
 const READ_AHEAD: usize = 8 << 10;
 
-/// Frames of one connection that are acted on before others get their turn. Few, so that of many jobs that are submitted
-/// at once the first are assigned while the others are still being read.
+/// Frames of one connection that are processed before yielding. Small, so that the first of many submitted jobs are
+/// assigned while the rest are being read.
 const BATCH: usize = 8;
 
-/// How long the last words to a malformed peer may take.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+/// Timeout for delivering the error packet to a peer that sent a malformed frame.
+const ERROR_DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(shared: Arc<ServerShared>, socket: TcpStream, peer: SocketAddr) {
     if let Err(error) = shared.options.keepalive.apply(&socket) {
-        tracing::debug!(%peer, %error, "connection broke before it began");
+        tracing::debug!(%peer, %error, "failed to configure socket");
         return;
     }
     match &shared.options.tls {
         None => {
             let (reader, writer) = socket.into_split();
-            let outbox = Outbox::new(shared.options.outbox_mark, Some(writer));
-            run(&shared, peer, None, reader, outbox, None).await;
+            let send_buffer = SendBuffer::new(shared.options.send_buffer_limit, Some(writer));
+            run(&shared, peer, None, reader, send_buffer, None).await;
         }
         Some(ServerTls(config)) => {
             let accept = TlsAcceptor::from(config.clone()).accept(socket);
-            let stream = match tokio::time::timeout(HANDSHAKE_LIMIT, accept).await {
+            let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return shared.turned_away(peer, &error.to_string()),
-                Err(_) => return shared.turned_away(peer, "TLS handshake took too long"),
+                Ok(Err(error)) => return shared.reject_connection(peer, &error.to_string()),
+                Err(_) => return shared.reject_connection(peer, "TLS handshake took too long"),
             };
             let certificate = stream
                 .get_ref()
@@ -59,13 +59,13 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAd
                 .and_then(|chain| chain.first());
             let subject = certificate.and_then(common_name);
             let (reader, writer) = tokio::io::split(stream);
-            let outbox = Outbox::new(shared.options.outbox_mark, None);
+            let send_buffer = SendBuffer::new(shared.options.send_buffer_limit, None);
             run(
                 &shared,
                 peer,
                 subject.as_deref(),
                 reader,
-                outbox,
+                send_buffer,
                 Some(writer),
             )
             .await;
@@ -74,11 +74,11 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAd
 }
 
 async fn run(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerShared>,
     peer: SocketAddr,
     subject: Option<&str>,
     mut reader: impl AsyncRead + Unpin,
-    outbox: Outbox,
+    send_buffer: SendBuffer,
     tls_writer: Option<WriteHalf<TlsStream<TcpStream>>>,
 ) {
     let rights = shared
@@ -86,58 +86,58 @@ async fn run(
         .access
         .as_ref()
         .map(|access| access.rights_of(subject));
-    let outbox = Arc::new(outbox);
+    let send_buffer = Arc::new(send_buffer);
     let id = {
         let mut state = shared.lock();
         state.last_connection += 1;
         let id = ConnectionId(state.last_connection);
-        state.core.counters.connections += 1;
-        state.core.connect(id, peer.ip(), rights);
-        state.outboxes.insert(id, outbox.clone());
+        state.scheduler.counters.connections += 1;
+        state.scheduler.connect(id, peer.ip(), rights);
+        state.send_buffers.insert(id, send_buffer.clone());
         id
     };
     tracing::debug!(%peer, subject, connection = id.0, "connected");
-    // A task of its own: a peer that does not read must not keep us from hearing what it says.
+    // A separate task, so that a peer that does not read does not block reading from it.
     let writing = tokio::spawn({
-        let outbox = outbox.clone();
-        async move { outbox.write(tls_writer).await }
+        let send_buffer = send_buffer.clone();
+        async move { send_buffer.write(tls_writer).await }
     });
     let ended = tokio::select! {
-        () = outbox.closed.cancelled() => Ok(()),
+        () = send_buffer.closed.cancelled() => Ok(()),
         ended = read(shared, id, &mut reader) => ended,
     };
-    let delivered = {
+    let deliveries = {
         let mut state = shared.lock();
-        state.core.disconnect(id, Instant::now());
+        state.scheduler.disconnect(id, Instant::now());
         if let Err(error) = &ended {
-            state.farewell(id, error);
+            state.queue_stream_error(id, error);
         }
-        let delivered = state.deliver();
-        state.outboxes.remove(&id);
-        delivered
+        let deliveries = state.deliver();
+        state.send_buffers.remove(&id);
+        deliveries
     };
-    delivered.flush();
-    shared.deadline_is(delivered.next_deadline);
+    deliveries.flush();
+    shared.wake_timer_before(deliveries.next_deadline);
     match ended {
-        Ok(()) => outbox.closed.cancel(),
+        Ok(()) => send_buffer.closed.cancel(),
         Err(error) => {
             tracing::info!(%peer, error = &error as &dyn std::error::Error, "connection closed");
-            outbox.finish();
-            // A socket closed with unread data resets the connection, and the peer never reads the reason.
+            send_buffer.close_after_write();
+            // Closing a socket with unread data resets the connection before the peer has read the error.
             let discard = async { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await };
-            let _ = tokio::time::timeout(FAREWELL_LIMIT, discard).await;
-            outbox.closed.cancel();
+            let _ = tokio::time::timeout(ERROR_DELIVERY_TIMEOUT, discard).await;
+            send_buffer.closed.cancel();
         }
     }
     let _ = writing.await;
 }
 
-/// Takes frames until the peer is gone or talks nonsense.
+/// Reads and processes frames until the peer disconnects or sends a malformed frame.
 async fn read(
-    shared: &Shared,
+    shared: &ServerShared,
     id: ConnectionId,
     reader: &mut (impl AsyncRead + Unpin),
-) -> Result<(), WireError> {
+) -> Result<(), StreamError> {
     let mut codec = Codec::new(Magic::Response, shared.options.limits);
     let mut buffer = BytesMut::with_capacity(READ_AHEAD);
     loop {
@@ -148,7 +148,7 @@ async fn read(
             Ok(0) if buffer.is_empty() => return Ok(()),
             Ok(0) => return Err(FrameError::Truncated { got: buffer.len() }.into()),
             Ok(_) => {
-                while take_batch(shared, id, &mut codec, &mut buffer).await? {
+                while process_batch(shared, id, &mut codec, &mut buffer).await? {
                     tokio::task::yield_now().await;
                 }
             }
@@ -157,26 +157,30 @@ async fn read(
     }
 }
 
-/// Acts on frames that have arrived, several under one lock and with one flush. False when there are no more.
-async fn take_batch(
-    shared: &Shared,
+/// Processes up to [`BATCH`] received frames under one lock with one flush. Returns false when none are left.
+async fn process_batch(
+    shared: &ServerShared,
     id: ConnectionId,
     codec: &mut Codec,
     buffer: &mut BytesMut,
-) -> Result<bool, WireError> {
-    let (delivered, more) = {
+) -> Result<bool, StreamError> {
+    let (deliveries, more) = {
         let mut state = shared.lock();
         let now = Instant::now();
         let mut more = Ok(true);
         for _ in 0..BATCH {
             match codec.decode(buffer) {
-                Ok(Some(Frame::Packet(packet))) => state.core.packet(id, packet, now),
-                Ok(Some(Frame::Line(line))) if is_http(&line) => {
+                Ok(Some(GearmanFrame::Packet(packet))) => {
+                    state.scheduler.handle_packet(id, packet, now);
+                }
+                Ok(Some(GearmanFrame::Line(line))) if is_http(&line) => {
                     more = Err(FrameError::Http.into());
                     break;
                 }
-                Ok(Some(Frame::Line(line))) => {
-                    state.core.admin(id, &line, shared.options.access.as_ref());
+                Ok(Some(GearmanFrame::Line(line))) => {
+                    state
+                        .scheduler
+                        .handle_admin_command(id, &line, shared.options.access.as_ref());
                 }
                 Ok(None) => {
                     more = Ok(false);
@@ -190,76 +194,79 @@ async fn take_batch(
         }
         (state.deliver(), more)
     };
-    delivered.flush();
-    shared.deadline_is(delivered.next_deadline);
-    for outbox in delivered.crowded() {
-        if !outbox.wait_for_room(shared.options.slow_reader_limit).await {
-            shared.lock().core.counters.slow_readers += 1;
-            outbox.closed.cancel();
+    deliveries.flush();
+    shared.wake_timer_before(deliveries.next_deadline);
+    for send_buffer in deliveries.over_limit() {
+        if !send_buffer
+            .wait_until_below_limit(shared.options.slow_reader_timeout)
+            .await
+        {
+            shared.lock().scheduler.counters.slow_readers += 1;
+            send_buffer.closed.cancel();
         }
     }
     more
 }
 
-/// Whether this is how a request of HTTP begins, or its one header that none is without.
+/// Returns whether the line is an HTTP request line or a `Host` header.
 fn is_http(line: &str) -> bool {
     let version = line.rsplit(' ').next().unwrap_or_default();
     let host = line.get(..5).unwrap_or_default();
     version.starts_with("HTTP/") || host.eq_ignore_ascii_case("host:")
 }
 
-/// What has to be done about deliveries once the state is unlocked.
+/// Send buffers to flush once the server state is unlocked.
 #[derive(Debug)]
-pub(super) struct Delivered {
-    /// The outboxes that something was put into, and whether that brought them above their mark.
-    outboxes: Vec<(Arc<Outbox>, bool)>,
+pub(super) struct Deliveries {
+    /// The buffers that were pushed to, and whether each is above its limit.
+    send_buffers: Vec<(Arc<SendBuffer>, bool)>,
     pub(super) next_deadline: Option<Instant>,
 }
 
-impl Delivered {
+impl Deliveries {
     pub(super) fn flush(&self) {
-        for (outbox, _) in &self.outboxes {
-            outbox.flush();
+        for (send_buffer, _) in &self.send_buffers {
+            send_buffer.flush();
         }
     }
 
-    /// The outboxes whose connections read too slowly.
-    fn crowded(self) -> impl Iterator<Item = Arc<Outbox>> {
-        self.outboxes
+    /// Returns the buffers above their limit.
+    fn over_limit(self) -> impl Iterator<Item = Arc<SendBuffer>> {
+        self.send_buffers
             .into_iter()
-            .filter(|(_, crowded)| *crowded)
-            .map(|(outbox, _)| outbox)
+            .filter(|(_, over_limit)| *over_limit)
+            .map(|(send_buffer, _)| send_buffer)
     }
 }
 
-impl State {
-    /// Hands out what the core has decided.
-    pub(super) fn deliver(&mut self) -> Delivered {
-        let mut outboxes = Vec::new();
-        for (to, outgoing) in self.core.drain_deliveries() {
-            if let Some(outbox) = self.outboxes.get(&to) {
-                let crowded = outbox.put(&outgoing);
-                outboxes.push((outbox.clone(), crowded));
+impl ServerState {
+    /// Moves the scheduler's outgoing messages to their send buffers.
+    pub(super) fn deliver(&mut self) -> Deliveries {
+        let mut send_buffers = Vec::new();
+        for (to, outgoing) in self.scheduler.drain_deliveries() {
+            if let Some(send_buffer) = self.send_buffers.get(&to) {
+                let over_limit = send_buffer.push(&outgoing);
+                send_buffers.push((send_buffer.clone(), over_limit));
             }
         }
-        Delivered {
-            outboxes,
-            next_deadline: self.core.next_deadline(),
+        Deliveries {
+            send_buffers,
+            next_deadline: self.scheduler.next_deadline(),
         }
     }
 
-    /// Says why a connection is closed.
-    fn farewell(&mut self, id: ConnectionId, error: &WireError) {
-        let WireError::Frame(reason) = error else {
+    /// Queues an ERROR packet with the reason why the connection is closed.
+    fn queue_stream_error(&mut self, id: ConnectionId, error: &StreamError) {
+        let StreamError::Frame(reason) = error else {
             return;
         };
-        self.core.counters.malformed += 1;
+        self.scheduler.counters.malformed += 1;
         let packet = Packet::Error {
             code: "MALFORMED".into(),
             text: reason.to_string().into(),
         };
-        if let Some(outbox) = self.outboxes.get(&id) {
-            outbox.put(&Outgoing::Packet(packet));
+        if let Some(send_buffer) = self.send_buffers.get(&id) {
+            send_buffer.push(&OutgoingMessage::Packet(packet));
         }
     }
 }

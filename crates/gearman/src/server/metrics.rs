@@ -1,41 +1,41 @@
-//! What the server counts.
+//! Counters and metrics of the job server.
 
 /// Events since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Connections accepted, and turned away by the allow-list, the connection limit or TLS.
+pub struct ServerCounters {
+    /// Connections accepted, and rejected by the allow-list, the connection limit or TLS.
     pub connections: u64,
     pub connections_refused: u64,
     /// Connections closed because of a malformed or oversized frame.
     pub malformed: u64,
-    /// Connections closed because they did not read what they were sent.
+    /// Connections closed because the peer read too slowly.
     pub slow_readers: u64,
     pub submitted: u64,
     pub coalesced: u64,
-    /// Submits turned away because a queue was full.
+    /// Submits rejected because a queue was full.
     pub queue_full: u64,
     pub assigned: u64,
     pub completed: u64,
     pub failed: u64,
     pub exceptions: u64,
-    /// Jobs that ran longer than their worker had allowed.
+    /// Jobs that exceeded the timeout their worker set.
     pub timed_out: u64,
-    /// Jobs of a lost worker that were queued again, and that were failed.
+    /// Jobs of a lost worker that were requeued, and that were failed.
     pub requeued: u64,
     pub lost: u64,
-    /// Foreground jobs whose last client went away.
+    /// Foreground jobs dropped because their last client disconnected.
     pub abandoned: u64,
     pub cancelled: u64,
     /// Workers woken by a NOOP.
     pub wakes: u64,
-    /// Registrations and submits without the right to them.
+    /// Registrations and submits denied by the access list.
     pub denied: u64,
-    /// Packets answered by an ERROR.
+    /// Packets answered with ERROR.
     pub refused_packets: u64,
 }
 
-impl Counters {
-    /// All of them, by name.
+impl ServerCounters {
+    /// Returns all counters with their metric label values.
     pub fn named(self) -> [(&'static str, u64); 19] {
         let Self {
             connections,
@@ -82,14 +82,14 @@ impl Counters {
     }
 }
 
-/// A snapshot of the server: what has happened and what there is.
+/// A snapshot of the server's counters and gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerMetrics {
-    pub counters: Counters,
+    pub counters: ServerCounters,
     pub open_connections: usize,
     pub functions: usize,
     pub waiting_jobs: usize,
     pub running_jobs: usize,
-    /// Payload bytes held for waiting and running jobs.
+    /// Payload bytes of waiting and running jobs.
     pub job_bytes: usize,
 }

@@ -1,18 +1,17 @@
-//! A small job server: queues in memory, plain TCP on loopback or TLS with client certificates.
+//! A job server with in-memory queues, on plain TCP (loopback only) or TLS with client certificates.
 //!
-//! Where gear's server and gearmand differ it does what harms least, unless an option says otherwise: a job whose
-//! worker is lost fails at once (its client knows best whether to repeat it), equal uniques are separate jobs, and
-//! an exception reaches those who asked for exceptions, others as a failure. Jobs live in memory only; a client
-//! that must not lose one asks again.
+//! Where gear's server and gearmand differ, the defaults are: a job whose worker is lost fails at once, jobs with equal
+//! unique ids are separate, and an exception is sent only to clients that enabled exceptions (others receive a
+//! failure). Jobs do not survive a restart.
 //!
-//! The decisions are in the `core` module, without I/O; this one and `connection` give it sockets.
+//! The `scheduler` module makes the decisions without I/O; this module and `connection` provide sockets and timers.
 
 mod admin;
 mod connection;
-mod core;
 mod metrics;
-mod outbox;
 mod rights;
+mod scheduler;
+mod send_buffer;
 
 use std::collections::HashMap;
 use std::io;
@@ -26,57 +25,57 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::core::{ConnectionId, Core, Settings};
-use self::outbox::Outbox;
-use crate::codec::Limits;
+use self::scheduler::{ConnectionId, Scheduler, SchedulerOptions};
+use self::send_buffer::SendBuffer;
+use crate::codec::FrameLimits;
 use crate::net::{DEFAULT_PORT, Keepalive};
 use crate::tls::ServerTls;
 
-pub use self::metrics::{Counters, ServerMetrics};
-pub use self::rights::{AccessList, BadPattern, Rights};
+pub use self::metrics::{ServerCounters, ServerMetrics};
+pub use self::rights::{AccessList, InvalidPattern, Rights};
 
-/// How a [`Server`] listens and what it grants.
+/// Options of a [`JobServer`].
 #[derive(Clone, Debug)]
-pub struct ServerOptions {
+pub struct JobServerOptions {
     /// Without TLS this must be a loopback address.
     pub listen: SocketAddr,
     pub tls: Option<ServerTls>,
-    /// Rights by certificate. Without it every client may do everything.
+    /// Rights by client certificate. Without it every client has all rights.
     pub access: Option<AccessList>,
     /// Networks that may connect; empty means all.
     pub allow: Vec<IpNet>,
-    pub limits: Limits,
+    pub limits: FrameLimits,
     pub max_connections: usize,
-    /// Most jobs held, waiting or running.
+    /// Maximum number of jobs, waiting and running.
     pub max_jobs: usize,
-    /// Most payload bytes held.
+    /// Maximum total payload size of all jobs.
     pub max_job_bytes: usize,
-    /// Most functions known at once; those without jobs and workers make room first.
+    /// Maximum number of functions; functions without jobs and workers are dropped to make room.
     pub max_functions: usize,
-    /// How often a job is given to a worker before the loss of its worker fails it.
+    /// How often a job is assigned before losing its worker fails it.
     pub job_attempts: u32,
-    /// Whether a submit joins the job of the same function and unique that is there already.
+    /// Whether a submit joins an existing job with the same function and unique id.
     pub coalesce_uniques: bool,
-    /// Whether clients that did not ask for exceptions get a plain failure instead, as from gearmand. Without it
-    /// they get the exception, as from gear's server; the `gearman` command takes that for success.
+    /// Whether clients that did not enable exceptions receive a plain failure instead, as from gearmand. Otherwise they
+    /// receive the exception, as from gear's server, which the `gearman` command treats as success.
     pub strict_exceptions: bool,
-    /// Bytes waiting for one connection above which those who feed it must wait.
-    pub outbox_mark: usize,
-    /// How long they wait before the connection that does not read is closed.
-    pub slow_reader_limit: Duration,
-    /// How long a woken worker may take to ask for its job before all others are woken.
-    pub wake_patience: Duration,
+    /// Unsent bytes of a connection above which the connections that send to it must wait.
+    pub send_buffer_limit: usize,
+    /// How long they wait before the slow connection is closed.
+    pub slow_reader_timeout: Duration,
+    /// How long a woken worker may take to grab a job before all other workers are woken.
+    pub wake_timeout: Duration,
     pub keepalive: Keepalive,
 }
 
-impl Default for ServerOptions {
+impl Default for JobServerOptions {
     fn default() -> Self {
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT),
             tls: None,
             access: None,
             allow: Vec::new(),
-            limits: Limits::default(),
+            limits: FrameLimits::default(),
             max_connections: 4096,
             max_jobs: 1_000_000,
             max_job_bytes: 1 << 30,
@@ -84,97 +83,97 @@ impl Default for ServerOptions {
             job_attempts: 1,
             coalesce_uniques: false,
             strict_exceptions: true,
-            outbox_mark: 4 << 20,
-            slow_reader_limit: Duration::from_secs(60),
-            wake_patience: Duration::from_millis(500),
+            send_buffer_limit: 4 << 20,
+            slow_reader_timeout: Duration::from_secs(60),
+            wake_timeout: Duration::from_millis(500),
             keepalive: Keepalive::default(),
         }
     }
 }
 
-/// Why a server does not start.
+/// An error starting the job server.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError {
+pub enum JobServerError {
     #[error(
-        "gearman server would listen on {listen} without TLS; use a loopback address or configure TLS"
+        "gearman server must not listen on {listen} without TLS; use a loopback address or configure TLS"
     )]
     PlainOffLoopback { listen: SocketAddr },
     #[error(
-        "rights are given by client certificate; configure TLS for the gearman server, or remove the rights"
+        "rights require client certificates; configure TLS for the gearman server, or remove the rights"
     )]
     RightsWithoutTls,
-    #[error("gearman server cannot listen on {listen}")]
+    #[error("gearman server failed to listen on {listen}")]
     Bind {
         listen: SocketAddr,
         source: io::Error,
     },
 }
 
-/// A job server that is bound to its port.
+/// A job server bound to its port; see [`JobServer::run`].
 #[derive(Debug)]
-pub struct Server {
+pub struct JobServer {
     listener: TcpListener,
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
-/// A view of a running server.
+/// Reads the metrics of a running server.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    options: ServerOptions,
-    state: Mutex<State>,
+struct ServerShared {
+    options: JobServerOptions,
+    state: Mutex<ServerState>,
     timer: Notify,
-    /// The time the timer task sleeps for, so that it is only disturbed for an earlier one.
-    sleeping_until: Mutex<Option<Instant>>,
+    /// When the timer task will wake up; it is notified only of earlier deadlines.
+    timer_deadline: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
-struct State {
-    core: Core,
-    outboxes: HashMap<ConnectionId, Arc<Outbox>>,
+struct ServerState {
+    scheduler: Scheduler,
+    send_buffers: HashMap<ConnectionId, Arc<SendBuffer>>,
     last_connection: u64,
 }
 
-impl Server {
-    /// Checks the options and binds the port. Port 0 takes a free one.
-    pub async fn bind(options: ServerOptions) -> Result<Self, ServerError> {
+impl JobServer {
+    /// Checks the options and binds the port. Port 0 selects a free one.
+    pub async fn bind(options: JobServerOptions) -> Result<Self, JobServerError> {
         let listen = options.listen;
         if options.tls.is_none() && !listen.ip().is_loopback() {
-            return Err(ServerError::PlainOffLoopback { listen });
+            return Err(JobServerError::PlainOffLoopback { listen });
         }
         if options.access.is_some() && options.tls.is_none() {
-            return Err(ServerError::RightsWithoutTls);
+            return Err(JobServerError::RightsWithoutTls);
         }
-        let bind_error = |source| ServerError::Bind { listen, source };
+        let bind_error = |source| JobServerError::Bind { listen, source };
         let listener = TcpListener::bind(listen).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        // A worker of an earlier run must not be able to answer for a job of this one.
+        // Prevents a worker connected to an earlier run from completing a job of this one.
         let run = uuid::Uuid::new_v4().simple().to_string();
-        let core = Core::new(Settings {
+        let scheduler = Scheduler::new(SchedulerOptions {
             coalesce: options.coalesce_uniques,
             job_attempts: options.job_attempts,
             strict_exceptions: options.strict_exceptions,
             max_jobs: options.max_jobs,
             max_job_bytes: options.max_job_bytes,
             max_functions: options.max_functions,
-            wake_patience: options.wake_patience,
+            wake_timeout: options.wake_timeout,
             handle_prefix: format!("H:{}:", run.get(..12).unwrap_or(&run)),
         });
-        let state = State {
-            core,
-            outboxes: HashMap::new(),
+        let state = ServerState {
+            scheduler,
+            send_buffers: HashMap::new(),
             last_connection: 0,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             options,
             state: Mutex::new(state),
             timer: Notify::new(),
-            sleeping_until: Mutex::new(None),
+            timer_deadline: Mutex::new(None),
         });
         Ok(Self {
             listener,
@@ -183,7 +182,7 @@ impl Server {
         })
     }
 
-    /// Where the server listens.
+    /// Returns the address on which the server listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
@@ -209,50 +208,50 @@ impl Server {
                     let open = tasks.len() - 1;
                     if !self.shared.allows(peer.ip()) {
                         self.shared
-                            .turned_away(peer, "address not in the allow-list");
+                            .reject_connection(peer, "address not in the allow-list");
                     } else if open >= self.shared.options.max_connections {
-                        self.shared.turned_away(peer, "too many connections");
+                        self.shared.reject_connection(peer, "too many connections");
                     } else {
                         tasks.spawn(connection::serve(self.shared.clone(), socket, peer));
                     }
                 }
-                // Out of file descriptors, typically: the pending connection stays and accept would spin.
+                // Typically out of file descriptors: the connection stays pending and accept would spin.
                 Err(error) => {
-                    tracing::warn!(%error, "gearman server cannot accept a connection");
+                    tracing::warn!(%error, "failed to accept connection; retrying");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
-        // An outbox holds its socket, and a handle of this server may outlive it.
-        for outbox in std::mem::take(&mut self.shared.lock().outboxes).into_values() {
-            outbox.closed.cancel();
+        // A send buffer keeps its socket open, and a handle may keep the buffers alive.
+        for send_buffer in std::mem::take(&mut self.shared.lock().send_buffers).into_values() {
+            send_buffer.closed.cancel();
         }
         tasks.shutdown().await;
     }
 }
 
 impl ServerHandle {
-    /// What has happened and what there is.
+    /// Returns the current metrics.
     pub fn metrics(&self) -> ServerMetrics {
         let state = self.shared.lock();
         let running_jobs = state
-            .core
+            .scheduler
             .functions()
             .map(|function| function.running)
             .sum();
         ServerMetrics {
-            counters: state.core.counters,
-            open_connections: state.core.connections.len(),
-            functions: state.core.functions().count(),
-            waiting_jobs: state.core.jobs.len() - running_jobs,
+            counters: state.scheduler.counters,
+            open_connections: state.scheduler.connections.len(),
+            functions: state.scheduler.functions().count(),
+            waiting_jobs: state.scheduler.jobs.len() - running_jobs,
             running_jobs,
-            job_bytes: state.core.job_bytes,
+            job_bytes: state.scheduler.job_bytes,
         }
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ServerShared {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -261,15 +260,15 @@ impl Shared {
         self.options.allow.is_empty() || self.options.allow.iter().any(|net| net.contains(&address))
     }
 
-    fn turned_away(&self, peer: SocketAddr, reason: &str) {
-        self.lock().core.counters.connections_refused += 1;
-        tracing::info!(%peer, reason, "connection turned away");
+    fn reject_connection(&self, peer: SocketAddr, reason: &str) {
+        self.lock().scheduler.counters.connections_refused += 1;
+        tracing::info!(%peer, reason, "connection rejected");
     }
 
-    /// Disturbs the timer task if something is due before it would look.
-    fn deadline_is(&self, next: Option<Instant>) {
+    /// Wakes the timer task if `next` is before its deadline.
+    fn wake_timer_before(&self, next: Option<Instant>) {
         let planned = *self
-            .sleeping_until
+            .timer_deadline
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if next.is_some_and(|next| planned.is_none_or(|planned| next < planned)) {
@@ -278,20 +277,20 @@ impl Shared {
     }
 }
 
-async fn run_timer(shared: Arc<Shared>) {
+async fn run_timer(shared: Arc<ServerShared>) {
     loop {
-        let delivered = {
+        let deliveries = {
             let mut state = shared.lock();
-            state.core.expire(Instant::now());
-            let delivered = state.deliver();
+            state.scheduler.expire(Instant::now());
+            let deliveries = state.deliver();
             *shared
-                .sleeping_until
+                .timer_deadline
                 .lock()
-                .unwrap_or_else(PoisonError::into_inner) = delivered.next_deadline;
-            delivered
+                .unwrap_or_else(PoisonError::into_inner) = deliveries.next_deadline;
+            deliveries
         };
-        delivered.flush();
-        match delivered.next_deadline {
+        deliveries.flush();
+        match deliveries.next_deadline {
             Some(at) => tokio::select! {
                 () = tokio::time::sleep_until(at.into()) => {}
                 () = shared.timer.notified() => {}

@@ -1,15 +1,14 @@
-//! Who may register and who may invoke which functions.
+//! Access control: which client certificates may register, invoke or administer which functions.
 //!
-//! A subject is the Common Name of a client certificate. Once a list of rights exists, a subject without an
-//! entry may do nothing but look. Patterns are regular expressions that match at the start of a function
-//! name, as in geard's ACL file.
+//! A subject is the Common Name of a client certificate. With an [`AccessList`], a subject without an entry has
+//! read-only access. Patterns are regular expressions anchored at the start of a function name, as in geard's ACL file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use regex::bytes::Regex;
 
-/// What one subject may do.
+/// The access rights of one subject.
 #[derive(Clone, Debug, Default)]
 pub struct Rights {
     register: Option<Pattern>,
@@ -17,7 +16,7 @@ pub struct Rights {
     operate: bool,
 }
 
-/// A pattern as it was written, and compiled.
+/// A pattern as configured and compiled.
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
@@ -25,8 +24,8 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn new(text: &str) -> Result<Self, BadPattern> {
-        let regex = Regex::new(&format!("^(?:{text})")).map_err(|source| BadPattern {
+    fn new(text: &str) -> Result<Self, InvalidPattern> {
+        let regex = Regex::new(&format!("^(?:{text})")).map_err(|source| InvalidPattern {
             pattern: text.to_owned(),
             source: Box::new(source),
         })?;
@@ -37,33 +36,33 @@ impl Pattern {
     }
 }
 
-/// A function pattern that is no regular expression.
+/// A function pattern that is not a valid regular expression.
 #[derive(Debug, thiserror::Error)]
-#[error("function pattern \"{pattern}\" is not a regular expression")]
-pub struct BadPattern {
+#[error("invalid function pattern \"{pattern}\": not a regular expression")]
+pub struct InvalidPattern {
     pattern: String,
     source: Box<regex::Error>,
 }
 
 impl Rights {
-    /// No rights at all.
+    /// Returns no rights.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// May take jobs of functions that match.
-    pub fn register(mut self, pattern: &str) -> Result<Self, BadPattern> {
+    /// Grants running jobs of functions that match.
+    pub fn register(mut self, pattern: &str) -> Result<Self, InvalidPattern> {
         self.register = Some(Pattern::new(pattern)?);
         Ok(self)
     }
 
-    /// May submit and cancel jobs of functions that match.
-    pub fn invoke(mut self, pattern: &str) -> Result<Self, BadPattern> {
+    /// Grants submitting and cancelling jobs of functions that match.
+    pub fn invoke(mut self, pattern: &str) -> Result<Self, InvalidPattern> {
         self.invoke = Some(Pattern::new(pattern)?);
         Ok(self)
     }
 
-    /// May change the server's settings by admin commands.
+    /// Grants changing the server's settings by admin commands.
     #[must_use]
     pub fn operate(mut self) -> Self {
         self.operate = true;
@@ -112,8 +111,8 @@ impl AccessList {
             .unwrap_or_default()
     }
 
-    /// One line per subject, in geard's form.
-    pub(super) fn listing(&self) -> String {
+    /// Formats one line per subject, in geard's format.
+    pub(super) fn to_text(&self) -> String {
         let text = |pattern: &Option<Pattern>| {
             pattern
                 .as_ref()
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alternative_cannot_escape_the_anchor() {
+    fn alternatives_are_anchored() {
         let rights = Rights::none().invoke("a|b").unwrap();
         assert!(rights.may_invoke(b"b1") && !rights.may_invoke(b"xb"));
     }
@@ -154,8 +153,8 @@ mod tests {
         let list =
             AccessList::new().subject("builder", Rights::none().register(".*").unwrap().operate());
         assert!(list.rights_of(Some("builder")).may_register(b"x"));
-        for stranger in [None, Some("other")] {
-            let rights = list.rights_of(stranger);
+        for unknown in [None, Some("other")] {
+            let rights = list.rights_of(unknown);
             assert!(
                 !rights.may_register(b"x") && !rights.may_invoke(b"x") && !rights.may_operate()
             );

@@ -1,4 +1,4 @@
-//! What a handler gets, what it may say while it works, and how it ends.
+//! [`JobHandler`] and the [`Job`] it runs: payload, progress reports, interrupts and errors.
 
 use std::any::Any;
 use std::future::Future;
@@ -8,18 +8,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-/// Log output is passed on in pieces of at most this size, whatever the handler writes at once.
+/// The maximum size of one WORK_DATA packet; larger data is split.
 const DATA_CHUNK: usize = 256 << 10;
 
-/// Does the jobs of one function. Any `async fn(Job) -> Result<Bytes, JobError>` is one.
+/// Runs the jobs of one function. Implemented by any `async fn(Job) -> Result<Bytes, JobError>`.
 #[async_trait]
-pub trait Handler: Send + Sync + 'static {
-    /// The bytes returned become the job's result.
+pub trait JobHandler: Send + Sync + 'static {
+    /// Runs the job and returns its result.
     async fn run(&self, job: Job) -> Result<Bytes, JobError>;
 }
 
 #[async_trait]
-impl<F, R> Handler for F
+impl<F, R> JobHandler for F
 where
     F: Fn(Job) -> R + Send + Sync + 'static,
     R: Future<Output = Result<Bytes, JobError>> + Send + 'static,
@@ -29,28 +29,28 @@ where
     }
 }
 
-/// How a job ends that has no result.
+/// A failure of a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// An expected failure: the client gets WORK_FAIL.
+    /// An expected failure: the client receives WORK_FAIL.
     #[error("job failed")]
     Fail,
-    /// A surprise: the client gets WORK_EXCEPTION with this text.
+    /// An unexpected error: the client receives WORK_EXCEPTION with this text.
     #[error("{0}")]
     Exception(String),
 }
 
-/// Why nobody may be waiting for a job's result any more.
+/// Why a job's result may no longer be wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interrupt {
-    /// The job server is gone and with it the way to deliver a result. The work itself is still wanted as far as
-    /// anybody knows: a handler that keeps its result where a later job finds it should go on.
+pub enum JobInterrupt {
+    /// The connection to the job server was lost, so the result cannot be delivered. A handler that stores its result
+    /// where a later job finds it should continue.
     ConnectionLost,
-    /// The worker is stopping and will not wait long.
+    /// The worker is stopping and drops handlers after [`JobWorkerOptions::stop_grace`](super::JobWorkerOptions).
     Stopping,
 }
 
-/// One job, as its handler sees it.
+/// A job being run by a [`JobHandler`].
 #[derive(Debug)]
 pub struct Job {
     pub(super) handle: Bytes,
@@ -58,13 +58,13 @@ pub struct Job {
     pub(super) unique: Bytes,
     pub(super) payload: Bytes,
     pub(super) server: Arc<str>,
-    pub(super) report: mpsc::Sender<Report>,
-    pub(super) interrupt: watch::Receiver<Option<Interrupt>>,
+    pub(super) updates_tx: mpsc::Sender<JobUpdate>,
+    pub(super) interrupt: watch::Receiver<Option<JobInterrupt>>,
 }
 
-/// What a handler tells its connection.
+/// A message from a handler to its connection.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum JobUpdate {
     Progress(u64, u64),
     Data(Bytes),
     Warning(Bytes),
@@ -72,7 +72,7 @@ pub(super) enum Report {
 }
 
 impl Job {
-    /// The name the job server gave this job.
+    /// Returns the job server's handle of this job.
     pub fn handle(&self) -> &[u8] {
         &self.handle
     }
@@ -81,7 +81,7 @@ impl Job {
         &self.function
     }
 
-    /// What the client submitted to tell its jobs apart; may be empty.
+    /// Returns the client's unique id of the job; may be empty.
     pub fn unique(&self) -> &[u8] {
         &self.unique
     }
@@ -90,49 +90,49 @@ impl Job {
         &self.payload
     }
 
-    /// The job server it came from, as host and port.
+    /// Returns the job server, as host and port.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// Tells the client how far the job is. Waits while the connection is slow; does nothing when it is lost.
+    /// Reports progress to the client. Waits while the connection is slow; does nothing when it is lost.
     pub async fn progress(&self, numerator: u64, denominator: u64) {
         let _ = self
-            .report
-            .send(Report::Progress(numerator, denominator))
+            .updates_tx
+            .send(JobUpdate::Progress(numerator, denominator))
             .await;
     }
 
-    /// Sends a part of the result, or of a log, ahead of the end.
+    /// Sends partial data: part of the result or of a log.
     pub async fn data(&self, data: impl Into<Bytes>) {
         let mut data = data.into();
         while !data.is_empty() {
             let chunk = data.split_to(data.len().min(DATA_CHUNK));
-            let _ = self.report.send(Report::Data(chunk)).await;
+            let _ = self.updates_tx.send(JobUpdate::Data(chunk)).await;
         }
     }
 
-    /// Sends a warning.
+    /// Sends a warning to the client.
     pub async fn warn(&self, text: impl Into<Bytes>) {
-        let _ = self.report.send(Report::Warning(text.into())).await;
+        let _ = self.updates_tx.send(JobUpdate::Warning(text.into())).await;
     }
 
-    /// Whether anything has happened that a handler may want to react to.
-    pub fn interruption(&self) -> Option<Interrupt> {
+    /// Returns the reason for which the job was interrupted, if it was.
+    pub fn interrupt(&self) -> Option<JobInterrupt> {
         *self.interrupt.borrow()
     }
 
-    /// Waits until something happens that a handler may want to react to.
-    pub async fn interrupted(&self) -> Interrupt {
+    /// Waits until the job is interrupted.
+    pub async fn interrupted(&self) -> JobInterrupt {
         let mut interrupt = self.interrupt.clone();
         match interrupt.wait_for(Option::is_some).await {
-            Ok(reason) => reason.unwrap_or(Interrupt::ConnectionLost),
-            Err(_) => Interrupt::ConnectionLost,
+            Ok(reason) => reason.unwrap_or(JobInterrupt::ConnectionLost),
+            Err(_) => JobInterrupt::ConnectionLost,
         }
     }
 }
 
-/// The text of a panic, for the client's eyes.
+/// Returns the message of a panic, for the client.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()

@@ -1,13 +1,10 @@
-//! A worker: a pool of slots that serves functions on any number of job servers.
+//! A worker that registers functions with any number of job servers and runs their jobs.
 //!
-//! A pool of `slots` runs at most that many jobs at once, whichever servers they come from. Work that needs limits of
-//! its own (builds and uploads, say) gets a worker of its own.
-//!
-//! Functions come and go while the worker runs. What is registered is remembered here and sent again on every
-//! new connection.
+//! At most `slots` jobs run at once, whichever servers they come from; work that needs a separate limit gets a separate
+//! worker. Functions can be registered and unregistered at any time and are announced again on every new connection.
 
+mod connection;
 mod job;
-mod link;
 mod registry;
 
 use std::sync::Arc;
@@ -20,157 +17,157 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::link::Link;
-use self::registry::{Function, Registry};
-use crate::codec::Limits;
-use crate::net::{Backoff, Endpoint, Keepalive};
+use self::connection::WorkerConnection;
+use self::registry::{FunctionRegistry, RegisteredFunction};
+use crate::codec::FrameLimits;
+use crate::net::{GearmanEndpoint, Keepalive, ReconnectBackoff};
 
-pub use self::job::{Handler, Interrupt, Job, JobError};
+pub use self::job::{Job, JobError, JobHandler, JobInterrupt};
 
-/// How a [`Worker`] works.
+/// Options of a [`JobWorker`].
 #[derive(Clone, Debug)]
-pub struct WorkerOptions {
-    /// What each connection calls itself, with its number from 1 appended.
+pub struct JobWorkerOptions {
+    /// The client id; each connection appends its slot number, counted from 1.
     pub client_id: String,
-    /// The worker registers with all of them.
-    pub servers: Vec<Endpoint>,
-    /// Jobs at once, and connections to each server.
+    /// The job servers; the worker connects to all of them.
+    pub servers: Vec<GearmanEndpoint>,
+    /// The number of concurrent jobs, and of connections to each server.
     pub slots: usize,
-    pub limits: Limits,
+    pub limits: FrameLimits,
     pub connect_timeout: Duration,
-    /// How long a server may take to answer a question for a job.
-    pub answer_timeout: Duration,
-    pub backoff: Backoff,
+    /// Timeout for the response to GRAB_JOB.
+    pub response_timeout: Duration,
+    pub backoff: ReconnectBackoff,
     pub keepalive: Keepalive,
-    /// How long handlers may go on after the worker was told to stop.
+    /// How long handlers may continue after shutdown.
     pub stop_grace: Duration,
 }
 
-impl WorkerOptions {
-    pub fn new(client_id: impl Into<String>, servers: Vec<Endpoint>, slots: usize) -> Self {
+impl JobWorkerOptions {
+    pub fn new(client_id: impl Into<String>, servers: Vec<GearmanEndpoint>, slots: usize) -> Self {
         Self {
             client_id: client_id.into(),
             servers,
             slots,
-            limits: Limits::default(),
+            limits: FrameLimits::default(),
             connect_timeout: Duration::from_secs(10),
-            answer_timeout: Duration::from_secs(30),
-            backoff: Backoff::default(),
+            response_timeout: Duration::from_secs(30),
+            backoff: ReconnectBackoff::default(),
             keepalive: Keepalive::default(),
             stop_grace: Duration::from_secs(10),
         }
     }
 }
 
-/// A function name that cannot travel.
+/// A function name that cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{}\" cannot be a gearman function: a name is not empty and holds no control characters", name.escape_debug())]
-pub struct BadFunctionName {
+#[error("invalid gearman function name \"{}\": it is empty or contains control characters", name.escape_debug())]
+pub struct InvalidFunctionName {
     pub name: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum WorkerMode {
     Working,
-    /// Asks for no more jobs, finishes those it has.
+    /// Requests no more jobs and finishes those it has.
     Draining,
-    /// The same, and handlers are told to hurry.
+    /// As [`Self::Draining`], and handlers are interrupted.
     Stopping,
 }
 
-/// What the connections of a worker share.
+/// State shared by the connections of a worker.
 #[derive(Debug)]
-struct Pool {
-    options: WorkerOptions,
-    registry: Registry,
+struct WorkerShared {
+    options: JobWorkerOptions,
+    registry: FunctionRegistry,
     permits: Arc<Semaphore>,
-    mode: watch::Sender<Mode>,
+    mode: watch::Sender<WorkerMode>,
     connected: watch::Sender<usize>,
     jobs: TaskTracker,
     kill: CancellationToken,
 }
 
-impl Pool {
-    fn permit(&self) -> BoxFuture<'static, Option<OwnedSemaphorePermit>> {
+impl WorkerShared {
+    fn acquire_permit(&self) -> BoxFuture<'static, Option<OwnedSemaphorePermit>> {
         self.permits.clone().acquire_owned().map(Result::ok).boxed()
     }
 
-    fn connection_up(&self) -> ConnectionUp<'_> {
+    fn mark_connected(&self) -> ConnectedGuard<'_> {
         self.connected.send_modify(|count| *count += 1);
-        ConnectionUp(&self.connected)
+        ConnectedGuard(&self.connected)
     }
 }
 
-struct ConnectionUp<'a>(&'a watch::Sender<usize>);
+struct ConnectedGuard<'a>(&'a watch::Sender<usize>);
 
-impl Drop for ConnectionUp<'_> {
+impl Drop for ConnectedGuard<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-/// A worker that has yet to [`run`](Worker::run).
+/// Runs jobs from job servers; see [`JobWorker::run`].
 #[derive(Debug)]
-pub struct Worker {
-    pool: Arc<Pool>,
+pub struct JobWorker {
+    shared: Arc<WorkerShared>,
 }
 
-/// Registers functions with a worker and drains it. Cheap to clone.
+/// Registers functions with a worker and drains it.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
-    pool: Arc<Pool>,
+    shared: Arc<WorkerShared>,
 }
 
-impl Worker {
-    pub fn new(options: WorkerOptions) -> Self {
-        let pool = Pool {
+impl JobWorker {
+    pub fn new(options: JobWorkerOptions) -> Self {
+        let shared = WorkerShared {
             permits: Arc::new(Semaphore::new(options.slots)),
             options,
-            registry: Registry::default(),
-            mode: watch::Sender::new(Mode::Working),
+            registry: FunctionRegistry::default(),
+            mode: watch::Sender::new(WorkerMode::Working),
             connected: watch::Sender::new(0),
             jobs: TaskTracker::new(),
             kill: CancellationToken::new(),
         };
         Self {
-            pool: Arc::new(pool),
+            shared: Arc::new(shared),
         }
     }
 
     pub fn handle(&self) -> WorkerHandle {
         WorkerHandle {
-            pool: self.pool.clone(),
+            shared: self.shared.clone(),
         }
     }
 
-    /// Works until `shutdown`, or until it has been [drained](WorkerHandle::drain).
+    /// Runs until `shutdown`, or until [drained](WorkerHandle::drain).
     ///
-    /// On shutdown handlers are told; those still running after the grace period are dropped.
+    /// On shutdown handlers are interrupted; those still running after the grace period are dropped.
     pub async fn run(self, shutdown: CancellationToken) {
-        // However this ends, no handler runs on unnoticed.
-        let _kill = self.pool.kill.clone().drop_guard();
-        let mut links = JoinSet::new();
-        for slot in 1..=self.pool.options.slots {
-            for endpoint in &self.pool.options.servers {
-                let link = Link {
-                    pool: self.pool.clone(),
+        // Stops all handlers even if this future is dropped.
+        let _kill = self.shared.kill.clone().drop_guard();
+        let mut connections = JoinSet::new();
+        for slot in 1..=self.shared.options.slots {
+            for endpoint in &self.shared.options.servers {
+                let connection = WorkerConnection {
+                    shared: self.shared.clone(),
                     endpoint: endpoint.clone(),
                     server: endpoint.to_string().into(),
-                    client_id: format!("{} {slot}", self.pool.options.client_id),
-                    mode: self.pool.mode.subscribe(),
+                    client_id: format!("{} {slot}", self.shared.options.client_id),
+                    mode: self.shared.mode.subscribe(),
                 };
-                links.spawn(link.run());
+                connections.spawn(connection.run());
             }
         }
-        let jobs = self.pool.jobs.clone();
+        let jobs = self.shared.jobs.clone();
         let drained = async {
             let _ = self
-                .pool
+                .shared
                 .mode
                 .subscribe()
-                .wait_for(|mode| *mode != Mode::Working)
+                .wait_for(|mode| *mode != WorkerMode::Working)
                 .await;
-            while links.join_next().await.is_some() {}
+            while connections.join_next().await.is_some() {}
             jobs.close();
             jobs.wait().await;
         };
@@ -179,31 +176,35 @@ impl Worker {
             () = &mut drained => return,
             () = shutdown.cancelled() => {}
         }
-        self.pool.mode.send_replace(Mode::Stopping);
-        if tokio::time::timeout(self.pool.options.stop_grace, &mut drained)
+        self.shared.mode.send_replace(WorkerMode::Stopping);
+        if tokio::time::timeout(self.shared.options.stop_grace, &mut drained)
             .await
             .is_err()
         {
-            tracing::warn!("handlers did not stop in time and are dropped");
-            self.pool.kill.cancel();
+            tracing::warn!("handlers did not stop within the grace period; dropping them");
+            self.shared.kill.cancel();
             drained.await;
         }
     }
 }
 
 impl WorkerHandle {
-    /// Offers a function, on every server, from now on. An earlier handler of the same name is replaced.
-    pub fn register(&self, name: &str, handler: impl Handler) -> Result<(), BadFunctionName> {
+    /// Registers a function on every server, replacing an earlier handler of the same name.
+    pub fn register(
+        &self,
+        name: &str,
+        handler: impl JobHandler,
+    ) -> Result<(), InvalidFunctionName> {
         self.add(name, None, handler)
     }
 
-    /// The same, with a time after which the server gives a job up as failed.
+    /// Registers a function with a timeout after which the server fails its jobs.
     pub fn register_with_timeout(
         &self,
         name: &str,
         timeout: Duration,
-        handler: impl Handler,
-    ) -> Result<(), BadFunctionName> {
+        handler: impl JobHandler,
+    ) -> Result<(), InvalidFunctionName> {
         self.add(name, Some(timeout), handler)
     }
 
@@ -211,14 +212,14 @@ impl WorkerHandle {
         &self,
         name: &str,
         timeout: Option<Duration>,
-        handler: impl Handler,
-    ) -> Result<(), BadFunctionName> {
+        handler: impl JobHandler,
+    ) -> Result<(), InvalidFunctionName> {
         if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(BadFunctionName {
+            return Err(InvalidFunctionName {
                 name: name.to_owned(),
             });
         }
-        self.pool.registry.add(Function {
+        self.shared.registry.add(RegisteredFunction {
             name: name.into(),
             timeout,
             handler: Arc::new(handler),
@@ -226,47 +227,47 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Withdraws a function. A job of it that is running goes on, and its result is delivered: on that connection
-    /// the server hears of the withdrawal after the result. False if it was not registered.
+    /// Unregisters a function. Returns false if it was not registered. Running jobs continue and their results are
+    /// delivered.
     pub fn unregister(&self, name: &str) -> bool {
-        self.pool.registry.remove(name)
+        self.shared.registry.remove(name)
     }
 
     pub fn is_registered(&self, name: &str) -> bool {
-        self.pool.registry.contains(name)
+        self.shared.registry.contains(name)
     }
 
-    /// The registered functions, sorted.
+    /// Returns the registered functions, sorted.
     pub fn functions(&self) -> Vec<String> {
-        self.pool.registry.names()
+        self.shared.registry.names()
     }
 
-    /// Waits until all registrations and withdrawals made so far have been sent on every connection there is.
+    /// Waits until all changes made so far have been sent on every open connection.
     pub async fn synced(&self) {
-        self.pool.registry.synced().await;
+        self.shared.registry.synced().await;
     }
 
-    /// How many connections are up and registered.
+    /// Returns the number of connections that have registered their functions.
     pub fn connected(&self) -> usize {
-        *self.pool.connected.borrow()
+        *self.shared.connected.borrow()
     }
 
-    /// Waits until at least `count` connections are up and registered.
+    /// Waits until at least `count` connections have registered their functions.
     pub async fn wait_connected(&self, count: usize) {
         let _ = self
-            .pool
+            .shared
             .connected
             .subscribe()
             .wait_for(|up| *up >= count)
             .await;
     }
 
-    /// Lets the worker take no more jobs, finish those it has, and end.
+    /// Makes the worker take no more jobs, finish running jobs and end.
     pub fn drain(&self) {
-        self.pool.mode.send_if_modified(|mode| {
-            let working = *mode == Mode::Working;
+        self.shared.mode.send_if_modified(|mode| {
+            let working = *mode == WorkerMode::Working;
             if working {
-                *mode = Mode::Draining;
+                *mode = WorkerMode::Draining;
             }
             working
         });

@@ -1,6 +1,6 @@
-//! The functions of a worker, and how its connections learn of changes.
+//! The registered functions of a worker.
 //!
-//! A connection subscribes when it is made: it gets what there is and, without a gap, every change after that.
+//! A connection subscribes when it opens and receives the current functions followed by every later change.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,77 +9,77 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::job::Handler;
+use super::job::JobHandler;
 
 #[derive(Clone)]
-pub(super) struct Function {
+pub(super) struct RegisteredFunction {
     pub(super) name: Arc<str>,
     pub(super) timeout: Option<Duration>,
-    pub(super) handler: Arc<dyn Handler>,
+    pub(super) handler: Arc<dyn JobHandler>,
 }
 
-impl fmt::Debug for Function {
+impl fmt::Debug for RegisteredFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Function({})", self.name)
     }
 }
 
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum FunctionChange {
     Added(Arc<str>, Option<Duration>),
     Removed(Arc<str>),
-    /// Dropped once everything before it has been sent to the server.
+    /// Dropped once all earlier changes have been sent to the server.
     Sync {
         _ack: mpsc::Sender<()>,
     },
 }
 
-/// What there is, and what changes from then on.
+/// The current functions and a stream of later changes.
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) functions: Vec<(Arc<str>, Option<Duration>)>,
-    pub(super) changes: mpsc::UnboundedReceiver<Change>,
+    pub(super) changes: mpsc::UnboundedReceiver<FunctionChange>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Registry {
-    inner: Mutex<Inner>,
+pub(super) struct FunctionRegistry {
+    inner: Mutex<FunctionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    functions: HashMap<Arc<str>, Function>,
-    subscribers: Vec<mpsc::UnboundedSender<Change>>,
+struct FunctionTable {
+    functions: HashMap<Arc<str>, RegisteredFunction>,
+    subscribers: Vec<mpsc::UnboundedSender<FunctionChange>>,
 }
 
-impl Inner {
-    fn publish(&mut self, change: impl Fn() -> Change) {
+impl FunctionTable {
+    fn publish(&mut self, change: impl Fn() -> FunctionChange) {
         self.subscribers
             .retain(|subscriber| subscriber.send(change()).is_ok());
     }
 }
 
-impl Registry {
-    pub(super) fn add(&self, function: Function) {
+impl FunctionRegistry {
+    pub(super) fn add(&self, function: RegisteredFunction) {
         let mut inner = self.lock();
         let (name, timeout) = (function.name.clone(), function.timeout);
         let before = inner.functions.insert(name.clone(), function);
         if before.is_none_or(|before| before.timeout != timeout) {
-            inner.publish(|| Change::Added(name.clone(), timeout));
+            inner.publish(|| FunctionChange::Added(name.clone(), timeout));
         }
     }
 
-    /// False if there was no such function.
+    /// Removes a function. Returns false if it was not registered.
     pub(super) fn remove(&self, name: &str) -> bool {
         let mut inner = self.lock();
         let Some(function) = inner.functions.remove(name) else {
             return false;
         };
-        inner.publish(|| Change::Removed(function.name.clone()));
+        inner.publish(|| FunctionChange::Removed(function.name.clone()));
         true
     }
 
-    pub(super) fn find(&self, name: &[u8]) -> Option<Function> {
+    pub(super) fn find(&self, name: &[u8]) -> Option<RegisteredFunction> {
         let name = std::str::from_utf8(name).ok()?;
         self.lock().functions.get(name).cloned()
     }
@@ -112,15 +112,16 @@ impl Registry {
         Subscription { functions, changes }
     }
 
-    /// Waits until every connection has passed on all changes made so far, or is gone.
+    /// Waits until every connection has sent all changes made so far or is closed.
     pub(super) async fn synced(&self) {
         let (ack, mut acked) = mpsc::channel(1);
-        self.lock().publish(|| Change::Sync { _ack: ack.clone() });
+        self.lock()
+            .publish(|| FunctionChange::Sync { _ack: ack.clone() });
         drop(ack);
         acked.recv().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, FunctionTable> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

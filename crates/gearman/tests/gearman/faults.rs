@@ -1,35 +1,41 @@
-//! Losses in odd moments, and what only our server offers.
+//! Connection losses, and options that only our server has.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_gearman::Endpoint;
-use nodeyard_gearman::client::{Client, ClientError, ClientOptions, JobEvent, JobRequest, Outcome};
-use nodeyard_gearman::server::ServerOptions;
+use nodeyard_gearman::GearmanEndpoint;
+use nodeyard_gearman::client::{
+    ClientError, JobClient, JobClientOptions, JobEvent, JobOutcome, JobRequest,
+};
+use nodeyard_gearman::server::JobServerOptions;
 use nodeyard_gearman::worker::Job;
 use nodeyard_testbeds::gearman::Kind;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-use crate::support::{AnyServer, OurServer, RunningWorker, bytes, local, soon, until};
+use crate::support::{
+    InProcessServer, InProcessWorker, ServerUnderTest, bytes, local, wait_until, within_timeout,
+};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_falls_silent_leaves_the_outcome_unknown() {
+async fn an_unresponsive_server_leaves_the_outcome_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let working = AnyServer::ours().await;
-    let mut options =
-        ClientOptions::new(vec![Endpoint::new("127.0.0.1", port), working.endpoint()]);
+    let working = ServerUnderTest::ours().await;
+    let mut options = JobClientOptions::new(vec![
+        GearmanEndpoint::new("127.0.0.1", port),
+        working.endpoint(),
+    ]);
     // Long enough to send something on a busy machine.
-    options.answer_timeout = Duration::from_secs(2);
-    let client = Client::new(options);
+    options.response_timeout = Duration::from_secs(2);
+    let client = JobClient::new(options);
     let silent = tokio::spawn(async move {
         let (mut socket, _) = listener.accept().await.unwrap();
         let mut heard = Vec::new();
         socket.read_to_end(&mut heard).await.unwrap();
         heard
     });
-    let error = soon(
+    let error = within_timeout(
         "the submit ends",
         client.submit_background(&JobRequest::new("f", "")),
     )
@@ -41,7 +47,7 @@ async fn a_server_that_falls_silent_leaves_the_outcome_unknown() {
     );
     // The request had been sent, so it must not have been sent to another server as well.
     assert!(
-        !soon("the client hangs up", silent)
+        !within_timeout("the client hangs up", silent)
             .await
             .unwrap()
             .is_empty()
@@ -50,31 +56,31 @@ async fn a_server_that_falls_silent_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unreachable_or_refusing_server_is_passed_over() {
+async fn an_unreachable_or_refusing_server_is_skipped() {
     let dead = TcpListener::bind("127.0.0.1:0")
         .await
         .unwrap()
         .local_addr()
         .unwrap()
         .port();
-    let full = OurServer::start(ServerOptions {
+    let full = InProcessServer::start(JobServerOptions {
         max_jobs: 0,
         ..local()
     })
     .await;
-    let working = AnyServer::ours().await;
+    let working = ServerUnderTest::ours().await;
     let servers = vec![
-        Endpoint::new("127.0.0.1", dead),
-        Endpoint::new("127.0.0.1", full.port),
+        GearmanEndpoint::new("127.0.0.1", dead),
+        GearmanEndpoint::new("127.0.0.1", full.port),
         working.endpoint(),
     ];
-    let handle = Client::new(ClientOptions::new(servers.clone()))
+    let handle = JobClient::new(JobClientOptions::new(servers.clone()))
         .submit_background(&JobRequest::new("f", ""))
         .await
         .unwrap();
     assert_eq!(handle.server, 2);
-    let options = ClientOptions::new(servers[..2].to_vec());
-    let error = Client::new(options)
+    let options = JobClientOptions::new(servers[..2].to_vec());
+    let error = JobClient::new(options)
         .submit_background(&JobRequest::new("f", ""))
         .await
         .unwrap_err();
@@ -82,9 +88,9 @@ async fn an_unreachable_or_refusing_server_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_pool_serves_several_servers_within_its_slots() {
-    let (first, second) = (AnyServer::ours().await, AnyServer::ours().await);
-    let worker = RunningWorker::start(vec![first.endpoint(), second.endpoint()], 1);
+async fn several_servers_share_the_slots_of_a_worker() {
+    let (first, second) = (ServerUnderTest::ours().await, ServerUnderTest::ours().await);
+    let worker = InProcessWorker::start(vec![first.endpoint(), second.endpoint()], 1);
     let (release, gate) = tokio::sync::watch::channel(false);
     let hold = move |job: Job| {
         let mut gate = gate.clone();
@@ -101,7 +107,7 @@ async fn one_pool_serves_several_servers_within_its_slots() {
         .await
         .unwrap();
     assert_eq!(
-        soon("the first starts", one.next()).await,
+        within_timeout("the first starts", one.next()).await,
         Some(JobEvent::Data(bytes("started")))
     );
     let mut two = second
@@ -116,19 +122,26 @@ async fn one_pool_serves_several_servers_within_its_slots() {
         "the only slot is taken"
     );
     release.send(true).unwrap();
-    let end = |server: &AnyServer| Some(JobEvent::Complete(bytes(&server.endpoint().to_string())));
-    assert_eq!(soon("the first ends", one.next()).await, end(&first));
+    let end =
+        |server: &ServerUnderTest| Some(JobEvent::Complete(bytes(&server.endpoint().to_string())));
     assert_eq!(
-        soon("the second starts", two.next()).await,
+        within_timeout("the first ends", one.next()).await,
+        end(&first)
+    );
+    assert_eq!(
+        within_timeout("the second starts", two.next()).await,
         Some(JobEvent::Data(bytes("started")))
     );
-    assert_eq!(soon("the second ends", two.next()).await, end(&second));
+    assert_eq!(
+        within_timeout("the second ends", two.next()).await,
+        end(&second)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_tried_again_where_the_server_is_told_to() {
-    let server = AnyServer::Ours(
-        OurServer::start(ServerOptions {
+async fn job_attempts_requeue_the_job_of_a_lost_worker() {
+    let server = ServerUnderTest::Ours(
+        InProcessServer::start(JobServerOptions {
             job_attempts: 2,
             ..local()
         })
@@ -138,7 +151,7 @@ async fn a_job_is_tried_again_where_the_server_is_told_to() {
         job.data("started").await;
         std::future::pending().await
     };
-    let first = RunningWorker::start(vec![server.endpoint()], 1);
+    let first = InProcessWorker::start(vec![server.endpoint()], 1);
     first.handle.register("work", stuck).unwrap();
     let mut job = server
         .client()
@@ -146,25 +159,25 @@ async fn a_job_is_tried_again_where_the_server_is_told_to() {
         .await
         .unwrap();
     assert_eq!(
-        soon("it starts", job.next()).await,
+        within_timeout("it starts", job.next()).await,
         Some(JobEvent::Data(bytes("started")))
     );
     drop(first);
-    let second = RunningWorker::start(vec![server.endpoint()], 1);
+    let second = InProcessWorker::start(vec![server.endpoint()], 1);
     second
         .handle
         .register("work", async |_job| Ok(bytes("done")))
         .unwrap();
     assert_eq!(
-        soon("another does it", job.next()).await,
+        within_timeout("another does it", job.next()).await,
         Some(JobEvent::Complete(bytes("done")))
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_outlives_its_time_fails() {
-    let server = AnyServer::ours().await;
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+async fn a_job_that_exceeds_its_timeout_fails() {
+    let server = ServerUnderTest::ours().await;
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let forever = async |_job| std::future::pending().await;
     worker
         .handle
@@ -176,22 +189,22 @@ async fn a_job_that_outlives_its_time_fails() {
         .await
         .unwrap();
     assert_eq!(
-        soon("it is given up", job.wait()).await,
-        Outcome::Fail(Bytes::new())
+        within_timeout("it is given up", job.wait()).await,
+        JobOutcome::Fail(Bytes::new())
     );
-    let AnyServer::Ours(ours) = &server else {
+    let ServerUnderTest::Ours(ours) = &server else {
         panic!()
     };
     assert_eq!(ours.handle.metrics().counters.timed_out, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_uniques_share_one_job_where_the_server_is_told_to() {
-    let options = ServerOptions {
+async fn coalesced_uniques_share_one_job() {
+    let options = JobServerOptions {
         coalesce_uniques: true,
         ..local()
     };
-    let server = AnyServer::Ours(OurServer::start(options).await);
+    let server = ServerUnderTest::Ours(InProcessServer::start(options).await);
     let (one, two) = (server.client(), server.client());
     let request = JobRequest::new("once", "").unique("same");
     let first = one.submit(&request).await.unwrap();
@@ -205,7 +218,7 @@ async fn equal_uniques_share_one_job_where_the_server_is_told_to() {
     assert_ne!(first.handle(), other.handle());
     assert!(one.status_by_unique(0, "same").await.unwrap().known);
     drop((first, one));
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = runs.clone();
     let once = move |_job| {
@@ -219,8 +232,8 @@ async fn equal_uniques_share_one_job_where_the_server_is_told_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreground_jobs_go_with_their_client_and_background_jobs_stay() {
-    let server = AnyServer::ours().await;
+async fn only_background_jobs_outlive_their_client() {
+    let server = ServerUnderTest::ours().await;
     let client = server.client();
     let waiting = client.submit(&JobRequest::new("f", "")).await.unwrap();
     client
@@ -229,15 +242,15 @@ async fn foreground_jobs_go_with_their_client_and_background_jobs_stay() {
         .unwrap();
     assert_eq!(server.function("f").await.unwrap().total, 2);
     drop((client, waiting));
-    until("one is left", || async {
+    wait_until("one is left", || async {
         server.function("f").await.unwrap().total == 1
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn echo_and_admin_answers_arrive() {
-    let server = AnyServer::ours().await;
+async fn echo_and_admin_commands_are_answered() {
+    let server = ServerUnderTest::ours().await;
     assert_eq!(
         server.client().echo(0, "a\0b").await.unwrap(),
         bytes("a\0b")
@@ -259,8 +272,8 @@ async fn echo_and_admin_answers_arrive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gearmand_answers_what_gear_does_not() {
-    let server = AnyServer::foreign(Kind::Gearmand);
+async fn gearmand_answers_requests_that_gear_ignores() {
+    let server = ServerUnderTest::interop(Kind::Gearmand);
     let client = server.client();
     assert_eq!(client.echo(0, "a\0b").await.unwrap(), bytes("a\0b"));
     let handle = client

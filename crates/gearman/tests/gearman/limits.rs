@@ -1,17 +1,19 @@
-//! What our server does to those who ask too much of it, and that nobody else notices.
+//! Limits of our server and their isolation between connections.
 
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use nodeyard_gearman::client::{ClientError, JobEvent, JobRequest, Outcome};
-use nodeyard_gearman::codec::{Codec, Frame, Limits, Magic, Packet, Priority};
-use nodeyard_gearman::server::ServerOptions;
+use nodeyard_gearman::client::{ClientError, JobEvent, JobOutcome, JobRequest};
+use nodeyard_gearman::codec::{Codec, FrameLimits, GearmanFrame, JobPriority, Magic, Packet};
+use nodeyard_gearman::server::JobServerOptions;
 use nodeyard_gearman::worker::Job;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
-use crate::support::{AnyServer, OurServer, RunningWorker, bytes, local, soon, until};
+use crate::support::{
+    InProcessServer, InProcessWorker, ServerUnderTest, bytes, local, wait_until, within_timeout,
+};
 
 const HTTP: &str = "this is a request of HTTP, and this port speaks gearman";
 
@@ -31,18 +33,18 @@ fn packet(packet: &Packet) -> BytesMut {
 }
 
 /// Sends bytes and reads packets until the server closes the connection.
-async fn last_words(port: u16, sent: &[u8]) -> Vec<Packet> {
+async fn read_until_closed(port: u16, sent: &[u8]) -> Vec<Packet> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     socket.write_all(sent).await.unwrap();
     let mut answer = BytesMut::new();
-    while soon("the server closes", socket.read_buf(&mut answer))
+    while within_timeout("the server closes", socket.read_buf(&mut answer))
         .await
         .unwrap()
         > 0
     {}
-    let mut codec = Codec::new(Magic::Request, Limits::default());
+    let mut codec = Codec::new(Magic::Request, FrameLimits::default());
     let mut packets = Vec::new();
-    while let Some(Frame::Packet(packet)) = codec.decode(&mut answer).unwrap() {
+    while let Some(GearmanFrame::Packet(packet)) = codec.decode(&mut answer).unwrap() {
         packets.push(packet);
     }
     packets
@@ -50,8 +52,8 @@ async fn last_words(port: u16, sent: &[u8]) -> Vec<Packet> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_frames_close_one_connection_with_a_reason() {
-    let server = AnyServer::Ours(OurServer::start(local()).await);
-    let worker = RunningWorker::echo(server.endpoint()).await;
+    let server = ServerUnderTest::Ours(InProcessServer::start(local()).await);
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let client = server.client();
     let waiting = client.submit(&JobRequest::new("later", "")).await.unwrap();
     let cases: [(&[u8], &str); 9] = [
@@ -78,7 +80,7 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
         (b"host: 127.0.0.1:4730\r\n", HTTP),
     ];
     for (sent, reason) in cases {
-        let said = last_words(server.port(), sent).await;
+        let said = read_until_closed(server.port(), sent).await;
         let expected = Packet::Error {
             code: bytes("MALFORMED"),
             text: bytes(reason),
@@ -88,31 +90,31 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
     // An oversized frame that is really sent is refused as well, and the reason still arrives.
     let mut flood = header(7, 32 << 20);
     flood.resize(8 << 20, b'x');
-    assert_eq!(last_words(server.port(), &flood).await.len(), 1);
+    assert_eq!(read_until_closed(server.port(), &flood).await.len(), 1);
 
     worker
         .handle
         .register("later", async |_job| Ok(bytes("unharmed")))
         .unwrap();
     assert_eq!(
-        soon("others go on", waiting.wait()).await,
-        Outcome::Complete(bytes("unharmed"))
+        within_timeout("others go on", waiting.wait()).await,
+        JobOutcome::Complete(bytes("unharmed"))
     );
-    let AnyServer::Ours(ours) = &server else {
+    let ServerUnderTest::Ours(ours) = &server else {
         panic!()
     };
-    until("all are counted", || async {
+    wait_until("all are counted", || async {
         ours.handle.metrics().counters.malformed == 10
     })
     .await;
 }
 
-/// As a page makes a browser send it: `fetch` with a body of any bytes, and no leave to read the answer.
+/// A request as sent by `fetch` of a web page: an HTTP head and a body of any bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_page_cannot_submit_jobs() {
-    let server = AnyServer::Ours(OurServer::start(local()).await);
+    let server = ServerUnderTest::Ours(InProcessServer::start(local()).await);
     let job = packet(&Packet::SubmitJob {
-        priority: Priority::Normal,
+        priority: JobPriority::Normal,
         background: true,
         function: bytes("wanted"),
         unique: bytes(""),
@@ -123,7 +125,7 @@ async fn a_web_page_cannot_submit_jobs() {
         server.port(),
         job.len()
     );
-    let said = last_words(server.port(), &[head.as_bytes(), &job].concat()).await;
+    let said = read_until_closed(server.port(), &[head.as_bytes(), &job].concat()).await;
     let expected = Packet::Error {
         code: bytes("MALFORMED"),
         text: bytes(HTTP),
@@ -133,21 +135,21 @@ async fn a_web_page_cannot_submit_jobs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_slows_its_worker_and_is_closed_in_the_end() {
+async fn a_slow_reader_slows_its_worker_and_is_disconnected() {
     const CHUNK: usize = 256 << 10;
-    let options = ServerOptions {
-        outbox_mark: 1 << 20,
-        slow_reader_limit: Duration::from_millis(300),
+    let options = JobServerOptions {
+        send_buffer_limit: 1 << 20,
+        slow_reader_timeout: Duration::from_millis(300),
         ..local()
     };
-    let server = AnyServer::Ours(OurServer::start(options).await);
-    let worker = RunningWorker::echo(server.endpoint()).await;
+    let server = ServerUnderTest::Ours(InProcessServer::start(options).await);
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = sent.clone();
     let flood = move |job: Job| {
         let count = count.clone();
         async move {
-            while job.interruption().is_none() {
+            while job.interrupt().is_none() {
                 job.data(vec![b'x'; CHUNK]).await;
                 count.fetch_add(CHUNK, std::sync::atomic::Ordering::SeqCst);
                 if count.load(std::sync::atomic::Ordering::SeqCst) > 512 << 20 {
@@ -170,10 +172,10 @@ async fn a_slow_reader_slows_its_worker_and_is_closed_in_the_end() {
         payload: bytes(""),
     };
     deaf.write_all(&packet(&submit)).await.unwrap();
-    let AnyServer::Ours(ours) = &server else {
+    let ServerUnderTest::Ours(ours) = &server else {
         panic!()
     };
-    until("the deaf client is closed", || async {
+    wait_until("the deaf client is closed", || async {
         ours.handle.metrics().counters.slow_readers == 1
     })
     .await;
@@ -187,21 +189,21 @@ async fn a_slow_reader_slows_its_worker_and_is_closed_in_the_end() {
         .await
         .unwrap();
     assert_eq!(
-        soon("the worker goes on", job.wait()).await,
-        Outcome::Complete(bytes("next"))
+        within_timeout("the worker goes on", job.wait()).await,
+        JobOutcome::Complete(bytes("next"))
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_late_misses_nothing() {
-    let server = AnyServer::Ours(
-        OurServer::start(ServerOptions {
-            outbox_mark: 64 << 10,
+async fn a_client_that_reads_late_receives_everything() {
+    let server = ServerUnderTest::Ours(
+        InProcessServer::start(JobServerOptions {
+            send_buffer_limit: 64 << 10,
             ..local()
         })
         .await,
     );
-    let worker = RunningWorker::echo(server.endpoint()).await;
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let (said, mut heard) = tokio::sync::watch::channel(0);
     let count = move |job: Job| {
         let said = said.clone();
@@ -220,7 +222,7 @@ async fn a_client_that_reads_late_misses_nothing() {
         .await
         .unwrap();
     // More than the client keeps for a reader that is busy elsewhere.
-    soon(
+    within_timeout(
         "the worker is ahead",
         heard.wait_for(|number| *number > 300),
     )
@@ -229,7 +231,7 @@ async fn a_client_that_reads_late_misses_nothing() {
     for number in 0..2000u32 {
         let expected = number.to_be_bytes().repeat(1000);
         assert_eq!(
-            soon("data comes", job.next()).await,
+            within_timeout("data comes", job.next()).await,
             Some(JobEvent::Data(expected.into()))
         );
     }
@@ -238,16 +240,16 @@ async fn a_client_that_reads_late_misses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_connections_and_addresses_are_limited() {
-    let options = ServerOptions {
+    let options = JobServerOptions {
         max_jobs: 3,
         max_job_bytes: 1000,
         max_connections: 2,
         ..local()
     };
-    let server = AnyServer::Ours(OurServer::start(options).await);
+    let server = ServerUnderTest::Ours(InProcessServer::start(options).await);
     let client = server.client();
     let refused = async |request: &JobRequest| match client.submit_background(request).await {
-        Err(ClientError::Refused { refusal, .. }) => refusal.code,
+        Err(ClientError::Refused { response, .. }) => response.code,
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -270,30 +272,30 @@ async fn queues_connections_and_addresses_are_limited() {
         .unwrap();
     assert_eq!(refused(&JobRequest::new("g", "3")).await, "QUEUE_FULL");
 
-    let AnyServer::Ours(ours) = &server else {
+    let ServerUnderTest::Ours(ours) = &server else {
         panic!()
     };
-    until("the admin connection is gone", || async {
+    wait_until("the admin connection is gone", || async {
         ours.handle.metrics().open_connections == 1
     })
     .await;
     let _second = TcpStream::connect(("127.0.0.1", server.port()))
         .await
         .unwrap();
-    until("the second is in", || async {
+    wait_until("the second is in", || async {
         ours.handle.metrics().open_connections == 2
     })
     .await;
-    assert!(last_words(server.port(), b"").await.is_empty());
+    assert!(read_until_closed(server.port(), b"").await.is_empty());
 
     let nets = vec!["10.0.0.0/8".parse().unwrap()];
-    let closed = OurServer::start(ServerOptions {
+    let closed = InProcessServer::start(JobServerOptions {
         allow: nets,
         ..local()
     })
     .await;
-    assert!(last_words(closed.port, b"").await.is_empty());
-    until("it is counted", || async {
+    assert!(read_until_closed(closed.port, b"").await.is_empty());
+    wait_until("it is counted", || async {
         closed.handle.metrics().counters.connections_refused == 1
     })
     .await;
@@ -301,8 +303,8 @@ async fn queues_connections_and_addresses_are_limited() {
         "10.0.0.0/8".parse().unwrap(),
         "127.0.0.0/8".parse().unwrap(),
     ];
-    let open = AnyServer::Ours(
-        OurServer::start(ServerOptions {
+    let open = ServerUnderTest::Ours(
+        InProcessServer::start(JobServerOptions {
             allow: nets,
             ..local()
         })

@@ -1,4 +1,4 @@
-//! The crate against itself, gearmand, gear and the gearman tools.
+//! Integration tests with our own server, gearmand, gear and the gearman tools.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +10,7 @@
 )]
 
 mod faults;
-mod foreign;
+mod interop;
 mod limits;
 mod suite;
 mod support;

@@ -1,30 +1,30 @@
-//! What our worker and client do on every job server: ours, gearmand, geard.
+//! Our worker and client with every job server: ours, gearmand, geard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use nodeyard_gearman::client::{JobEvent, JobRequest, Outcome};
-use nodeyard_gearman::codec::Priority;
-use nodeyard_gearman::worker::{Interrupt, Job, JobError};
+use nodeyard_gearman::client::{JobEvent, JobOutcome, JobRequest};
+use nodeyard_gearman::codec::JobPriority;
+use nodeyard_gearman::worker::{Job, JobError, JobInterrupt};
 use nodeyard_testbeds::gearman::Kind;
 use tokio::sync::{Notify, mpsc};
 
-use crate::support::{AnyServer, RunningWorker, bytes, soon, until};
+use crate::support::{InProcessWorker, ServerUnderTest, bytes, wait_until, within_timeout};
 
 macro_rules! on_every_server {
     ($($name:ident),* $(,)?) => {
         mod on_ours {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() { super::$name(super::AnyServer::ours().await).await; })*
+            async fn $name() { super::$name(super::ServerUnderTest::ours().await).await; })*
         }
         mod on_gearmand {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() { super::$name(super::AnyServer::foreign(super::Kind::Gearmand)).await; })*
+            async fn $name() { super::$name(super::ServerUnderTest::interop(super::Kind::Gearmand)).await; })*
         }
         mod on_geard {
             $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() { super::$name(super::AnyServer::foreign(super::Kind::Geard)).await; })*
+            async fn $name() { super::$name(super::ServerUnderTest::interop(super::Kind::Geard)).await; })*
         }
     };
 }
@@ -32,23 +32,23 @@ macro_rules! on_every_server {
 on_every_server!(
     events_arrive_in_order,
     payloads_may_be_large_and_binary,
-    background_jobs_show_their_status,
+    background_jobs_have_a_status,
     higher_priorities_go_first,
     functions_can_be_added_while_asleep,
-    withdrawn_functions_leave_the_server,
-    a_handler_may_withdraw_its_own_function,
+    unregistered_functions_are_removed,
+    a_handler_may_unregister_its_own_function,
     failures_and_panics_leave_the_worker_alive,
     a_pool_runs_as_many_jobs_as_it_has_slots,
-    draining_finishes_what_is_under_way,
+    draining_finishes_running_jobs,
     stopping_interrupts_handlers,
     a_lost_worker_fails_its_job,
-    a_restarted_server_gets_everything_back,
+    functions_are_registered_again_after_a_server_restart,
     workers_are_listed_with_their_names,
-    names_with_blanks_are_listed_as_they_are,
+    names_with_blanks_are_listed,
 );
 
-async fn events_arrive_in_order(server: AnyServer) {
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+async fn events_arrive_in_order(server: ServerUnderTest) {
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let talk = |job: Job| async move {
         assert_eq!(job.function(), "talk");
         job.progress(1, 4).await;
@@ -61,11 +61,11 @@ async fn events_arrive_in_order(server: AnyServer) {
     };
     worker.handle.register("talk", talk).unwrap();
     let request = JobRequest::new("talk", "now").unique("u-1");
-    let mut job = soon("job is created", server.client().submit(&request))
+    let mut job = within_timeout("job is created", server.client().submit(&request))
         .await
         .unwrap();
     let mut events = Vec::new();
-    while let Some(event) = soon("job ends", job.next()).await {
+    while let Some(event) = within_timeout("job ends", job.next()).await {
         events.push(event);
     }
     let expected = [
@@ -85,22 +85,22 @@ async fn events_arrive_in_order(server: AnyServer) {
     assert_eq!(events, expected);
 }
 
-async fn payloads_may_be_large_and_binary(server: AnyServer) {
-    let _worker = RunningWorker::echo(server.endpoint()).await;
+async fn payloads_may_be_large_and_binary(server: ServerUnderTest) {
+    let _worker = InProcessWorker::echo(server.endpoint()).await;
     let payload: Bytes = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
     let job = server
         .client()
         .submit(&JobRequest::new("echo", payload.clone()))
         .await
         .unwrap();
-    let outcome = soon("large job ends", job.wait()).await;
+    let outcome = within_timeout("large job ends", job.wait()).await;
     assert!(
-        outcome == Outcome::Complete(payload),
+        outcome == JobOutcome::Complete(payload),
         "the payload came back changed"
     );
 }
 
-async fn background_jobs_show_their_status(server: AnyServer) {
+async fn background_jobs_have_a_status(server: ServerUnderTest) {
     let client = server.client();
     let job = client
         .submit_background(&JobRequest::new("slow", ""))
@@ -109,7 +109,7 @@ async fn background_jobs_show_their_status(server: AnyServer) {
     let status = client.status(&job).await.unwrap();
     assert!(status.known && !status.running, "{status:?}");
 
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let release = Arc::new(Notify::new());
     let gate = release.clone();
     let slow = move |job: Job| {
@@ -121,30 +121,30 @@ async fn background_jobs_show_their_status(server: AnyServer) {
         }
     };
     worker.handle.register("slow", slow).unwrap();
-    until("the server knows the progress", || async {
+    wait_until("the server knows the progress", || async {
         let status = client.status(&job).await.unwrap();
         status.running && (status.numerator, status.denominator) == (3, 7)
     })
     .await;
     release.notify_one();
-    until("the job is forgotten", || async {
+    wait_until("the job is forgotten", || async {
         !client.status(&job).await.unwrap().known
     })
     .await;
 }
 
-async fn higher_priorities_go_first(server: AnyServer) {
+async fn higher_priorities_go_first(server: ServerUnderTest) {
     let client = server.client();
     for (payload, priority) in [
-        ("low", Priority::Low),
-        ("normal", Priority::Normal),
-        ("high", Priority::High),
+        ("low", JobPriority::Low),
+        ("normal", JobPriority::Normal),
+        ("high", JobPriority::High),
     ] {
         let request = JobRequest::new("note", payload).priority(priority);
         client.submit_background(&request).await.unwrap();
     }
     let (seen, mut order) = mpsc::unbounded_channel();
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let note = move |job: Job| {
         seen.send(String::from_utf8_lossy(job.payload()).into_owned())
             .unwrap();
@@ -153,14 +153,16 @@ async fn higher_priorities_go_first(server: AnyServer) {
     worker.handle.register("note", note).unwrap();
     for expected in ["high", "normal", "low"] {
         assert_eq!(
-            soon("jobs are done", order.recv()).await.as_deref(),
+            within_timeout("jobs are done", order.recv())
+                .await
+                .as_deref(),
             Some(expected)
         );
     }
 }
 
-async fn functions_can_be_added_while_asleep(server: AnyServer) {
-    let worker = RunningWorker::echo(server.endpoint()).await;
+async fn functions_can_be_added_while_asleep(server: ServerUnderTest) {
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let client = server.client();
     // Once this is done the worker goes to sleep, and nothing that it can do is submitted any more.
     client
@@ -175,23 +177,23 @@ async fn functions_can_be_added_while_asleep(server: AnyServer) {
         .register("late", async |_job| Ok(bytes("here")))
         .unwrap();
     assert_eq!(
-        soon("the new function is served", waiting.wait()).await,
-        Outcome::Complete(bytes("here"))
+        within_timeout("the new function is served", waiting.wait()).await,
+        JobOutcome::Complete(bytes("here"))
     );
     let later = client.submit(&JobRequest::new("late", "x")).await.unwrap();
     assert_eq!(
-        soon("and served again", later.wait()).await,
-        Outcome::Complete(bytes("here"))
+        within_timeout("and served again", later.wait()).await,
+        JobOutcome::Complete(bytes("here"))
     );
 }
 
-async fn withdrawn_functions_leave_the_server(server: AnyServer) {
-    let worker = RunningWorker::echo(server.endpoint()).await;
+async fn unregistered_functions_are_removed(server: ServerUnderTest) {
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     worker
         .handle
         .register("gone", async |_job| Ok(Bytes::new()))
         .unwrap();
-    until("both are registered", || async {
+    wait_until("both are registered", || async {
         server
             .function("gone")
             .await
@@ -200,15 +202,15 @@ async fn withdrawn_functions_leave_the_server(server: AnyServer) {
     .await;
     assert!(worker.handle.unregister("gone"));
     assert!(!worker.handle.unregister("gone"));
-    until("one is withdrawn", || async {
+    wait_until("one is withdrawn", || async {
         server.function("gone").await.is_none_or(|f| f.workers == 0)
     })
     .await;
     assert_eq!(server.function("echo").await.unwrap().workers, 1);
 }
 
-async fn a_handler_may_withdraw_its_own_function(server: AnyServer) {
-    let worker = RunningWorker::start(vec![server.endpoint()], 2);
+async fn a_handler_may_unregister_its_own_function(server: ServerUnderTest) {
+    let worker = InProcessWorker::start(vec![server.endpoint()], 2);
     let handle = worker.handle.clone();
     let once = move |_job| {
         let handle = handle.clone();
@@ -225,17 +227,17 @@ async fn a_handler_may_withdraw_its_own_function(server: AnyServer) {
         .await
         .unwrap();
     assert_eq!(
-        soon("it is answered", job.wait()).await,
-        Outcome::Complete(bytes("the only answer"))
+        within_timeout("it is answered", job.wait()).await,
+        JobOutcome::Complete(bytes("the only answer"))
     );
-    until("it is withdrawn", || async {
+    wait_until("it is withdrawn", || async {
         server.function("once").await.is_none_or(|f| f.workers == 0)
     })
     .await;
 }
 
-async fn failures_and_panics_leave_the_worker_alive(server: AnyServer) {
-    let worker = RunningWorker::echo(server.endpoint()).await;
+async fn failures_and_panics_leave_the_worker_alive(server: ServerUnderTest) {
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     worker
         .handle
         .register("fail", async |_job| Err(JobError::Fail))
@@ -252,22 +254,22 @@ async fn failures_and_panics_leave_the_worker_alive(server: AnyServer) {
             .submit(&JobRequest::new(function, "x"))
             .await
             .unwrap();
-        soon(function, job.wait()).await
+        within_timeout(function, job.wait()).await
     };
-    assert_eq!(run("fail").await, Outcome::Fail(Bytes::new()));
+    assert_eq!(run("fail").await, JobOutcome::Fail(Bytes::new()));
     assert_eq!(
         run("raise").await,
-        Outcome::Exception(bytes("out of cheese"))
+        JobOutcome::Exception(bytes("out of cheese"))
     );
     assert_eq!(
         run("panic").await,
-        Outcome::Exception(bytes("handler panicked: on purpose"))
+        JobOutcome::Exception(bytes("handler panicked: on purpose"))
     );
-    assert_eq!(run("echo").await, Outcome::Complete(bytes("x")));
+    assert_eq!(run("echo").await, JobOutcome::Complete(bytes("x")));
 }
 
-async fn a_pool_runs_as_many_jobs_as_it_has_slots(server: AnyServer) {
-    let worker = RunningWorker::start(vec![server.endpoint()], 2);
+async fn a_pool_runs_as_many_jobs_as_it_has_slots(server: ServerUnderTest) {
+    let worker = InProcessWorker::start(vec![server.endpoint()], 2);
     let (started, mut starts) = mpsc::unbounded_channel();
     let release = Arc::new(Notify::new());
     let most = Arc::new(AtomicUsize::new(0));
@@ -291,20 +293,20 @@ async fn a_pool_runs_as_many_jobs_as_it_has_slots(server: AnyServer) {
         jobs.push(client.submit(&JobRequest::new("hold", "")).await.unwrap());
     }
     for _ in 0..2 {
-        soon("two start", starts.recv()).await;
+        within_timeout("two start", starts.recv()).await;
     }
     let status = server.function("hold").await.unwrap();
     assert_eq!((status.total, status.running), (4, 2));
     // notify_one remembers one call only, so each release waits until the one before has had its effect.
     for _ in 0..2 {
         release.notify_one();
-        soon("another starts", starts.recv()).await;
+        within_timeout("another starts", starts.recv()).await;
     }
     assert_eq!(most.load(Ordering::SeqCst), 2);
 }
 
-async fn draining_finishes_what_is_under_way(server: AnyServer) {
-    let mut worker = RunningWorker::start(vec![server.endpoint()], 1);
+async fn draining_finishes_running_jobs(server: ServerUnderTest) {
+    let mut worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let (started, mut starts) = mpsc::unbounded_channel();
     let release = Arc::new(Notify::new());
     let gate = release.clone();
@@ -319,7 +321,7 @@ async fn draining_finishes_what_is_under_way(server: AnyServer) {
     worker.handle.register("hold", hold).unwrap();
     let client = server.client();
     let running = client.submit(&JobRequest::new("hold", "1")).await.unwrap();
-    soon("the first starts", starts.recv()).await;
+    within_timeout("the first starts", starts.recv()).await;
     client
         .submit_background(&JobRequest::new("hold", "2"))
         .await
@@ -327,11 +329,13 @@ async fn draining_finishes_what_is_under_way(server: AnyServer) {
     worker.handle.drain();
     release.notify_one();
     assert_eq!(
-        soon("the first ends", running.wait()).await,
-        Outcome::Complete(bytes("finished"))
+        within_timeout("the first ends", running.wait()).await,
+        JobOutcome::Complete(bytes("finished"))
     );
-    soon("the worker ends", &mut worker.task).await.unwrap();
-    until("the second waits", || async {
+    within_timeout("the worker ends", &mut worker.task)
+        .await
+        .unwrap();
+    wait_until("the second waits", || async {
         server
             .function("hold")
             .await
@@ -341,13 +345,13 @@ async fn draining_finishes_what_is_under_way(server: AnyServer) {
     assert!(starts.try_recv().is_err());
 }
 
-async fn stopping_interrupts_handlers(server: AnyServer) {
-    let mut worker = RunningWorker::start(vec![server.endpoint()], 1);
+async fn stopping_interrupts_handlers(server: ServerUnderTest) {
+    let mut worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let patient = async |job: Job| {
         job.data("started").await;
         match job.interrupted().await {
-            Interrupt::Stopping => Err(JobError::Fail),
-            Interrupt::ConnectionLost => Ok(Bytes::new()),
+            JobInterrupt::Stopping => Err(JobError::Fail),
+            JobInterrupt::ConnectionLost => Ok(Bytes::new()),
         }
     };
     worker.handle.register("patient", patient).unwrap();
@@ -357,16 +361,21 @@ async fn stopping_interrupts_handlers(server: AnyServer) {
         .await
         .unwrap();
     assert_eq!(
-        soon("it starts", job.next()).await,
+        within_timeout("it starts", job.next()).await,
         Some(JobEvent::Data(bytes("started")))
     );
     worker.shutdown.cancel();
-    assert_eq!(soon("it ends", job.next()).await, Some(JobEvent::Fail));
-    soon("the worker ends", &mut worker.task).await.unwrap();
+    assert_eq!(
+        within_timeout("it ends", job.next()).await,
+        Some(JobEvent::Fail)
+    );
+    within_timeout("the worker ends", &mut worker.task)
+        .await
+        .unwrap();
 }
 
-async fn a_lost_worker_fails_its_job(server: AnyServer) {
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+async fn a_lost_worker_fails_its_job(server: ServerUnderTest) {
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let stuck = async |job: Job| {
         job.data("started").await;
         std::future::pending().await
@@ -378,16 +387,19 @@ async fn a_lost_worker_fails_its_job(server: AnyServer) {
         .await
         .unwrap();
     assert_eq!(
-        soon("it starts", job.next()).await,
+        within_timeout("it starts", job.next()).await,
         Some(JobEvent::Data(bytes("started")))
     );
     worker.task.abort();
-    assert_eq!(soon("it fails", job.next()).await, Some(JobEvent::Fail));
+    assert_eq!(
+        within_timeout("it fails", job.next()).await,
+        Some(JobEvent::Fail)
+    );
     assert_eq!(job.next().await, None);
 }
 
-async fn a_restarted_server_gets_everything_back(mut server: AnyServer) {
-    let worker = RunningWorker::echo(server.endpoint()).await;
+async fn functions_are_registered_again_after_a_server_restart(mut server: ServerUnderTest) {
+    let worker = InProcessWorker::echo(server.endpoint()).await;
     let (finished, mut results) = mpsc::unbounded_channel();
     let long = move |job: Job| {
         let finished = finished.clone();
@@ -402,43 +414,43 @@ async fn a_restarted_server_gets_everything_back(mut server: AnyServer) {
     let client = server.client();
     let mut job = client.submit(&JobRequest::new("long", "")).await.unwrap();
     assert_eq!(
-        soon("it starts", job.next()).await,
+        within_timeout("it starts", job.next()).await,
         Some(JobEvent::Data(bytes("started")))
     );
     server.stop().await;
     assert_eq!(
-        soon("the handler is told", results.recv()).await,
-        Some(Interrupt::ConnectionLost)
+        within_timeout("the handler is told", results.recv()).await,
+        Some(JobInterrupt::ConnectionLost)
     );
     assert_eq!(
-        soon("the client is told", job.next()).await,
-        Some(JobEvent::Lost)
+        within_timeout("the client is told", job.next()).await,
+        Some(JobEvent::ConnectionLost)
     );
-    server.start_again().await;
-    until("everything is registered again", || async {
+    server.restart().await;
+    wait_until("everything is registered again", || async {
         let workers = async |name| server.function(name).await.is_some_and(|f| f.workers == 1);
         workers("echo").await && workers("long").await
     })
     .await;
-    let job = soon(
+    let job = within_timeout(
         "a new job is taken",
         client.submit(&JobRequest::new("echo", "again")),
     )
     .await
     .unwrap();
     assert_eq!(
-        soon("and done", job.wait()).await,
-        Outcome::Complete(bytes("again"))
+        within_timeout("and done", job.wait()).await,
+        JobOutcome::Complete(bytes("again"))
     );
 }
 
-async fn workers_are_listed_with_their_names(server: AnyServer) {
-    let worker = RunningWorker::start(vec![server.endpoint()], 2);
+async fn workers_are_listed_with_their_names(server: ServerUnderTest) {
+    let worker = InProcessWorker::start(vec![server.endpoint()], 2);
     worker
         .handle
         .register("named", async |_job| Ok(Bytes::new()))
         .unwrap();
-    until("both slots are listed", || async {
+    wait_until("both slots are listed", || async {
         let listed = server.admin().await.workers().await;
         let mut names: Vec<_> = listed
             .unwrap_or_default()
@@ -452,19 +464,19 @@ async fn workers_are_listed_with_their_names(server: AnyServer) {
     .await;
 }
 
-async fn names_with_blanks_are_listed_as_they_are(server: AnyServer) {
-    let worker = RunningWorker::start(vec![server.endpoint()], 1);
+async fn names_with_blanks_are_listed(server: ServerUnderTest) {
+    let worker = InProcessWorker::start(vec![server.endpoint()], 1);
     let name = "image-build:windows server\u{a0}2022";
     let done = async |_job| Ok(Bytes::from_static(b"done"));
     worker.handle.register(name, done).unwrap();
-    until("the function is listed by its name", || async {
+    wait_until("the function is listed by its name", || async {
         let listed = server.function(name).await;
         listed.is_some_and(|listed| listed.workers == 1)
     })
     .await;
     let job = server.client().submit(&JobRequest::new(name, "")).await;
     assert_eq!(
-        soon("it can be called", job.unwrap().wait()).await,
-        Outcome::Complete(bytes("done"))
+        within_timeout("it can be called", job.unwrap().wait()).await,
+        JobOutcome::Complete(bytes("done"))
     );
 }

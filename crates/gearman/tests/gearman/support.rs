@@ -1,57 +1,60 @@
-//! Servers, workers and clients for tests, and waiting for conditions.
+//! Servers, workers and clients for tests, and helpers to wait for conditions.
 
 use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_gearman::client::{AdminClient, Client, ClientOptions, FunctionStatus};
-use nodeyard_gearman::server::{Server, ServerHandle, ServerOptions};
-use nodeyard_gearman::worker::{Worker, WorkerHandle, WorkerOptions};
-use nodeyard_gearman::{Backoff, ClientTls, Endpoint, HostCheck, TlsFiles};
+use nodeyard_gearman::client::{AdminClient, FunctionStatus, JobClient, JobClientOptions};
+use nodeyard_gearman::server::{JobServer, JobServerOptions, ServerHandle};
+use nodeyard_gearman::worker::{JobWorker, JobWorkerOptions, WorkerHandle};
+use nodeyard_gearman::{ClientTls, GearmanEndpoint, HostCheck, ReconnectBackoff, TlsFiles};
 use nodeyard_testbeds::free_port;
-use nodeyard_testbeds::gearman::{JobServer, Kind, Tls};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind, Tls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Fails the test if something that must happen does not.
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+/// Panics if the future does not complete in time.
+pub(crate) async fn within_timeout<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(TIMEOUT, future).await {
         Ok(value) => value,
-        Err(_) => panic!("still waiting after {PATIENCE:?}: {what}"),
+        Err(_) => panic!("still waiting after {TIMEOUT:?}: {what}"),
     }
 }
 
 /// Waits until a condition holds.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+pub(crate) async fn wait_until<F: Future<Output = bool>>(
+    what: &str,
+    mut condition: impl FnMut() -> F,
+) {
     let holds = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    soon(what, holds).await;
+    within_timeout(what, holds).await;
 }
 
-/// A server of ours that runs inside the test.
-pub(crate) struct OurServer {
+/// Our server, running inside the test.
+pub(crate) struct InProcessServer {
     pub(crate) port: u16,
     pub(crate) handle: ServerHandle,
     shutdown: CancellationToken,
     task: JoinHandle<()>,
 }
 
-pub(crate) fn local() -> ServerOptions {
-    ServerOptions {
+pub(crate) fn local() -> JobServerOptions {
+    JobServerOptions {
         listen: "127.0.0.1:0".parse().unwrap(),
-        ..ServerOptions::default()
+        ..JobServerOptions::default()
     }
 }
 
-impl OurServer {
-    pub(crate) async fn start(options: ServerOptions) -> Self {
-        let server = Server::bind(options).await.unwrap();
+impl InProcessServer {
+    pub(crate) async fn start(options: JobServerOptions) -> Self {
+        let server = JobServer::bind(options).await.unwrap();
         let (port, handle) = (server.local_addr().port(), server.handle());
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(server.run(shutdown.clone()));
@@ -69,27 +72,27 @@ impl OurServer {
     }
 }
 
-impl Drop for OurServer {
+impl Drop for InProcessServer {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
 }
 
 /// Any job server.
-pub(crate) enum AnyServer {
-    Ours(OurServer),
-    Foreign(JobServer),
+pub(crate) enum ServerUnderTest {
+    Ours(InProcessServer),
+    Foreign(ExternalJobServer),
 }
 
-impl AnyServer {
-    /// On a port that nobody else gets, so that it can be started again.
+impl ServerUnderTest {
+    /// Starts our server on a reserved port, so that it can be restarted.
     pub(crate) async fn ours() -> Self {
         let listen = ([127, 0, 0, 1], free_port().unwrap()).into();
-        Self::Ours(OurServer::start(ServerOptions { listen, ..local() }).await)
+        Self::Ours(InProcessServer::start(JobServerOptions { listen, ..local() }).await)
     }
 
-    pub(crate) fn foreign(kind: Kind) -> Self {
-        Self::Foreign(JobServer::start(kind, None).unwrap())
+    pub(crate) fn interop(kind: Kind) -> Self {
+        Self::Foreign(ExternalJobServer::start(kind, None).unwrap())
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -99,8 +102,8 @@ impl AnyServer {
         }
     }
 
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint::new("127.0.0.1", self.port())
+    pub(crate) fn endpoint(&self) -> GearmanEndpoint {
+        GearmanEndpoint::new("127.0.0.1", self.port())
     }
 
     pub(crate) async fn stop(&mut self) {
@@ -110,33 +113,33 @@ impl AnyServer {
         }
     }
 
-    /// Starts it again on the same port, with nothing remembered.
-    pub(crate) async fn start_again(&mut self) {
+    /// Restarts the server on the same port with empty state.
+    pub(crate) async fn restart(&mut self) {
         match self {
             Self::Ours(server) => {
                 let listen = format!("127.0.0.1:{}", server.port).parse().unwrap();
-                *server = OurServer::start(ServerOptions { listen, ..local() }).await;
+                *server = InProcessServer::start(JobServerOptions { listen, ..local() }).await;
             }
             Self::Foreign(server) => server.start_again().unwrap(),
         }
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::new(ClientOptions::new(vec![self.endpoint()]))
+    pub(crate) fn client(&self) -> JobClient {
+        JobClient::new(JobClientOptions::new(vec![self.endpoint()]))
     }
 
     pub(crate) async fn admin(&self) -> AdminClient {
-        AdminClient::connect(&self.endpoint(), PATIENCE)
+        AdminClient::connect(&self.endpoint(), TIMEOUT)
             .await
             .unwrap()
     }
 
-    /// What the server's admin port says about a function.
+    /// Returns the status of a function by the admin protocol.
     pub(crate) async fn function(&self, name: &str) -> Option<FunctionStatus> {
         // geard has a short queue for new connections, and breaks those that find it full.
-        let status = soon("the server says what it knows", async {
+        let status = within_timeout("status is returned", async {
             loop {
-                match AdminClient::connect(&self.endpoint(), PATIENCE).await {
+                match AdminClient::connect(&self.endpoint(), TIMEOUT).await {
                     Ok(mut admin) => match admin.status().await {
                         Ok(status) => break status,
                         Err(error) => eprintln!("asked again: {error}"),
@@ -153,21 +156,21 @@ impl AnyServer {
     }
 }
 
-/// A worker that runs inside the test.
-pub(crate) struct RunningWorker {
+/// Our worker, running inside the test.
+pub(crate) struct InProcessWorker {
     pub(crate) handle: WorkerHandle,
     pub(crate) shutdown: CancellationToken,
     pub(crate) task: JoinHandle<()>,
 }
 
-impl RunningWorker {
-    pub(crate) fn start(endpoints: Vec<Endpoint>, slots: usize) -> Self {
-        let mut options = WorkerOptions::new("test worker", endpoints, slots);
-        options.backoff = Backoff {
-            first: Duration::from_millis(10),
-            ceiling: Duration::from_millis(200),
+impl InProcessWorker {
+    pub(crate) fn start(endpoints: Vec<GearmanEndpoint>, slots: usize) -> Self {
+        let mut options = JobWorkerOptions::new("test worker", endpoints, slots);
+        options.backoff = ReconnectBackoff {
+            initial_delay: Duration::from_millis(10),
+            max_delay: Duration::from_millis(200),
         };
-        let worker = Worker::new(options);
+        let worker = JobWorker::new(options);
         let handle = worker.handle();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(worker.run(shutdown.clone()));
@@ -178,29 +181,29 @@ impl RunningWorker {
         }
     }
 
-    /// A worker with one slot that answers `echo` with its payload.
-    pub(crate) async fn echo(endpoint: Endpoint) -> Self {
+    /// Starts a worker with one slot that returns the payload of `echo`.
+    pub(crate) async fn echo(endpoint: GearmanEndpoint) -> Self {
         let worker = Self::start(vec![endpoint], 1);
         let echo = |job: nodeyard_gearman::worker::Job| async move { Ok(job.payload().clone()) };
         worker.handle.register("echo", echo).unwrap();
-        soon("worker connects", worker.handle.wait_connected(1)).await;
+        within_timeout("worker connects", worker.handle.wait_connected(1)).await;
         worker
     }
 }
 
-impl Drop for RunningWorker {
+impl Drop for InProcessWorker {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// A certificate authority and what it signed, for one test.
-pub(crate) struct Authority {
+/// A certificate authority and its certificates, for one test.
+pub(crate) struct GearmanTestCa {
     pub(crate) files: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl GearmanTestCa {
     pub(crate) fn new() -> Self {
         let files = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::default();

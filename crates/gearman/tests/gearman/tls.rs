@@ -1,29 +1,30 @@
-//! TLS with client certificates, between us and others, and the rights that hang on them.
+//! TLS with client certificates, and access rights by certificate.
 
 use std::time::Duration;
 
 use nodeyard_gearman::client::{
-    AdminClient, Client, ClientError, ClientOptions, JobRequest, Outcome,
+    AdminClient, ClientError, JobClient, JobClientOptions, JobOutcome, JobRequest,
 };
-use nodeyard_gearman::server::{AccessList, Rights, Server, ServerError, ServerOptions};
-use nodeyard_gearman::{ClientTls, Endpoint, HostCheck, ServerTls};
-use nodeyard_testbeds::gearman::{JobServer, Kind, Peer, Tls, python};
+use nodeyard_gearman::server::{AccessList, JobServer, JobServerError, JobServerOptions, Rights};
+use nodeyard_gearman::{ClientTls, GearmanEndpoint, HostCheck, ServerTls};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind, Peer, Tls, python};
 
 use crate::support::{
-    Authority, OurServer, RunningWorker, bytes, client_tls, local, soon, tls_files,
+    GearmanTestCa, InProcessServer, InProcessWorker, bytes, client_tls, local, tls_files,
+    within_timeout,
 };
 
-fn endpoint(port: u16, tls: &Tls) -> Endpoint {
-    Endpoint::new("127.0.0.1", port).with_tls(client_tls(tls))
+fn endpoint(port: u16, tls: &Tls) -> GearmanEndpoint {
+    GearmanEndpoint::new("127.0.0.1", port).with_tls(client_tls(tls))
 }
 
-fn client(port: u16, tls: &Tls) -> Client {
-    Client::new(ClientOptions::new(vec![endpoint(port, tls)]))
+fn client(port: u16, tls: &Tls) -> JobClient {
+    JobClient::new(JobClientOptions::new(vec![endpoint(port, tls)]))
 }
 
-async fn secure_server(authority: &Authority, access: Option<AccessList>) -> OurServer {
+async fn secure_server(authority: &GearmanTestCa, access: Option<AccessList>) -> InProcessServer {
     let tls = ServerTls::new(&tls_files(&authority.sign("server.example"))).unwrap();
-    OurServer::start(ServerOptions {
+    InProcessServer::start(JobServerOptions {
         tls: Some(tls),
         access,
         ..local()
@@ -31,36 +32,39 @@ async fn secure_server(authority: &Authority, access: Option<AccessList>) -> Our
     .await
 }
 
-async fn a_job_is_done_on(port: u16, authority: &Authority) {
-    let _worker = RunningWorker::echo(endpoint(port, &authority.sign("builder"))).await;
+async fn run_job_on(port: u16, authority: &GearmanTestCa) {
+    let _worker = InProcessWorker::echo(endpoint(port, &authority.sign("builder"))).await;
     let client = client(port, &authority.sign("main"));
     let payload = "x".repeat(300_000);
-    let job = soon(
+    let job = within_timeout(
         "job is created",
         client.submit(&JobRequest::new("echo", payload.clone())),
     )
     .await
     .unwrap();
-    assert!(soon("job is done", job.wait()).await == Outcome::Complete(payload.into()));
+    assert!(
+        within_timeout("job is done", job.wait()).await == JobOutcome::Complete(payload.into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_server_speaks_tls() {
-    let authority = Authority::new();
+    let authority = GearmanTestCa::new();
     let server = secure_server(&authority, None).await;
-    a_job_is_done_on(server.port, &authority).await;
+    run_job_on(server.port, &authority).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn geard_speaks_tls_with_us() {
-    let authority = Authority::new();
-    let server = JobServer::start(Kind::Geard, Some(authority.sign("server.example"))).unwrap();
-    a_job_is_done_on(server.port(), &authority).await;
+    let authority = GearmanTestCa::new();
+    let server =
+        ExternalJobServer::start(Kind::Geard, Some(authority.sign("server.example"))).unwrap();
+    run_job_on(server.port(), &authority).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gear_speaks_tls_with_our_server() {
-    let authority = Authority::new();
+    let authority = GearmanTestCa::new();
     let server = secure_server(&authority, None).await;
     let (worker, caller) = (authority.sign("builder"), authority.sign("main"));
     let port = server.port.to_string();
@@ -77,7 +81,7 @@ async fn gear_speaks_tls_with_our_server() {
         )
         .unwrap()
     };
-    let output = soon("gear's client ends", tokio::task::spawn_blocking(call))
+    let output = within_timeout("gear's client ends", tokio::task::spawn_blocking(call))
         .await
         .unwrap();
     let heard = String::from_utf8_lossy(&output.stdout);
@@ -85,32 +89,32 @@ async fn gear_speaks_tls_with_our_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_are_turned_away() {
-    let authority = Authority::new();
+async fn unknown_certificates_are_rejected() {
+    let authority = GearmanTestCa::new();
     let server = secure_server(&authority, None).await;
     let request = JobRequest::new("echo", "");
 
-    let plain = Client::new(ClientOptions::new(vec![Endpoint::new(
+    let plain = JobClient::new(JobClientOptions::new(vec![GearmanEndpoint::new(
         "127.0.0.1",
         server.port,
     )]));
     assert!(
-        soon("plain client ends", plain.submit(&request))
+        within_timeout("plain client ends", plain.submit(&request))
             .await
             .is_err()
     );
 
-    // A certificate of another authority, presented by one who trusts ours.
+    // A certificate of another CA, presented by a client that trusts ours.
     let mut files = tls_files(&authority.sign("x"));
-    let foreign = Authority::new();
-    let foreign_tls = foreign.sign("main");
+    let interop = GearmanTestCa::new();
+    let foreign_tls = interop.sign("main");
     files.cert = std::fs::read(&foreign_tls.cert).unwrap();
     files.key = std::fs::read(&foreign_tls.key).unwrap();
     let tls = ClientTls::new(&files, HostCheck::ChainOnly).unwrap();
-    let endpoint = Endpoint::new("127.0.0.1", server.port).with_tls(tls);
-    let client = Client::new(ClientOptions::new(vec![endpoint]));
+    let endpoint = GearmanEndpoint::new("127.0.0.1", server.port).with_tls(tls);
+    let client = JobClient::new(JobClientOptions::new(vec![endpoint]));
     assert!(
-        soon("stranger ends", client.submit(&request))
+        within_timeout("stranger ends", client.submit(&request))
             .await
             .is_err()
     );
@@ -118,12 +122,12 @@ async fn strangers_are_turned_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_checks_the_chain_always_and_the_name_on_demand() {
-    let authority = Authority::new();
+async fn clients_verify_the_chain_and_optionally_the_name() {
+    let authority = GearmanTestCa::new();
     let server = secure_server(&authority, None).await;
     let connect = async |files: &Tls, check| {
         let tls = ClientTls::new(&tls_files(files), check).unwrap();
-        let endpoint = Endpoint::new("127.0.0.1", server.port).with_tls(tls);
+        let endpoint = GearmanEndpoint::new("127.0.0.1", server.port).with_tls(tls);
         AdminClient::connect(&endpoint, Duration::from_secs(30)).await
     };
     let mine = authority.sign("main");
@@ -132,7 +136,7 @@ async fn a_client_checks_the_chain_always_and_the_name_on_demand() {
         connect(&mine, HostCheck::Name).await.is_err(),
         "the certificate is for server.example"
     );
-    let other = Authority::new();
+    let other = GearmanTestCa::new();
     let mistrusting = Tls {
         ca: other.files.path().join("ca.pem"),
         ..mine
@@ -144,15 +148,15 @@ async fn a_client_checks_the_chain_always_and_the_name_on_demand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_follow_the_certificate() {
-    let authority = Authority::new();
+async fn rights_depend_on_the_certificate() {
+    let authority = GearmanTestCa::new();
     let images = "image-(build|upload|delete):";
     let access = AccessList::new()
         .subject("builder", Rights::none().register(images).unwrap())
         .subject("main", Rights::none().invoke(images).unwrap());
     let server = secure_server(&authority, Some(access)).await;
 
-    let worker = RunningWorker::start(vec![endpoint(server.port, &authority.sign("builder"))], 1);
+    let worker = InProcessWorker::start(vec![endpoint(server.port, &authority.sign("builder"))], 1);
     let done = async |_job| Ok(bytes("done"));
     worker.handle.register("image-build:debian", done).unwrap();
     worker.handle.register("secrets", done).unwrap();
@@ -163,12 +167,12 @@ async fn rights_follow_the_certificate() {
         .await
         .unwrap();
     assert_eq!(
-        soon("a permitted job is done", job.wait()).await,
-        Outcome::Complete(bytes("done"))
+        within_timeout("a permitted job is done", job.wait()).await,
+        JobOutcome::Complete(bytes("done"))
     );
 
     let refusal = |error| match error {
-        ClientError::Refused { refusal, .. } => refusal.text,
+        ClientError::Refused { response, .. } => response.text,
         other => panic!("{other}"),
     };
     let denied = "Permission denied by ACL";
@@ -227,18 +231,18 @@ async fn rights_follow_the_certificate() {
 }
 
 #[tokio::test]
-async fn without_tls_a_server_stays_on_loopback_and_has_no_rights() {
+async fn a_server_without_tls_requires_loopback_and_no_rights() {
     let listen = "0.0.0.0:0".parse().unwrap();
-    let error = Server::bind(ServerOptions { listen, ..local() })
+    let error = JobServer::bind(JobServerOptions { listen, ..local() })
         .await
         .unwrap_err();
     assert!(
-        matches!(error, ServerError::PlainOffLoopback { .. }),
+        matches!(error, JobServerError::PlainOffLoopback { .. }),
         "{error}"
     );
     let access = Some(AccessList::new());
-    let error = Server::bind(ServerOptions { access, ..local() })
+    let error = JobServer::bind(JobServerOptions { access, ..local() })
         .await
         .unwrap_err();
-    assert!(matches!(error, ServerError::RightsWithoutTls), "{error}");
+    assert!(matches!(error, JobServerError::RightsWithoutTls), "{error}");
 }

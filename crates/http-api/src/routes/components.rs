@@ -1,7 +1,7 @@
 //! Launchers and builders that are running.
 
 use axum::extract::State;
-use nodeyard_model::layout::Place as Path;
+use nodeyard_model::layout::RecordPath as Path;
 use nodeyard_model::{Component as ComponentRecord, ComponentKind, Record as _};
 use nodeyard_store::TreePath;
 use nodeyard_store::view::{Item, Kind as PathKind, Shape};

@@ -1,4 +1,4 @@
-//! Running `qemu-img convert`.
+//! Runs `qemu-img convert`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,29 +7,29 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
-use super::{Compression, ConvertError, Converter, Source, Target};
+use super::{ConversionSource, ConversionTarget, ConvertError, Converter, DiskCompression};
 
-/// How much of what the program says is kept.
-const LONGEST_OUTPUT: usize = 16 * 1024;
+/// The maximum length of output kept for error messages.
+const MAX_OUTPUT_LEN: usize = 16 * 1024;
 
 pub(super) async fn convert(
     converter: &Converter,
-    source: &Source,
+    source: &ConversionSource,
     to: &Path,
-    target: &Target,
+    target: &ConversionTarget,
     progress: impl FnMut(f32) + Send,
 ) -> Result<(), ConvertError> {
     let (Some(from_driver), Some(to_driver)) =
         (source.format.qemu_driver(), target.format.qemu_driver())
     else {
         let format = target.format.clone();
-        return Err(ConvertError::NotADisk { format });
+        return Err(ConvertError::NotConvertible { format });
     };
     let mut command = Command::new(&converter.program);
     command
         .args(["convert", "-p", "-f", from_driver, "-O", to_driver])
         .args(options(target))
-        // Both are absolute: QEMU would take what is before a colon in a relative one for a protocol.
+        // Absolute paths, because QEMU parses a prefix with a colon in a relative path as a protocol.
         .arg(&source.path)
         .arg(to)
         .env("LC_ALL", "C")
@@ -40,20 +40,20 @@ pub(super) async fn convert(
     run(command, converter, progress).await
 }
 
-/// What the program is told of the new file.
-fn options(target: &Target) -> &'static [&'static str] {
+/// Returns the options for the new file.
+fn options(target: &ConversionTarget) -> &'static [&'static str] {
     match (target.format.as_str(), target.compression) {
-        ("qcow2", Compression::None) => &["-o", "compat=0.10"],
-        ("qcow2", Compression::Zlib) => &["-c", "-o", "compat=0.10"],
-        // Who knows zstd knows any size of clusters. Larger ones compress better, and for less.
-        ("qcow2", Compression::Zstd) => &[
+        ("qcow2", DiskCompression::None) => &["-o", "compat=0.10"],
+        ("qcow2", DiskCompression::Zlib) => &["-c", "-o", "compat=0.10"],
+        // Readers with zstd support any cluster size; larger clusters compress better and faster.
+        ("qcow2", DiskCompression::Zstd) => &[
             "-c",
             "-o",
             "compat=1.1,compression_type=zstd,cluster_size=128k",
         ],
-        ("vmdk", Compression::None) => &["-o", "subformat=monolithicSparse"],
+        ("vmdk", DiskCompression::None) => &["-o", "subformat=monolithicSparse"],
         ("vmdk", _) => &["-o", "subformat=streamOptimized"],
-        // Else the size is rounded up to a geometry that no cloud asks for.
+        // Otherwise the size is rounded up to a disk geometry.
         ("vhd", _) => &["-o", "subformat=dynamic,force_size=on"],
         _ => &[],
     }
@@ -69,10 +69,10 @@ async fn run(
         program: program(),
         source,
     })?;
-    let mut group = Group::new(child);
+    let mut group = ProcessGroup::new(child);
     let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
     let work = async {
-        let ((), output) = tokio::join!(follow(stdout, progress), last_words(stderr));
+        let ((), output) = tokio::join!(report_progress(stdout, progress), read_tail(stderr));
         (group.child.wait().await, output)
     };
     let Ok((status, output)) = tokio::time::timeout(converter.timeout, work).await else {
@@ -82,7 +82,7 @@ async fn run(
         });
     };
     group.ended = true;
-    let status = status.map_err(|source| ConvertError::Lost {
+    let status = status.map_err(|source| ConvertError::WaitFailed {
         program: program(),
         source,
     })?;
@@ -96,14 +96,14 @@ async fn run(
     })
 }
 
-/// A child with its own process group, all of which is killed if it has not ended.
-struct Group {
+/// A child process whose process group is killed when this is dropped before it ended.
+struct ProcessGroup {
     child: Child,
     group: Option<Pid>,
     ended: bool,
 }
 
-impl Group {
+impl ProcessGroup {
     fn new(child: Child) -> Self {
         let group = child
             .id()
@@ -117,19 +117,22 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // The child has not been waited for, so its number still means it.
+        // The child has not been reaped, so its pid is still valid.
         if let (Some(group), false) = (self.group, self.ended) {
-            let _gone_already = kill_process_group(group, Signal::KILL);
+            let _ignored = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-/// Reports what is done, as `(12.34/100%)` says it.
-async fn follow(output: Option<impl AsyncRead + Unpin>, mut progress: impl FnMut(f32) + Send) {
+/// Parses progress output such as `(12.34/100%)`.
+async fn report_progress(
+    output: Option<impl AsyncRead + Unpin>,
+    mut progress: impl FnMut(f32) + Send,
+) {
     let Some(mut output) = output else { return };
-    let mut parser = Progress::default();
+    let mut parser = ProgressParser::default();
     let mut buffer = [0; 512];
     while let Ok(got @ 1..) = output.read(&mut buffer).await {
         for byte in buffer.iter().take(got) {
@@ -141,11 +144,11 @@ async fn follow(output: Option<impl AsyncRead + Unpin>, mut progress: impl FnMut
 }
 
 #[derive(Default)]
-struct Progress {
+struct ProgressParser {
     number: Option<String>,
 }
 
-impl Progress {
+impl ProgressParser {
     fn push(&mut self, byte: u8) -> Option<f32> {
         match (byte, self.number.as_mut()) {
             (b'(', _) => self.number = Some(String::new()),
@@ -160,19 +163,19 @@ impl Progress {
     }
 }
 
-/// The end of what the program says; all of it is read, so that it never waits for a reader.
-async fn last_words(output: Option<impl AsyncRead + Unpin>) -> String {
+/// Reads all output, so that the program never blocks, and returns the end of it.
+async fn read_tail(output: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut output) = output else {
         return String::new();
     };
-    let mut said = Vec::new();
+    let mut tail = Vec::new();
     let mut buffer = [0; 4096];
     while let Ok(got @ 1..) = output.read(&mut buffer).await {
-        said.extend(buffer.iter().take(got));
-        let surplus = said.len().saturating_sub(LONGEST_OUTPUT);
-        said.drain(..surplus);
+        tail.extend(buffer.iter().take(got));
+        let surplus = tail.len().saturating_sub(MAX_OUTPUT_LEN);
+        tail.drain(..surplus);
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&tail).into_owned()
 }
 
 #[cfg(test)]
@@ -180,8 +183,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percents_are_found_in_what_qemu_img_prints() {
-        let mut parser = Progress::default();
+    fn progress_is_parsed() {
+        let mut parser = ProgressParser::default();
         let text = b"    (0.00/100%)\r    (12.34/100%)\r (x/100%) (99999999999/1) ((100.00/100%)\n";
         let found: Vec<_> = text.iter().filter_map(|byte| parser.push(*byte)).collect();
         assert_eq!(found, [0.0, 12.34, 100.0]);

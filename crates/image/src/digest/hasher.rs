@@ -1,8 +1,7 @@
-//! Both digests at once: SHA-256 where the bytes are, MD5 on a thread beside it.
+//! Computes SHA-256 on the caller's thread and MD5 on a second one.
 //!
-//! MD5 cannot be spread over lanes or cores and has no instruction of its own, so it is the slower one by far; the
-//! caller's thread computes the other while it waits for the disk. The thread gets copies, in a few buffers that go
-//! round, which costs a few hundredths of the hashing.
+//! MD5 is by far the slower one because it can neither be parallelized nor accelerated. Its thread receives copies of
+//! the data in a few recycled buffers, which costs a few percent of the hashing time.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -13,31 +12,31 @@ use sha2::Sha256;
 
 use super::{Digests, to_hex};
 
-/// Pieces that may wait for the thread.
-const WAITING: usize = 8;
-const PIECE: usize = 256 * 1024;
+/// The capacity of the queue to the MD5 thread.
+const QUEUE_LEN: usize = 8;
+const CHUNK: usize = 256 * 1024;
 
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// Computes MD5 and SHA-256 of what it is given.
+/// Computes MD5 and SHA-256 of its input.
 #[derive(Debug)]
 pub struct Hasher {
     sha256: Sha256,
     md5: JoinHandle<Md5>,
-    pieces: SyncSender<Piece>,
-    /// Buffers that the thread is done with.
+    inputs: SyncSender<HashInput>,
+    /// Buffers returned by the thread for reuse.
     spare: Receiver<Vec<u8>>,
 }
 
-enum Piece {
+enum HashInput {
     Data(Vec<u8>),
     Zeros(u64),
 }
 
 impl Hasher {
-    /// Fails if no thread can be had.
+    /// Creates a hasher and its thread.
     pub fn new() -> io::Result<Self> {
-        let (pieces, work) = sync_channel(WAITING);
+        let (inputs, work) = sync_channel(QUEUE_LEN);
         let (done, spare) = channel();
         let md5 = std::thread::Builder::new()
             .name("md5".to_owned())
@@ -45,12 +44,12 @@ impl Hasher {
                 let mut md5 = Md5::new();
                 for piece in work {
                     match piece {
-                        Piece::Data(bytes) => {
+                        HashInput::Data(bytes) => {
                             md5.update(&bytes);
-                            // Nobody takes it back when the hasher is finished.
+                            // Fails once the hasher is finished.
                             let _unused = done.send(bytes);
                         }
-                        Piece::Zeros(length) => feed_zeros(&mut md5, length),
+                        HashInput::Zeros(length) => feed_zeros(&mut md5, length),
                     }
                 }
                 md5
@@ -58,42 +57,42 @@ impl Hasher {
         Ok(Self {
             sha256: Sha256::new(),
             md5,
-            pieces,
+            inputs,
             spare,
         })
     }
 
     pub fn update(&mut self, bytes: &[u8]) {
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(CHUNK) {
             let mut buffer = self.spare.try_recv().unwrap_or_default();
             buffer.clear();
             buffer.extend_from_slice(piece);
-            self.send(Piece::Data(buffer));
+            self.send(HashInput::Data(buffer));
             self.sha256.update(piece);
         }
     }
 
-    /// As many zero bytes.
+    /// Hashes `length` zero bytes.
     pub fn zeros(&mut self, length: u64) {
-        self.send(Piece::Zeros(length));
+        self.send(HashInput::Zeros(length));
         feed_zeros(&mut self.sha256, length);
     }
 
     pub fn finish(self) -> io::Result<Digests> {
-        drop(self.pieces);
+        drop(self.inputs);
         let md5 = self
             .md5
             .join()
-            .map_err(|_| io::Error::other("the thread that computes MD5 ended early"))?;
+            .map_err(|_| io::Error::other("MD5 thread panicked"))?;
         Ok(Digests {
             md5: Some(to_hex(&md5.finalize())),
             sha256: Some(to_hex(&self.sha256.finalize())),
         })
     }
 
-    /// A thread that is gone is noticed by `finish`.
-    fn send(&self, piece: Piece) {
-        let _noticed = self.pieces.send(piece);
+    /// Sends input to the thread. A panicked thread is reported by `finish`.
+    fn send(&self, piece: HashInput) {
+        let _ignored = self.inputs.send(piece);
     }
 }
 
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digests_are_those_of_the_bytes() {
+    fn digests_match_the_input() {
         let mut hasher = Hasher::new().unwrap();
         hasher.update(b"a");
         hasher.update(b"");
@@ -128,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn counted_zeros_are_zeros() {
-        let length = ZEROS.len() * 3 + PIECE + 17;
+    fn zeros_are_hashed_as_zeros() {
+        let length = ZEROS.len() * 3 + CHUNK + 17;
         let mut counted = Hasher::new().unwrap();
         counted.update(b"x");
         counted.zeros(length as u64);

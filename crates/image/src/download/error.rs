@@ -1,4 +1,4 @@
-//! Why a file was not fetched.
+//! [`DownloadError`].
 
 use std::io;
 use std::path::PathBuf;
@@ -6,103 +6,99 @@ use std::path::PathBuf;
 use nodeyard_fetch::{StatusCode, Url};
 
 use super::Packing;
-use crate::budget::Bytes;
-use crate::digest::Mismatch;
+use crate::budget::ByteSize;
+use crate::digest::DigestMismatch;
 use crate::files::FileError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    #[error("{url} is not there (status {status}): has Zuul removed the artifact already?")]
+    #[error("{url} does not exist (status {status}): has Zuul removed the artifact already?")]
     Gone { url: Url, status: StatusCode },
-    #[error("{url} is not for us (status {status}): check auth and download-auth")]
+    #[error("access to {url} denied (status {status}): check auth and download-auth")]
     Refused { url: Url, status: StatusCode },
-    #[error("{url} cannot be had (status {status}): the log of that server says why")]
+    #[error("failed to fetch {url} (status {status}): check the log of that server")]
     Status { url: Url, status: StatusCode },
-    #[error("{url} was cut off: check the limits of that server, and of a proxy before it")]
-    Short { url: Url },
-    #[error("a file cannot be fetched")]
+    #[error("response of {url} was truncated: check the limits of that server and its proxy")]
+    Truncated { url: Url },
+    #[error("failed to fetch file")]
     Fetch(#[from] nodeyard_fetch::Error),
     #[error(
-        "given up after {failures} failures without progress (what has come is kept for the next try; download-retries allows more)"
+        "gave up after {failures} failures without progress (received data is kept for the next attempt; download-retries sets the limit)"
     )]
     GaveUp {
         failures: u32,
         #[source]
         source: Box<DownloadError>,
     },
-    #[error(
-        "{url} became another file again and again while it was fetched: let each build have an address of its own"
-    )]
+    #[error("{url} changed repeatedly during the download: use a separate URL for each build")]
     Changing { url: Url },
-    #[error("the file has {} or more, and max-size allows {}", Bytes(*size), Bytes(*limit))]
+    #[error("the file exceeds max-size: it has at least {}, the limit is {}", ByteSize(*size), ByteSize(*limit))]
     TooLarge { size: u64, limit: u64 },
-    #[error("the file unpacks to more than {}, which max-size allows", Bytes(*limit))]
-    Bomb { limit: u64 },
-    #[error(
-        "the file is not complete {packing} data (check `compression`, and what the job has stored)"
-    )]
-    NotPacked {
+    #[error("the decompressed file exceeds max-size of {}", ByteSize(*limit))]
+    UnpacksTooLarge { limit: u64 },
+    #[error("the file is not complete {packing} data (check `compression` and the artifact)")]
+    InvalidCompressedData {
         packing: Packing,
         #[source]
         source: io::Error,
     },
     #[error(
-        "the file is not what was promised (let the job publish the digest of the file that it has stored)"
+        "the file does not match the promised digest (let the job publish the digest of the stored file)"
     )]
     Digest {
         #[source]
-        source: Mismatch,
+        source: DigestMismatch,
     },
     #[error(
         "no digest was promised, and checksum is required: let the job publish sha256 with the artifact"
     )]
-    NoDigest,
+    MissingDigest,
     #[error(
-        "what was promised as {kind} digest is none: it has to be hexadecimal digits, as sha256sum and md5sum print them"
+        "invalid promised {kind} digest: it must be hexadecimal, as printed by sha256sum and md5sum"
     )]
-    BadDigest { kind: &'static str },
-    #[error("{} is being fetched already: it is tried again later", path.display())]
-    Busy { path: PathBuf },
+    InvalidDigest { kind: &'static str },
+    #[error("{} is already being downloaded; retrying later", path.display())]
+    InProgress { path: PathBuf },
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
     Repository(#[from] crate::Error),
-    #[error("the download was stopped, since this program is ending")]
-    Ending,
+    #[error("the download was stopped because this program is shutting down")]
+    ShuttingDown,
 }
 
 impl DownloadError {
-    /// Whether the same file would fail again: the cause is what it is, not how it came.
+    /// Returns whether the same file would fail again.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Gone { .. }
             | Self::TooLarge { .. }
-            | Self::Bomb { .. }
-            | Self::NotPacked { .. }
+            | Self::UnpacksTooLarge { .. }
+            | Self::InvalidCompressedData { .. }
             | Self::Digest { .. }
-            | Self::NoDigest
-            | Self::BadDigest { .. } => true,
-            Self::Fetch(error) => !error.is_transient() && !error.is_of_setup(),
+            | Self::MissingDigest
+            | Self::InvalidDigest { .. } => true,
+            Self::Fetch(error) => !error.is_transient() && !error.is_local_configuration(),
             Self::GaveUp { .. }
             | Self::Refused { .. }
             | Self::Status { .. }
-            | Self::Short { .. }
+            | Self::Truncated { .. }
             | Self::Changing { .. }
-            | Self::Busy { .. }
+            | Self::InProgress { .. }
             | Self::File(_)
             | Self::Repository(_)
-            | Self::Ending => false,
+            | Self::ShuttingDown => false,
         }
     }
 
-    /// Whether the disk is the cause.
-    pub(super) fn is_want_of_room(&self) -> bool {
+    /// Returns whether a lack of disk space is the cause.
+    pub(super) fn is_out_of_space(&self) -> bool {
         match self {
             Self::File(error) => matches!(
                 error.kind(),
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
             ),
-            Self::Repository(error) => matches!(error, crate::Error::NoRoom(_)),
+            Self::Repository(error) => matches!(error, crate::Error::InsufficientSpace(_)),
             _ => false,
         }
     }

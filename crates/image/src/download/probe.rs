@@ -1,18 +1,18 @@
-//! What there is to know of a file before it is fetched.
+//! Requests size, validators and range support of a file before the download.
 
 use nodeyard_fetch::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, LAST_MODIFIED, RANGE,
 };
-use nodeyard_fetch::{Client, Request, Response, StatusCode, Url};
+use nodeyard_fetch::{HttpClient, HttpRequest, HttpResponse, StatusCode, Url};
 use serde::{Deserialize, Serialize};
 
-use super::Trouble;
+use super::TransferError;
 
-/// A file on a server, and how it is recognised.
+/// Metadata of a file on a server, used to detect changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Source {
-    /// Without its query: that may be a signature, which is another one each time and not for a disk.
+pub(super) struct RemoteFile {
+    /// Without its query, which may be a secret that changes each time.
     url: Box<str>,
     pub(super) size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub(super) struct Source {
     ranges: bool,
 }
 
-impl Source {
+impl RemoteFile {
     fn new(url: &Url, headers: &HeaderMap, size: Option<u64>, ranges: bool) -> Self {
         let text = |name| {
             let value = headers.get(name)?.to_str().ok()?;
@@ -37,25 +37,24 @@ impl Source {
         }
     }
 
-    /// What a server is told, so that it sends a piece only of the file that we know. A weak mark promises nothing
-    /// about bytes.
-    pub(super) fn mark(&self) -> Option<&str> {
+    /// Returns the value of If-Range: a strong ETag or Last-Modified.
+    pub(super) fn if_range(&self) -> Option<&str> {
         let etag = self.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
         etag.or(self.modified.as_deref())
     }
 
-    /// Whether pieces of it fit together.
-    pub(super) fn has_pieces(&self) -> bool {
-        self.ranges && self.mark().is_some() && self.size.is_some_and(|size| size > 0)
+    /// Returns whether the file can be fetched in ranges that are guaranteed to be of the same version.
+    pub(super) fn supports_ranges(&self) -> bool {
+        self.ranges && self.if_range().is_some() && self.size.is_some_and(|size| size > 0)
     }
 
-    /// Whether bytes of that one are bytes of this one.
-    pub(super) fn continues(&self, earlier: &Self) -> bool {
-        self.has_pieces() && self == earlier
+    /// Returns whether data of `earlier` can be reused.
+    pub(super) fn is_continuation_of(&self, earlier: &Self) -> bool {
+        self.supports_ranges() && self == earlier
     }
 
-    /// Whether an answer is about this file, as far as it says so.
-    pub(super) fn is_of(&self, headers: &HeaderMap) -> bool {
+    /// Returns whether the validators of a response, if any, are those of this file.
+    pub(super) fn matches(&self, headers: &HeaderMap) -> bool {
         let same = |name, known: Option<&str>| {
             let said = headers.get(name).and_then(|value| value.to_str().ok());
             said.is_none() || known.is_none() || said == known
@@ -64,16 +63,15 @@ impl Source {
     }
 }
 
-/// Asks for the size and the marks of a file. Servers that sign addresses refuse HEAD; then a GET for one byte says
-/// the same.
-pub(super) async fn probe(client: &Client, url: &Url) -> Result<Source, Trouble> {
-    let head = client.send(&Request::head(url.clone())).await?;
+/// Requests the metadata of a file by HEAD, or by GET of one byte because servers with signed URLs reject HEAD.
+pub(super) async fn probe(client: &HttpClient, url: &Url) -> Result<RemoteFile, TransferError> {
+    let head = client.send(&HttpRequest::head(url.clone())).await?;
     if head.status.is_success() {
         let size = head
             .header(&CONTENT_LENGTH)
             .and_then(|length| length.parse().ok());
         let ranges = head.header(&ACCEPT_RANGES) != Some("none");
-        return Ok(Source::new(url, &head.headers, size, ranges));
+        return Ok(RemoteFile::new(url, &head.headers, size, ranges));
     }
     if !matches!(
         head.status,
@@ -82,27 +80,27 @@ pub(super) async fn probe(client: &Client, url: &Url) -> Result<Source, Trouble>
             | StatusCode::METHOD_NOT_ALLOWED
             | StatusCode::NOT_IMPLEMENTED
     ) {
-        return Err(Trouble::of_status(url, &head));
+        return Err(TransferError::of_status(url, &head));
     }
-    let first = Request::get(url.clone()).with(RANGE, "bytes=0-0");
+    let first = HttpRequest::get(url.clone()).with(RANGE, "bytes=0-0");
     let first = client.send(&first).await?;
     match first.status {
         StatusCode::PARTIAL_CONTENT => {
             let size = content_range(&first).and_then(|(_, _, size)| size);
-            Ok(Source::new(url, &first.headers, size, true))
+            Ok(RemoteFile::new(url, &first.headers, size, true))
         }
         status if status.is_success() => {
             let size = first
                 .header(&CONTENT_LENGTH)
                 .and_then(|length| length.parse().ok());
-            Ok(Source::new(url, &first.headers, size, false))
+            Ok(RemoteFile::new(url, &first.headers, size, false))
         }
-        _ => Err(Trouble::of_status(url, &first)),
+        _ => Err(TransferError::of_status(url, &first)),
     }
 }
 
-/// First byte, last byte and size of the whole, as a piece says.
-pub(super) fn content_range(response: &Response) -> Option<(u64, u64, Option<u64>)> {
+/// Parses Content-Range into first byte, last byte and total size.
+pub(super) fn content_range(response: &HttpResponse) -> Option<(u64, u64, Option<u64>)> {
     let text = response.header(&CONTENT_RANGE)?.strip_prefix("bytes ")?;
     let (span, size) = text.split_once('/')?;
     let (first, last) = span.split_once('-')?;

@@ -1,27 +1,27 @@
-//! Which bytes of a file are there.
+//! Sets of byte ranges.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes from `start` up to, and without, `end`.
+/// The bytes from `start` to `end`, exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Span {
+pub(super) struct ByteRange {
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-impl Span {
+impl ByteRange {
     pub(super) fn length(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 }
 
-/// Spans in their order, none of which touches another.
+/// Ordered ranges that neither overlap nor touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Vec<Span>", into = "Vec<Span>")]
-pub(super) struct Ranges(Vec<Span>);
+#[serde(from = "Vec<ByteRange>", into = "Vec<ByteRange>")]
+pub(super) struct ByteRangeSet(Vec<ByteRange>);
 
-impl Ranges {
-    pub(super) fn add(&mut self, span: Span) {
+impl ByteRangeSet {
+    pub(super) fn add(&mut self, span: ByteRange) {
         if span.start >= span.end {
             return;
         }
@@ -36,32 +36,32 @@ impl Ranges {
         self.0.insert(before, merged);
     }
 
-    /// How many bytes there are from the beginning without a gap.
+    /// Returns the length of the contiguous data at the start.
     pub(super) fn prefix(&self) -> u64 {
         match self.0.first() {
-            Some(Span { start: 0, end }) => *end,
+            Some(ByteRange { start: 0, end }) => *end,
             _ => 0,
         }
     }
 
     pub(super) fn total(&self) -> u64 {
-        self.0.iter().map(Span::length).sum()
+        self.0.iter().map(ByteRange::length).sum()
     }
 
-    /// What is missing of a file of this size, in pieces of at most `piece` bytes.
-    pub(super) fn missing(&self, size: u64, piece: u64) -> Vec<Span> {
+    /// Returns the missing ranges of a file of this size, split into at most `piece` bytes.
+    pub(super) fn missing(&self, size: u64, piece: u64) -> Vec<ByteRange> {
         let piece = piece.max(1);
         let mut missing = Vec::new();
         let mut at = 0;
         let known = self.0.iter().copied();
-        let end = Span {
+        let end = ByteRange {
             start: size,
             end: size,
         };
         for span in known.chain([end]) {
             while at < span.start.min(size) {
                 let end = (at + piece).min(span.start).min(size);
-                missing.push(Span { start: at, end });
+                missing.push(ByteRange { start: at, end });
                 at = end;
             }
             at = at.max(span.end);
@@ -70,8 +70,8 @@ impl Ranges {
     }
 }
 
-impl From<Vec<Span>> for Ranges {
-    fn from(spans: Vec<Span>) -> Self {
+impl From<Vec<ByteRange>> for ByteRangeSet {
+    fn from(spans: Vec<ByteRange>) -> Self {
         let mut ranges = Self::default();
         for span in spans {
             ranges.add(span);
@@ -80,8 +80,8 @@ impl From<Vec<Span>> for Ranges {
     }
 }
 
-impl From<Ranges> for Vec<Span> {
-    fn from(ranges: Ranges) -> Self {
+impl From<ByteRangeSet> for Vec<ByteRange> {
+    fn from(ranges: ByteRangeSet) -> Self {
         ranges.0
     }
 }
@@ -96,9 +96,9 @@ mod tests {
         #[test]
         fn ranges_know_each_byte(spans in proptest::collection::vec((0u64..40, 0u64..10), 0..12), size in 0u64..60) {
             let mut bytes = [false; 64];
-            let mut ranges = Ranges::default();
+            let mut ranges = ByteRangeSet::default();
             for (start, length) in spans {
-                ranges.add(Span { start, end: start + length });
+                ranges.add(ByteRange { start, end: start + length });
                 bytes.iter_mut().skip(start as usize).take(length as usize).for_each(|byte| *byte = true);
             }
             prop_assert_eq!(ranges.total(), bytes.iter().filter(|byte| **byte).count() as u64);

@@ -1,4 +1,4 @@
-//! A limit of bytes per second.
+//! Bandwidth limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,36 +6,35 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// A limit of bytes per second, or none. All clones share it: the connections of a download, and downloads that belong
-/// together.
+/// An optional limit of bytes per second, shared by all clones.
 #[derive(Debug, Clone, Default)]
-pub struct Throttle(Option<Arc<Till>>);
+pub struct Throttle(Option<Arc<ThrottleState>>);
 
 #[derive(Debug)]
-struct Till {
+struct ThrottleState {
     rate: u64,
-    /// When what was taken so far is paid for.
-    paid_at: Mutex<Instant>,
+    /// When the bytes taken so far are within the rate.
+    next_free: Mutex<Instant>,
 }
 
 impl Throttle {
     pub fn new(rate: u64) -> Self {
-        let till = Till {
+        let state = ThrottleState {
             rate: rate.max(1),
-            paid_at: Mutex::new(Instant::now()),
+            next_free: Mutex::new(Instant::now()),
         };
-        Self(Some(Arc::new(till)))
+        Self(Some(Arc::new(state)))
     }
 
-    /// Waits until so many more bytes may be taken.
+    /// Waits until `bytes` more are within the rate.
     pub(super) async fn take(&self, bytes: u64) {
-        let Some(till) = &self.0 else { return };
+        let Some(state) = &self.0 else { return };
         #[expect(clippy::cast_precision_loss, reason = "a pause need not be exact")]
-        let price = Duration::from_secs_f64(bytes as f64 / till.rate as f64);
+        let cost = Duration::from_secs_f64(bytes as f64 / state.rate as f64);
         let until = {
-            let mut paid_at = till.paid_at.lock().await;
-            *paid_at = (*paid_at).max(Instant::now()) + price;
-            *paid_at
+            let mut next_free = state.next_free.lock().await;
+            *next_free = (*next_free).max(Instant::now()) + cost;
+            *next_free
         };
         tokio::time::sleep_until(until).await;
     }

@@ -1,7 +1,4 @@
-//! Reading what comes: its digests, and the file that is packed in it.
-//!
-//! Both forms are read while the download is under way, each by a thread of its own, so that the whole takes as long
-//! as its slowest part.
+//! Hashes and decompresses a file while it is being fetched, on separate threads.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
@@ -10,22 +7,22 @@ use std::path::Path;
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
 
-use super::flow::Reader;
-use super::{DownloadError, Form, Packing};
+use super::growing_file::GrowingFileReader;
+use super::{ContentInfo, DownloadError, Packing};
 use crate::digest::{Digests, Hasher, to_hex};
-use crate::files::Try as _;
+use crate::files::AttemptExt as _;
 use crate::repository::Repository;
 use crate::sparse::SparseWriter;
 
-const PIECE: usize = 1 << 20;
-/// After so many bytes it is asked again whether there is room.
-const STEP: u64 = 64 << 20;
-/// What a decoder may need. The strongest preset of xz takes a quarter of it.
-const MEMORY: u64 = 256 << 20;
+const CHUNK: usize = 1 << 20;
+/// Disk space is checked after each of these many bytes.
+const SPACE_CHECK_INTERVAL: u64 = 64 << 20;
+/// The memory limit of xz decoders; its strongest preset needs a quarter of it.
+const MAX_DECODER_MEMORY: u64 = 256 << 20;
 
 impl Packing {
-    fn decoder(self, packed: Reader) -> io::Result<Box<dyn Read>> {
-        let packed = BufReader::with_capacity(PIECE, packed);
+    fn decoder(self, packed: GrowingFileReader) -> io::Result<Box<dyn Read>> {
+        let packed = BufReader::with_capacity(CHUNK, packed);
         Ok(match self {
             Self::None => Box::new(packed),
             Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(packed)),
@@ -33,7 +30,7 @@ impl Packing {
             Self::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(packed)?),
             Self::Xz => {
                 let stream = liblzma::stream::Stream::new_stream_decoder(
-                    MEMORY,
+                    MAX_DECODER_MEMORY,
                     liblzma::stream::CONCATENATED,
                 )?;
                 Box::new(liblzma::bufread::XzDecoder::new_stream(packed, stream))
@@ -42,9 +39,12 @@ impl Packing {
     }
 }
 
-/// The digests of what comes; MD5 only where it is needed, since it takes longer than all the rest. Blocks.
-pub(super) fn measure(mut reader: Reader, with_md5: bool) -> io::Result<Form> {
-    let mut buffer = vec![0; PIECE];
+/// Hashes a compressed file; MD5 only on request, since it is slow. Blocks.
+pub(super) fn hash_stream(
+    mut reader: GrowingFileReader,
+    with_md5: bool,
+) -> io::Result<ContentInfo> {
+    let mut buffer = vec![0; CHUNK];
     let mut sha256 = Sha256::new();
     let mut md5 = with_md5.then(Md5::new);
     loop {
@@ -58,7 +58,7 @@ pub(super) fn measure(mut reader: Reader, with_md5: bool) -> io::Result<Form> {
             md5.update(bytes);
         }
     }
-    Ok(Form {
+    Ok(ContentInfo {
         size: reader.at,
         digests: Digests {
             md5: md5.map(|md5| to_hex(&md5.finalize())),
@@ -67,9 +67,9 @@ pub(super) fn measure(mut reader: Reader, with_md5: bool) -> io::Result<Form> {
     })
 }
 
-/// Both digests of what comes, of a file that is not packed. Blocks.
-pub(super) fn measure_plain(mut reader: Reader) -> io::Result<Form> {
-    let mut buffer = vec![0; PIECE];
+/// Computes both digests of an uncompressed file. Blocks.
+pub(super) fn hash_plain_stream(mut reader: GrowingFileReader) -> io::Result<ContentInfo> {
+    let mut buffer = vec![0; CHUNK];
     let mut hasher = Hasher::new()?;
     loop {
         let got = reader.read(&mut buffer)?;
@@ -79,44 +79,44 @@ pub(super) fn measure_plain(mut reader: Reader) -> io::Result<Form> {
         }
         hasher.update(bytes);
     }
-    Ok(Form {
+    Ok(ContentInfo {
         size: reader.at,
         digests: hasher.finish()?,
     })
 }
 
-/// Unpacks what comes into a new file, with holes where it has zeros. Blocks.
+/// Decompresses into a new sparse file. Blocks.
 pub(super) fn unpack(
     packing: Packing,
-    reader: Reader,
+    reader: GrowingFileReader,
     target: &Path,
     limit: u64,
     repository: Option<&Repository>,
-) -> Result<Form, DownloadError> {
-    let broken = |source| DownloadError::NotPacked { packing, source };
+) -> Result<ContentInfo, DownloadError> {
+    let decode_error = |source| DownloadError::InvalidCompressedData { packing, source };
     let file = File::create(target).attempt("create", target)?;
     let mut writer = SparseWriter::new(file).attempt("write", target)?;
-    let mut decoder = packing.decoder(reader).map_err(broken)?;
-    let mut buffer = vec![0; PIECE];
-    let mut asked = 0;
+    let mut decoder = packing.decoder(reader).map_err(decode_error)?;
+    let mut buffer = vec![0; CHUNK];
+    let mut checked = 0;
     loop {
-        let got = decoder.read(&mut buffer).map_err(broken)?;
+        let got = decoder.read(&mut buffer).map_err(decode_error)?;
         let (bytes, _) = buffer.split_at(got);
         if bytes.is_empty() {
             break;
         }
         if writer.written() + got as u64 > limit {
-            return Err(DownloadError::Bomb { limit });
+            return Err(DownloadError::UnpacksTooLarge { limit });
         }
-        if writer.written() >= asked {
+        if writer.written() >= checked {
             if let Some(repository) = repository {
-                repository.check_room(STEP)?;
+                repository.check_space(SPACE_CHECK_INTERVAL)?;
             }
-            asked += STEP;
+            checked += SPACE_CHECK_INTERVAL;
         }
         writer.write_all(bytes).attempt("write", target)?;
     }
     let size = writer.written();
     let (_, digests) = writer.finish().attempt("write", target)?;
-    Ok(Form { size, digests })
+    Ok(ContentInfo { size, digests })
 }

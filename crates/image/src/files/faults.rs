@@ -1,60 +1,60 @@
-//! Faults for tests: a process that is killed before a change, or a change that fails.
+//! Fault injection for tests: a process killed before a change, or a change that fails because the disk is full.
 //!
-//! The plan is one of the thread, and so are the changes it counts.
+//! The plan and its counter are thread-local.
 
 use std::cell::Cell;
 use std::io;
 
 thread_local! {
-    static PLAN: Cell<Plan> = const { Cell::new(Plan::None) };
+    static PLAN: Cell<FaultPlan> = const { Cell::new(FaultPlan::None) };
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Plan {
+enum FaultPlan {
     None,
-    /// This many changes happen, and then no more.
+    /// All changes after this many fail.
     Killed {
         left: usize,
     },
-    /// This many changes happen, and the one after them does not.
+    /// The change after this many fails.
     Full {
         left: usize,
     },
     Done,
 }
 
-/// Runs `work` as a process that is killed before its `number`th change. False if it ended before that.
+/// Runs `work` as if the process were killed before its `number`th change. Returns false if it made fewer changes.
 pub(crate) fn killed_at(number: usize, work: &dyn Fn()) -> bool {
-    under(Plan::Killed { left: number }, work)
+    run_with_plan(FaultPlan::Killed { left: number }, work)
 }
 
-/// Runs `work` on a disk that has no room for its `number`th change. False if it ended before that.
+/// Runs `work` as if the disk were full at its `number`th change. Returns false if it made fewer changes.
 pub(crate) fn full_at(number: usize, work: &dyn Fn()) -> bool {
-    under(Plan::Full { left: number }, work)
+    run_with_plan(FaultPlan::Full { left: number }, work)
 }
 
-fn under(plan: Plan, work: &dyn Fn()) -> bool {
+fn run_with_plan(plan: FaultPlan, work: &dyn Fn()) -> bool {
     PLAN.set(plan);
     work();
-    let left = PLAN.replace(Plan::None);
-    matches!(left, Plan::Killed { left: 0 } | Plan::Done)
+    let left = PLAN.replace(FaultPlan::None);
+    matches!(left, FaultPlan::Killed { left: 0 } | FaultPlan::Done)
 }
 
-pub(super) fn hazard() -> io::Result<()> {
+pub(super) fn inject_fault() -> io::Result<()> {
     match PLAN.get() {
-        Plan::Killed { left: 0 } => Err(io::Error::other("killed")),
-        Plan::Killed { left } => {
-            PLAN.set(Plan::Killed { left: left - 1 });
+        FaultPlan::Killed { left: 0 } => Err(io::Error::other("killed")),
+        FaultPlan::Killed { left } => {
+            PLAN.set(FaultPlan::Killed { left: left - 1 });
             Ok(())
         }
-        Plan::Full { left: 0 } => {
-            PLAN.set(Plan::Done);
+        FaultPlan::Full { left: 0 } => {
+            PLAN.set(FaultPlan::Done);
             Err(io::ErrorKind::StorageFull.into())
         }
-        Plan::Full { left } => {
-            PLAN.set(Plan::Full { left: left - 1 });
+        FaultPlan::Full { left } => {
+            PLAN.set(FaultPlan::Full { left: left - 1 });
             Ok(())
         }
-        Plan::None | Plan::Done => Ok(()),
+        FaultPlan::None | FaultPlan::Done => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Changes of images that are at rest: removal, uploads, verification.
+//! Changes of images that are not being built: deletion, uploads, verification.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,26 +7,28 @@ use std::sync::Arc;
 
 use nodeyard_model::{ProviderName, UploadId};
 
-use super::{Error, Repository, Shared, now, recover};
+use super::{Error, Repository, RepositoryInner, now, recover};
 use crate::digest::digest;
-use crate::files::{self, Try as _};
-use crate::layout::Base;
-use crate::manifest::{Failure, ImageFile, Manifest, Outcome, State, Upload};
+use crate::files::{self, AttemptExt as _};
+use crate::layout::BaseName;
+use crate::manifest::{
+    ImageFailure, ImageFile, Manifest, ManifestState, ManifestUpload, UploadOutcome,
+};
 use crate::{Format, ImageId, checksum};
 
 impl Repository {
-    /// Removes an image with all its files. One that is not here is none already. After an error it can be removed
-    /// again: it is a failure if its removal has begun, otherwise an image, perhaps with fewer files.
+    /// Deletes an image with all its files. Succeeds if it does not exist. After an error the deletion can be repeated;
+    /// the image is then failed, or still ready, possibly with fewer files.
     pub fn delete(&self, id: &ImageId) -> Result<(), Error> {
-        let shared = &self.shared;
-        let _changing = shared.changing();
-        let manifest = match shared.at_rest(id) {
+        let inner = &self.inner;
+        let _changing = inner.lock_changes();
+        let manifest = match inner.get_not_building(id) {
             Ok(manifest) => manifest,
             Err(Error::Unknown { .. }) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let base = Base::new(&manifest.image, id)?;
-        let (from, record) = (shared.layout.manifest(&base), shared.layout.deletion(id));
+        let base = BaseName::new(&manifest.image, id)?;
+        let (from, record) = (inner.layout.manifest(&base), inner.layout.deletion(id));
         let intended = match files::rename(&from, &record) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 files::write_atomic(&record, &manifest.to_json())
@@ -34,90 +36,93 @@ impl Repository {
             result => result,
         };
         if let Err(error) = &intended {
-            // On a full disk, say. The files go before their manifest, so a kill leaves an image that lacks some.
+            // For example on a full disk. Files are removed before their manifest, so a kill leaves an image without
+            // some.
             tracing::warn!(
+                image_id = %id,
                 error = error as &dyn std::error::Error,
-                "image {id}: removed without a record of it"
+                "failed to write deletion record; deleting image without it"
             );
         }
-        // Whoever asks meanwhile does not take it for gone.
-        let leaving = Manifest::clone(&manifest).failed(Failure::new("it is being removed"), now());
-        shared.write_index(|index| index.insert(id.clone(), Arc::new(leaving)));
-        if let Err(error) = recover::remove_image(&shared.layout, &base, id) {
+        // Until then the image is visible as failed.
+        let deleting =
+            Manifest::clone(&manifest).failed(ImageFailure::new("it is being deleted"), now());
+        inner.write_index(|index| index.insert(id.clone(), Arc::new(deleting)));
+        if let Err(error) = recover::remove_image(&inner.layout, &base, id) {
             let mut left = Manifest::clone(&manifest);
             if intended.is_ok() {
-                left = recover::undeleted(left, &error);
+                left = recover::deletion_failed(left, &error);
             } else {
-                recover::drop_missing(&shared.layout, &base, &mut left);
+                recover::drop_missing(&inner.layout, &base, &mut left);
             }
-            shared.write_index(|index| index.insert(id.clone(), Arc::new(left)));
+            inner.write_index(|index| index.insert(id.clone(), Arc::new(left)));
             return Err(error.into());
         }
-        shared.write_index(|index| index.remove(id));
+        inner.write_index(|index| index.remove(id));
         Ok(())
     }
 
-    /// Goes on with removals that have failed half way, and returns what is gone by now. Blocks.
+    /// Retries deletions that failed and returns the images that are deleted now. Blocks.
     pub fn finish_deletions(&self) -> Result<Vec<ImageId>, Error> {
-        let mut gone = Vec::new();
-        for (name, _) in files::list(&self.shared.layout.deleting())? {
+        let mut deleted = Vec::new();
+        for (name, _) in files::list(&self.inner.layout.deleting())? {
             let id = name.strip_suffix(".json").and_then(|id| id.parse().ok());
-            // What is not known has a record that cannot be read.
+            // Images that are not in the index have an unreadable record.
             let left = id.filter(|id| {
                 let left = self.get(id);
-                left.is_some_and(|left| left.state == State::Failed)
+                left.is_some_and(|left| left.state == ManifestState::Failed)
             });
             if let Some(id) = left
                 && self.delete(&id).is_ok()
             {
-                gone.push(id);
+                deleted.push(id);
             }
         }
-        Ok(gone)
+        Ok(deleted)
     }
 
-    /// Removes the files of some formats; the rest of the image stays. Files that are not here are none already.
+    /// Deletes the files of some formats. Succeeds for files that do not exist.
     pub fn delete_formats(&self, id: &ImageId, formats: &[Format]) -> Result<(), Error> {
-        let shared = &self.shared;
-        let _changing = shared.changing();
-        let base = Base::new(&shared.ready(id)?.image, id)?;
+        let inner = &self.inner;
+        let _changing = inner.lock_changes();
+        let base = BaseName::new(&inner.get_ready(id)?.image, id)?;
         let remaining = |manifest: &mut Manifest| {
             manifest.files.retain(|format, _| !formats.contains(format));
         };
-        // First the intention, so that a start can finish what a killed process began. A full disk may have no room for
-        // it before the files are gone; then a kill leaves an image that lacks some.
-        let _intended = shared.rewrite(id, |manifest| {
+        // The intention is recorded first, so that the next start finishes the deletion after a kill. On a full disk
+        // this may fail; then a kill leaves an image without some files.
+        let _intended = inner.rewrite(id, |manifest| {
             remaining(manifest);
             manifest.removing = formats.to_vec();
         });
         for format in formats {
-            recover::remove_format(&shared.layout.file(&base, format))?;
+            recover::remove_image_file(&inner.layout.file(&base, format))?;
         }
-        files::sync_dir(shared.layout.dir())?;
-        shared.rewrite(id, |manifest| {
+        files::sync_dir(inner.layout.dir())?;
+        inner.rewrite(id, |manifest| {
             remaining(manifest);
             manifest.removing.clear();
         })?;
         Ok(())
     }
 
-    /// Remembers an upload, or what became of it: there is one entry for a provider and upload id.
+    /// Records an upload and its outcome. There is one entry per provider and upload id.
     pub fn record_upload(
         &self,
         id: &ImageId,
         provider: &ProviderName,
         upload_id: Option<UploadId>,
-        outcome: Outcome,
+        outcome: UploadOutcome,
     ) -> Result<(), Error> {
-        self.shared.update(id, |manifest| {
+        self.inner.update(id, |manifest| {
             let since = now();
             let known = manifest
                 .uploads
                 .iter_mut()
-                .find(|upload| upload.is_of(provider, upload_id));
+                .find(|upload| upload.is_for(provider, upload_id));
             match known {
                 Some(upload) => (upload.since, upload.outcome) = (since, outcome),
-                None => manifest.uploads.push(Upload {
+                None => manifest.uploads.push(ManifestUpload {
                     provider: provider.clone(),
                     upload_id,
                     since,
@@ -127,8 +132,8 @@ impl Repository {
         })
     }
 
-    /// Forgets an upload, since what was uploaded is gone.
-    pub fn forget_upload(
+    /// Removes the entry of an upload whose image was deleted from the provider.
+    pub fn remove_upload(
         &self,
         id: &ImageId,
         provider: &ProviderName,
@@ -137,21 +142,21 @@ impl Repository {
         let uploads = |manifest: &mut Manifest| {
             manifest
                 .uploads
-                .retain(|upload| !upload.is_of(provider, upload_id));
+                .retain(|upload| !upload.is_for(provider, upload_id));
         };
-        self.shared.update(id, uploads)
+        self.inner.update(id, uploads)
     }
 
-    /// Reads a file again and compares it with its digests; one that had none gets them.
+    /// Compares a file with its digests, or stores them if it had none.
     pub fn verify(&self, id: &ImageId, format: &Format) -> Result<ImageFile, Error> {
         let path = self.path(id, format)?;
         let found = digest(&path)?;
-        let meta = std::fs::metadata(&path).attempt("look at", &path)?;
-        let manifest = self.shared.ready(id)?;
+        let meta = std::fs::metadata(&path).attempt("inspect", &path)?;
+        let manifest = self.inner.get_ready(id)?;
         if let Some(file) = manifest.files.get(format) {
             found
                 .check(&file.digests)
-                .map_err(|source| Error::Mismatch {
+                .map_err(|source| Error::DigestMismatch {
                     path: path.clone(),
                     source,
                 })?;
@@ -163,25 +168,27 @@ impl Repository {
             digests: found,
             verified: Some(now()),
         };
-        self.shared.update(id, |manifest| {
+        self.inner.update(id, |manifest| {
             manifest.files.insert(format.clone(), file.clone());
         })?;
         Ok(file)
     }
 }
 
-impl Shared {
-    /// Moves a new file of an image to its place and notes it; `made` is on disk.
-    pub(crate) fn adopt(
+impl RepositoryInner {
+    /// Moves a new, synced file to its final path and adds it to the manifest.
+    pub(crate) fn add_file(
         &self,
         id: &ImageId,
         format: &Format,
         made: &Path,
         file: &ImageFile,
     ) -> Result<(), Error> {
-        let _changing = self.changing();
-        let manifest = self.ready(id)?;
-        let path = self.layout.file(&Base::new(&manifest.image, id)?, format);
+        let _changing = self.lock_changes();
+        let manifest = self.get_ready(id)?;
+        let path = self
+            .layout
+            .file(&BaseName::new(&manifest.image, id)?, format);
         files::rename(made, &path)?;
         checksum::write(&path, &file.digests)?;
         self.rewrite(id, |manifest| {
@@ -192,19 +199,19 @@ impl Shared {
 
     /// Changes the manifest of an image that is ready.
     fn update(&self, id: &ImageId, change: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
-        let _changing = self.changing();
+        let _changing = self.lock_changes();
         self.rewrite(id, change).map(drop)
     }
 
-    /// As `update`, for a caller that holds `changes`.
+    /// As [`Self::update`], for callers that hold `change_lock`.
     fn rewrite(
         &self,
         id: &ImageId,
         change: impl FnOnce(&mut Manifest),
     ) -> Result<Arc<Manifest>, Error> {
-        let mut manifest = Manifest::clone(&*self.ready(id)?);
+        let mut manifest = Manifest::clone(&*self.get_ready(id)?);
         change(&mut manifest);
-        let base = Base::new(&manifest.image, id)?;
-        Ok(self.store(&base, manifest)?)
+        let base = BaseName::new(&manifest.image, id)?;
+        Ok(self.store_manifest(&base, manifest)?)
     }
 }

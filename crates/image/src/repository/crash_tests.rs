@@ -1,4 +1,4 @@
-//! Every step of every change, with the process killed before it, or with no room on the disk for it.
+//! Repository changes with the process killed, or the disk full, at each step.
 
 use std::cell::Cell;
 use std::fs;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use super::*;
 use crate::files::faults;
-use crate::manifest::{Failure, Outcome};
+use crate::manifest::{ImageFailure, UploadOutcome};
 
 fn format(text: &str) -> Format {
     text.parse().unwrap()
 }
 
 fn id() -> ImageId {
-    // As Python's ids are, so that a file without a manifest would be taken for one of Python's.
+    // A Python id, so that a file without manifest would count as Python's.
     "0123456789abcdef0123456789abcdef".parse().unwrap()
 }
 
@@ -21,9 +21,9 @@ fn try_open(dir: &Path) -> Result<Repository, OpenError> {
     Repository::open(Options {
         dir: dir.to_owned(),
         builder: "host".into(),
-        limits: Limits {
+        limits: DiskLimits {
             keep_free: 0,
-            most_used: None,
+            max_used: None,
             first_build: 1,
         },
     })
@@ -33,8 +33,8 @@ fn open(dir: &Path) -> Repository {
     try_open(dir).unwrap()
 }
 
-fn begin(repository: &Repository) -> Result<Draft, Error> {
-    repository.begin(Begin {
+fn create_draft(repository: &Repository) -> Result<Draft, Error> {
+    repository.create_draft(DraftRequest {
         image: "debian".parse().unwrap(),
         id: id(),
         managed: Some("system".into()),
@@ -42,7 +42,7 @@ fn begin(repository: &Repository) -> Result<Draft, Error> {
     })
 }
 
-/// What a program would do.
+/// Writes files like a build program.
 fn write_files(draft: &Draft) {
     fs::write(draft.path(&format("raw")), "raw bytes").unwrap();
     fs::write(draft.path(&format("qcow2")), "qcow2 bytes").unwrap();
@@ -50,7 +50,9 @@ fn write_files(draft: &Draft) {
 }
 
 fn build(repository: &Repository) {
-    let Ok(draft) = begin(repository) else { return };
+    let Ok(draft) = create_draft(repository) else {
+        return;
+    };
     write_files(&draft);
     let _may_fail = draft.commit(&[format("raw"), format("qcow2")]);
 }
@@ -63,7 +65,7 @@ fn names(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What holds whatever happened before.
+/// Checks the invariants of a repository after a restart.
 fn check(dir: &Path) -> Option<Arc<Manifest>> {
     let repository = open(dir);
     for own in ["drafts", "deleting", "scratch", "converting"] {
@@ -72,13 +74,13 @@ fn check(dir: &Path) -> Option<Arc<Manifest>> {
     let manifest = repository.get(&id());
     let image_files = files_of(dir);
     match &manifest {
-        Some(manifest) if manifest.state == State::Ready => {
+        Some(manifest) if manifest.state == ManifestState::Ready => {
             for format in manifest.files.keys() {
                 repository.verify(&id(), format).unwrap();
             }
         }
         Some(manifest) => {
-            assert_eq!(manifest.state, State::Failed);
+            assert_eq!(manifest.state, ManifestState::Failed);
             assert!(manifest.failure.is_some());
             assert_eq!(image_files, [""; 0]);
         }
@@ -87,7 +89,7 @@ fn check(dir: &Path) -> Option<Arc<Manifest>> {
     manifest
 }
 
-/// Runs `change` in a repository made by `before`, once for each step at which it can be stopped.
+/// Runs `change` in a repository prepared by `before`, once for each step at which it can fail.
 fn at_every_step(
     before: impl Fn(&Repository),
     change: impl Fn(&Repository),
@@ -101,7 +103,7 @@ fn at_every_step(
             let hit = fault(step, &|| change(&repository));
             drop(repository);
             after(check(dir.path()), hit);
-            // A second start changes nothing more.
+            // Recovery is idempotent.
             check(dir.path());
             if !hit {
                 break;
@@ -111,14 +113,14 @@ fn at_every_step(
 }
 
 #[test]
-fn a_build_is_an_image_or_has_failed() {
+fn a_build_is_ready_or_failed() {
     at_every_step(
         |_| {},
         build,
         |manifest, hit| {
             if !hit {
                 let manifest = manifest.unwrap();
-                assert_eq!(manifest.state, State::Ready);
+                assert_eq!(manifest.state, ManifestState::Ready);
                 assert_eq!(manifest.files.len(), 2);
             }
         },
@@ -129,14 +131,14 @@ fn a_build_is_an_image_or_has_failed() {
 fn a_second_attempt_replaces_the_first() {
     at_every_step(
         |repository| {
-            let draft = begin(repository).unwrap();
+            let draft = create_draft(repository).unwrap();
             write_files(&draft);
-            draft.fail(Failure::new("first"));
+            draft.fail(ImageFailure::new("first"));
         },
         build,
         |manifest, hit| {
             let manifest = manifest.unwrap();
-            assert!(hit || manifest.state == State::Ready);
+            assert!(hit || manifest.state == ManifestState::Ready);
         },
     );
 }
@@ -146,13 +148,15 @@ fn a_failed_build_leaves_no_files() {
     at_every_step(
         |_| {},
         |repository| {
-            let Ok(draft) = begin(repository) else { return };
+            let Ok(draft) = create_draft(repository) else {
+                return;
+            };
             write_files(&draft);
-            draft.fail(Failure::new("it went wrong"));
+            draft.fail(ImageFailure::new("it went wrong"));
         },
         |manifest, hit| {
             if let Some(manifest) = manifest {
-                assert_eq!(manifest.state, State::Failed);
+                assert_eq!(manifest.state, ManifestState::Failed);
                 let reason = &manifest.failure.as_ref().unwrap().reason;
                 assert!(hit || reason == "it went wrong", "{reason}");
             } else {
@@ -172,14 +176,14 @@ fn an_image_is_removed_or_stays() {
         |manifest, hit| {
             if let Some(manifest) = manifest {
                 assert!(hit);
-                assert_eq!(manifest.state, State::Ready);
+                assert_eq!(manifest.state, ManifestState::Ready);
                 assert_eq!(manifest.files.len(), 2);
             }
         },
     );
 }
 
-/// What of the image is beside its manifest.
+/// Returns the names of the image's files without its manifest.
 fn files_of(dir: &Path) -> Vec<String> {
     let mut names = names(dir);
     names.retain(|name| name.starts_with("debian-") && !name.ends_with(".d"));
@@ -210,7 +214,7 @@ fn a_start_ends_a_build_also_without_room() {
     start_with_a_failing_change(
         |dir| {
             let repository = open(dir);
-            let draft = Cell::new(Some(begin(&repository).unwrap()));
+            let draft = Cell::new(Some(create_draft(&repository).unwrap()));
             faults::killed_at(0, &|| {
                 let draft = draft.take().unwrap();
                 write_files(&draft);
@@ -219,11 +223,14 @@ fn a_start_ends_a_build_also_without_room() {
         },
         |repository| {
             let failed = repository.get(&id()).unwrap();
-            assert_eq!(failed.state, State::Failed);
-            assert_eq!(failed.failure, Some(Failure::new(Failure::INTERRUPTED)));
-            // It can be made again, or removed.
+            assert_eq!(failed.state, ManifestState::Failed);
+            assert_eq!(
+                failed.failure,
+                Some(ImageFailure::new(ImageFailure::INTERRUPTED))
+            );
+            // It can be rebuilt or deleted.
             build(repository);
-            assert_eq!(repository.get(&id()).unwrap().state, State::Ready);
+            assert_eq!(repository.get(&id()).unwrap().state, ManifestState::Ready);
             repository.delete(&id()).unwrap();
             assert_eq!(files_of(repository.dir()), [""; 0]);
         },
@@ -243,7 +250,7 @@ fn a_start_goes_on_when_a_deletion_cannot() {
         },
         |repository| {
             if let Some(left) = repository.get(&id()) {
-                assert_eq!(left.state, State::Failed);
+                assert_eq!(left.state, ManifestState::Failed);
                 assert_eq!(repository.finish_deletions().unwrap(), [id()]);
             }
             assert_eq!(repository.get(&id()), None);
@@ -264,7 +271,7 @@ fn a_deletion_that_failed_is_finished_later() {
             assert_eq!(deleted.is_err(), left.is_some(), "{step}");
         });
         if let Some(left) = repository.get(&id()) {
-            assert_eq!((left.state, left.files.len()), (State::Failed, 0));
+            assert_eq!((left.state, left.files.len()), (ManifestState::Failed, 0));
             assert_eq!(repository.finish_deletions().unwrap(), [id()]);
         }
         assert_eq!(repository.get(&id()), None);
@@ -288,7 +295,10 @@ fn what_is_half_removed_can_be_made_again_and_stays() {
     assert_eq!(repository.finish_deletions().unwrap(), []);
     drop(repository);
     let manifest = check(dir.path()).unwrap();
-    assert_eq!((manifest.state, manifest.files.len()), (State::Ready, 2));
+    assert_eq!(
+        (manifest.state, manifest.files.len()),
+        (ManifestState::Ready, 2)
+    );
 }
 
 #[test]
@@ -362,15 +372,15 @@ fn an_upload_is_remembered_once() {
     at_every_step(
         |repository| {
             build(repository);
-            record(repository, Outcome::Pending).unwrap();
+            record(repository, UploadOutcome::Pending).unwrap();
         },
         |repository| {
-            let _may_fail = record(repository, Outcome::Failed(Failure::new("lost")));
+            let _may_fail = record(repository, UploadOutcome::Failed(ImageFailure::new("lost")));
         },
         |manifest, hit| {
             let uploads = &manifest.as_ref().unwrap().uploads;
             assert_eq!(uploads.len(), 1);
-            assert!(hit || uploads[0].outcome == Outcome::Failed(Failure::new("lost")));
+            assert!(hit || uploads[0].outcome == UploadOutcome::Failed(ImageFailure::new("lost")));
         },
     );
 }

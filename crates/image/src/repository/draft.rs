@@ -1,4 +1,4 @@
-//! An image that is being made.
+//! [`Draft`]: an image that is being built.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,103 +8,104 @@ use std::sync::Arc;
 
 use nodeyard_model::{ImageName, with_causes};
 
-use super::{Error, Repository, Shared, now, recover};
+use super::{Error, Repository, RepositoryInner, now, recover};
 use crate::budget::Reservation;
-use crate::digest::{self, Digests, Mismatch};
-use crate::files::{self, FileError, Try as _};
-use crate::layout::Base;
-use crate::manifest::{Failure, ImageFile, Manifest, State};
+use crate::digest::{self, DigestMismatch, Digests};
+use crate::files::{self, AttemptExt as _, FileError};
+use crate::layout::BaseName;
+use crate::manifest::{ImageFailure, ImageFile, Manifest, ManifestState};
 use crate::{Format, ImageId, checksum};
 
-/// What to begin.
+/// Parameters of [`Repository::create_draft`].
 #[derive(Debug, Clone)]
-pub struct Begin {
+pub struct DraftRequest {
     pub image: ImageName,
     pub id: ImageId,
-    /// The installation that looks after the image.
+    /// The id of the installation that manages the image.
     pub managed: Option<Box<str>>,
-    /// How many bytes it will need; by default what earlier builds of the image needed, and some more.
+    /// The estimated size in bytes; by default derived from earlier builds of the image.
     pub need: Option<u64>,
 }
 
-/// Why an image that was made is none.
+/// An error committing a [`Draft`].
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    #[error("no format was asked for, so there is nothing to keep")]
+    #[error("no image formats were requested")]
     Nothing,
-    #[error("the build ended without making {}", path.display())]
+    #[error("the build did not create {}", path.display())]
     Missing { path: PathBuf },
-    #[error("the build left an empty file, {}", path.display())]
+    #[error("the build created an empty file, {}", path.display())]
     Empty { path: PathBuf },
-    #[error("{} is not what its maker says", path.display())]
-    Mismatch {
+    #[error("{} does not match its checksum file", path.display())]
+    DigestMismatch {
         path: PathBuf,
         #[source]
-        source: Mismatch,
+        source: DigestMismatch,
     },
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// An image that is being made. Ends as an image by [`commit`](Self::commit), else as a failure without files; so does
-/// one that is dropped, or whose process is killed. Its methods block, those that only return paths excepted.
+/// An image that is being built. Becomes an image by [`commit`](Self::commit); otherwise, also when it is dropped or
+/// the process is killed, a failed image without files. All methods block except those that return paths.
 #[derive(Debug)]
 pub struct Draft {
-    shared: Arc<Shared>,
-    base: Base,
+    inner: Arc<RepositoryInner>,
+    base: BaseName,
     manifest: Arc<Manifest>,
-    /// Of files that this program wrote.
+    /// Digests that were computed while writing.
     digests: BTreeMap<Format, Digests>,
-    /// None when the draft has ended.
-    room: Option<Reservation>,
+    /// `None` once the draft has ended.
+    reservation: Option<Reservation>,
 }
 
 impl Repository {
-    /// Begins to make an image. An earlier attempt that failed is forgotten.
-    pub fn begin(&self, begin: Begin) -> Result<Draft, Error> {
-        let shared = &self.shared;
-        let Begin {
+    /// Creates a draft. Replaces an earlier build with the same id that failed.
+    pub fn create_draft(&self, begin: DraftRequest) -> Result<Draft, Error> {
+        let inner = &self.inner;
+        let DraftRequest {
             image,
             id,
             managed,
             need,
         } = begin;
-        let base = Base::new(&image, &id)?;
-        let changing = shared.changing();
+        let base = BaseName::new(&image, &id)?;
+        let change_guard = inner.lock_changes();
         let earlier = self.get(&id);
         if let Some(known) = &earlier
-            && known.state != State::Failed
+            && known.state != ManifestState::Failed
         {
             let state = known.state;
             return Err(Error::Exists { id, state });
         }
         let again = earlier.as_ref().is_some_and(|known| known.image == image);
-        if !again && shared.is_taken(&base, &id)? {
+        if !again && inner.is_occupied(&base, &id)? {
             let base = base.as_str().to_owned();
-            return Err(Error::Taken { base });
+            return Err(Error::FilesExist { base });
         }
 
-        let layout = &shared.layout;
-        let need = need.unwrap_or_else(|| shared.budget.estimate_build(shared.largest(&image)));
+        let layout = &inner.layout;
+        let need = need.unwrap_or_else(|| inner.budget.estimate_build(inner.largest_build(&image)));
         let scratch = layout.scratch_of(&id);
-        let room = shared
-            .budget
-            .reserve(layout, need, scratch.clone(), Some(base.clone()))?;
+        let reservation =
+            inner
+                .budget
+                .reserve(layout, need, scratch.clone(), Some(base.clone()))?;
 
-        let builder = (shared.builder.clone(), shared.builder_id.clone());
-        let manifest = Manifest::new(image, id, managed, builder, State::Building, now());
+        let builder = (inner.builder.clone(), inner.builder_id.clone());
+        let manifest = Manifest::new(image, id, managed, builder, ManifestState::Building, now());
         files::write_atomic(&layout.draft(&manifest.id), &manifest.to_json())?;
-        // From here on a draft is responsible for what is on disk, also when a step below fails.
+        // From here on dropping the draft cleans up, also when a step below fails.
         let manifest = Arc::new(manifest);
-        shared.write_index(|index| index.insert(manifest.id.clone(), Arc::clone(&manifest)));
+        inner.write_index(|index| index.insert(manifest.id.clone(), Arc::clone(&manifest)));
         let draft = Draft {
-            shared: Arc::clone(shared),
+            inner: Arc::clone(inner),
             base,
             manifest,
             digests: BTreeMap::new(),
-            room: Some(room),
+            reservation: Some(reservation),
         };
-        drop(changing);
+        drop(change_guard);
         draft.clear(earlier.as_deref())?;
         files::create_dir(&scratch)?;
         files::create_dir(&layout.manifest_dir(&draft.base))?;
@@ -112,9 +113,9 @@ impl Repository {
     }
 }
 
-impl Shared {
-    /// Whether something is in the place of a new image. What it is may not be known; it is not for us to remove.
-    fn is_taken(&self, base: &Base, id: &ImageId) -> Result<bool, FileError> {
+impl RepositoryInner {
+    /// Returns whether files or records of this name exist. They are not ours to remove.
+    fn is_occupied(&self, base: &BaseName, id: &ImageId) -> Result<bool, FileError> {
         let records = [
             self.layout.manifest(base),
             self.layout.draft(id),
@@ -135,34 +136,34 @@ impl Draft {
         &self.manifest.image
     }
 
-    /// `<images-dir>/<image>-<id>`, which programs are told to write to, with a dot and the format behind it.
+    /// Returns the path that build programs write to, without the extension: `<images-dir>/<image>-<id>`.
     pub fn output(&self) -> PathBuf {
-        self.shared.layout.base(&self.base)
+        self.inner.layout.base(&self.base)
     }
 
-    /// Where the file of a format has to be before [`commit`](Self::commit).
+    /// Returns the path where the file of a format must be before [`commit`](Self::commit).
     pub fn path(&self, format: &Format) -> PathBuf {
-        self.shared.layout.file(&self.base, format)
+        self.inner.layout.file(&self.base, format)
     }
 
-    /// A directory for work files, on the same file system; it is removed with all that is in it when the draft ends.
+    /// Returns a directory for work files on the same file system. It is removed when the draft ends.
     pub fn scratch(&self) -> PathBuf {
-        self.shared.layout.scratch_of(self.id())
+        self.inner.layout.scratch_of(self.id())
     }
 
-    /// Where downloads for images of this name are kept while they are not complete; it outlives the draft.
+    /// Returns the directory of incomplete downloads for images of this name. It outlives the draft.
     pub fn downloads(&self) -> PathBuf {
-        self.shared.layout.downloads().join(self.image().as_str())
+        self.inner.layout.downloads().join(self.image().as_str())
     }
 
-    /// Keeps a further file with the manifest, for as long as the image is there.
-    pub fn keep(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
-        let dir = self.shared.layout.manifest_dir(&self.base);
+    /// Stores an additional file with the manifest.
+    pub fn attach(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
+        let dir = self.inner.layout.manifest_dir(&self.base);
         files::write_atomic(&dir.join(name), content)
     }
 
-    /// Moves a finished file from [`scratch`](Self::scratch) to its place. `digests` are those of its bytes, if they
-    /// were computed while it was written.
+    /// Moves a finished file from [`scratch`](Self::scratch) to its final path. `digests` may be given if they were
+    /// computed while writing.
     pub fn install(
         &mut self,
         format: &Format,
@@ -179,33 +180,33 @@ impl Draft {
         Ok(())
     }
 
-    /// Makes an image of the files in these formats; others stay beside it and are removed with it.
+    /// Completes the image with the files in these formats; other files are removed with the image.
     ///
-    /// Digests that are not known yet are read from the files that diskimage-builder writes, or computed. If this
-    /// returns an error, the draft has failed with that reason.
+    /// Digests that are not known yet are computed and compared with existing checksum files. On error the image is
+    /// failed with that reason.
     pub fn commit(mut self, formats: &[Format]) -> Result<Arc<Manifest>, CommitError> {
         let result = self
-            .admit(formats)
+            .check_files(formats)
             .and_then(|files| Ok(self.publish(files)?));
         if let Err(error) = &result {
-            self.end(Failure::new(with_causes(error)));
+            self.finish_failed(ImageFailure::new(with_causes(error)));
         }
         result
     }
 
-    /// Ends without an image; the files go.
-    pub fn fail(mut self, failure: Failure) {
-        self.end(failure);
+    /// Ends the build as failed and removes its files.
+    pub fn fail(mut self, failure: ImageFailure) {
+        self.finish_failed(failure);
     }
 
-    fn admit(&self, formats: &[Format]) -> Result<BTreeMap<Format, ImageFile>, CommitError> {
+    fn check_files(&self, formats: &[Format]) -> Result<BTreeMap<Format, ImageFile>, CommitError> {
         if formats.is_empty() {
             return Err(CommitError::Nothing);
         }
         let mut files = BTreeMap::new();
         for format in formats {
             let path = self.path(format);
-            let file = measure(&path, self.digests.get(format).cloned())?;
+            let file = hash_file(&path, self.digests.get(format).cloned())?;
             checksum::write(&path, &file.digests)?;
             files.insert(format.clone(), file);
         }
@@ -216,82 +217,82 @@ impl Draft {
         &mut self,
         image_files: BTreeMap<Format, ImageFile>,
     ) -> Result<Arc<Manifest>, FileError> {
-        let shared = Arc::clone(&self.shared);
-        let _changing = shared.changing();
+        let inner = Arc::clone(&self.inner);
+        let _changing = inner.lock_changes();
         let mut manifest = Manifest::clone(&self.manifest);
-        manifest.state = State::Ready;
+        manifest.state = ManifestState::Ready;
         manifest.since = now();
         manifest.files = image_files;
-        let manifest = shared.store(&self.base, manifest)?;
-        self.room = None;
-        self.forget();
+        let manifest = inner.store_manifest(&self.base, manifest)?;
+        self.reservation = None;
+        self.remove_record();
         Ok(manifest)
     }
 
-    /// The image is at rest, one way or the other; what is left over is removed at the next start at the latest.
-    fn forget(&self) {
-        let layout = &self.shared.layout;
-        let tidied = files::remove_file(&layout.draft(self.id()))
+    /// Removes the draft record and the work files. Leftovers are removed at the next start.
+    fn remove_record(&self) {
+        let layout = &self.inner.layout;
+        let removed = files::remove_file(&layout.draft(self.id()))
             .and_then(|()| files::remove_tree(&self.scratch()));
-        if let Err(error) = tidied {
+        if let Err(error) = removed {
             tracing::warn!(
+                image_id = %self.id(),
                 error = &error as &dyn std::error::Error,
-                "image {}: work files stay until the next start",
-                self.id()
+                "failed to remove work files; retrying at next start"
             );
         }
     }
 
-    fn end(&mut self, failure: Failure) {
-        if self.room.take().is_none() {
+    fn finish_failed(&mut self, failure: ImageFailure) {
+        if self.reservation.take().is_none() {
             return;
         }
-        let shared = Arc::clone(&self.shared);
-        let _changing = shared.changing();
+        let inner = Arc::clone(&self.inner);
+        let _changing = inner.lock_changes();
         let manifest = Manifest::clone(&self.manifest).failed(failure, now());
-        let store = || shared.store(&self.base, manifest.clone());
+        let store = || inner.store_manifest(&self.base, manifest.clone());
         let stored = store();
-        let removed = recover::remove_files(&shared.layout, &self.base);
-        // On a full disk the manifest finds room only when the files are gone.
+        let removed = recover::remove_files(&inner.layout, &self.base);
+        // On a full disk the manifest can be written only after the files are removed.
         match removed.and(stored.or_else(|_| store())) {
-            Ok(_) => self.forget(),
+            Ok(_) => self.remove_record(),
             Err(error) => {
-                // The record of the draft stays, so that the next start removes what this could not.
+                // The draft record is kept, so that the next start retries.
                 tracing::error!(
+                    image_id = %self.id(),
                     error = &error as &dyn std::error::Error,
-                    "image {}: its files are removed at the next start",
-                    self.id()
+                    "failed to delete image files; retrying at next start"
                 );
-                shared.write_index(|index| index.insert(manifest.id.clone(), Arc::new(manifest)));
+                inner.write_index(|index| index.insert(manifest.id.clone(), Arc::new(manifest)));
             }
         }
     }
 
-    /// Removes what is in the place of the image, and what an earlier attempt left.
+    /// Removes files of an earlier attempt.
     fn clear(&self, earlier: Option<&Manifest>) -> Result<(), FileError> {
-        let shared = &self.shared;
+        let inner = &self.inner;
         if let Some(earlier) = earlier
-            && let Ok(base) = Base::new(&earlier.image, &earlier.id)
+            && let Ok(base) = BaseName::new(&earlier.image, &earlier.id)
         {
-            files::remove_tree(&shared.layout.manifest_dir(&base))?;
+            files::remove_tree(&inner.layout.manifest_dir(&base))?;
         }
-        files::remove_tree(&shared.layout.manifest_dir(&self.base))?;
+        files::remove_tree(&inner.layout.manifest_dir(&self.base))?;
         files::remove_tree(&self.scratch())?;
-        recover::remove_files(&shared.layout, &self.base)?;
-        // It would be taken for one of the image that is made now.
-        files::remove_file(&shared.layout.deletion(self.id()))
+        recover::remove_files(&inner.layout, &self.base)?;
+        // It would be applied to the new image.
+        files::remove_file(&inner.layout.deletion(self.id()))
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        self.end(Failure::new(Failure::INTERRUPTED));
+        self.finish_failed(ImageFailure::new(ImageFailure::INTERRUPTED));
     }
 }
 
-/// Looks at a file that was made, puts it on disk and settles its digests: those that are known, else those of its bytes.
-/// Those that its maker has written beside it have to be the same.
-pub(crate) fn measure(path: &Path, known: Option<Digests>) -> Result<ImageFile, CommitError> {
+/// Syncs a new file and returns its size and digests, which are computed unless known. Checksum files that exist must
+/// match.
+pub(crate) fn hash_file(path: &Path, known: Option<Digests>) -> Result<ImageFile, CommitError> {
     let file = match files::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -301,19 +302,19 @@ pub(crate) fn measure(path: &Path, known: Option<Digests>) -> Result<ImageFile, 
         Err(error) => return Err(error.into()),
     };
     file.sync_all().attempt("sync", path)?;
-    let meta = file.metadata().attempt("look at", path)?;
+    let meta = file.metadata().attempt("inspect", path)?;
     if meta.len() == 0 {
         let path = path.to_owned();
         return Err(CommitError::Empty { path });
     }
-    let said = checksum::read(path)?;
+    let promised = checksum::read(path)?;
     let digests = match known {
         Some(known) => known,
         None => digest::digest(path)?,
     };
     digests
-        .check(&said)
-        .map_err(|source| CommitError::Mismatch {
+        .check(&promised)
+        .map_err(|source| CommitError::DigestMismatch {
             path: path.to_owned(),
             source,
         })?;

@@ -1,51 +1,51 @@
-//! Taking a directory into use.
+//! Opening a repository: locking, builder id, recovery.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 
-use super::{Repository, Shared, recover};
-use crate::budget::{Budget, Limits};
-use crate::files::{self, FileError, Try as _};
+use super::{Repository, RepositoryInner, recover};
+use crate::budget::{Budget, DiskLimits};
+use crate::files::{self, AttemptExt as _, FileError};
 use crate::layout::{BUILDER_ID, Layout};
 
-/// A builder id has 36 characters; a file with more is not one.
-const LONGEST_BUILDER_ID: u64 = 256;
+/// The maximum length of a builder id; those made here have 36 characters.
+const MAX_BUILDER_ID_LEN: u64 = 256;
 
-/// How to open a repository.
+/// Options of [`Repository::open`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// images-dir; created if it is missing.
     pub dir: PathBuf,
-    /// The name of this host, for the manifests.
+    /// The name of this host, written to manifests.
     pub builder: Box<str>,
-    pub limits: Limits,
+    pub limits: DiskLimits,
 }
 
-/// Why a repository cannot be used.
+/// An error opening a repository.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
-        "{} is in use by another process: stop it, or give each builder an images-dir of its own",
+        "{} is in use by another process: stop it, or give each builder its own images-dir",
         dir.display()
     )]
     InUse { dir: PathBuf },
-    #[error("{} holds no builder id: write one into it, or remove it to get a new one", path.display())]
+    #[error("{} contains no valid builder id: write one to it, or remove it to generate a new one", path.display())]
     BuilderId { path: PathBuf },
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl Repository {
-    /// Takes a directory into use: finishes what a killed process left half done, and finds the images. Blocks.
+    /// Locks the directory, finishes the work of a killed process and loads the images. Blocks.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let Options {
             dir,
             builder,
             limits,
         } = options;
-        let dir = std::path::absolute(&dir).attempt("find", &dir)?;
+        let dir = std::path::absolute(&dir).attempt("resolve", &dir)?;
         let layout = Layout::new(dir);
         for own in [layout.drafts(), layout.deleting()] {
             files::create_dir(&own)?;
@@ -53,18 +53,18 @@ impl Repository {
         let lock = lock(&layout)?;
         let builder_id = builder_id(&layout)?;
         let index = recover::recover(&layout, &builder, &builder_id)?;
-        let shared = Shared {
+        let inner = RepositoryInner {
             layout,
             builder,
             builder_id,
             index: RwLock::new(index),
-            changes: Mutex::new(()),
+            change_lock: Mutex::new(()),
             conversions: Mutex::default(),
             budget: Arc::new(Budget::new(limits)),
             _lock: lock,
         };
         Ok(Self {
-            shared: Arc::new(shared),
+            inner: Arc::new(inner),
         })
     }
 }
@@ -87,15 +87,15 @@ fn lock(layout: &Layout) -> Result<File, OpenError> {
     }
 }
 
-/// What the file says, to the letter; a new one without a line end, as Nodepool writes it.
+/// Reads the builder id verbatim, or generates one, written without a line end as by Nodepool.
 fn builder_id(layout: &Layout) -> Result<Box<str>, OpenError> {
     let path = layout.dir().join(BUILDER_ID);
     let mut text = String::new();
     match File::open(&path) {
         Ok(file) => {
-            let read = file.take(LONGEST_BUILDER_ID + 1).read_to_string(&mut text);
+            let read = file.take(MAX_BUILDER_ID_LEN + 1).read_to_string(&mut text);
             let fits = match read {
-                Ok(length) => (1..=LONGEST_BUILDER_ID).contains(&(length as u64)),
+                Ok(length) => (1..=MAX_BUILDER_ID_LEN).contains(&(length as u64)),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => false,
                 Err(error) => return Err(FileError::new("read", &path, error).into()),
             };

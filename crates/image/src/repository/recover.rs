@@ -1,10 +1,10 @@
-//! What is in images-dir when it is taken into use.
+//! Recovery when a repository is opened.
 //!
-//! First the records of unfinished work are settled, then the manifests are read, then the files that have none are
-//! looked at. A record that cannot be read is reported and left, and no file that may be its is taken for an image.
+//! First unfinished deletions and drafts are finished, then manifests are read, then files of Python Nodepool without
+//! manifest are added. An unreadable record is logged and kept, and files that may belong to it are ignored.
 //!
-//! A directory that is full, or has a file in it that cannot be removed, is taken into use all the same: only a worker
-//! that runs can make room. What could not be settled is known as a failure, and its record stays for the next start.
+//! Errors that a full disk or an unremovable file causes do not prevent opening, because only a running worker can free
+//! space. The affected images become failed, and their records are kept for the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileType;
@@ -16,132 +16,132 @@ use std::sync::Arc;
 use nodeyard_model::{Timestamp, with_causes};
 
 use super::now;
-use crate::files::{self, FileError, Try as _};
-use crate::layout::{Base, Layout, MANIFEST, MANIFEST_DIR, parse_foreign};
-use crate::manifest::{Failure, Flaw, ImageFile, Manifest, State};
+use crate::files::{self, AttemptExt as _, FileError};
+use crate::layout::{BaseName, Layout, MANIFEST, MANIFEST_DIR, parse_python_name};
+use crate::manifest::{ImageFailure, ImageFile, Manifest, ManifestFormatError, ManifestState};
 use crate::{ImageId, checksum};
 
-/// A manifest that is longer is none.
-const LONGEST_MANIFEST: u64 = 4 << 20;
+/// The maximum size of a manifest file.
+const MAX_MANIFEST_LEN: u64 = 4 << 20;
 
-type Index = BTreeMap<ImageId, Arc<Manifest>>;
+type ManifestIndex = BTreeMap<ImageId, Arc<Manifest>>;
 
-/// A manifest that cannot be used.
+/// An error reading a manifest.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+enum ManifestError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
-    Flaw(#[from] Flaw),
-    #[error("it is of image {image} with id {id}, whose place is elsewhere")]
+    ManifestFormatError(#[from] ManifestFormatError),
+    #[error("it belongs to image {image} with id {id}, which has another path")]
     Misplaced { image: String, id: ImageId },
-    #[error("another manifest here has the id {id}, too")]
-    Twin { id: ImageId },
-    #[error("it is too long for a manifest")]
+    #[error("another manifest has the same id {id}")]
+    DuplicateId { id: ImageId },
+    #[error("the file is too large for a manifest")]
     TooLong,
 }
 
-/// Settles what is half done, and finds the images.
+/// Finishes interrupted work and returns all images.
 pub(super) fn recover(
     layout: &Layout,
     builder: &str,
     builder_id: &str,
-) -> Result<Index, FileError> {
-    let mut search = Search {
+) -> Result<ManifestIndex, FileError> {
+    let mut recovery = RepositoryRecovery {
         layout,
-        index: Index::new(),
-        unclear: BTreeSet::new(),
-        covered: BTreeSet::new(),
-        unsettled: Index::new(),
+        index: ManifestIndex::new(),
+        unreadable: BTreeSet::new(),
+        manifest_bases: BTreeSet::new(),
+        failed_recoveries: ManifestIndex::new(),
     };
     for work in [layout.scratch(), layout.converting()] {
         let cleared = files::remove_tree(&work).and_then(|()| files::create_dir(&work));
         if let Err(error) = cleared {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "work files of a process that is gone stay");
+            tracing::warn!(error, "failed to remove work files of an earlier process");
         }
     }
-    search.finish_deletions()?;
-    search.end_drafts()?;
+    recovery.finish_deletions()?;
+    recovery.finish_drafts()?;
 
     let names = files::list(layout.dir())?;
-    search.read_manifests(&names)?;
-    let unsettled = std::mem::take(&mut search.unsettled);
-    search.index.extend(unsettled);
-    search.find_foreign(&names, builder, builder_id)?;
-    Ok(search.index)
+    recovery.read_manifests(&names)?;
+    let failed_recoveries = std::mem::take(&mut recovery.failed_recoveries);
+    recovery.index.extend(failed_recoveries);
+    recovery.find_python_images(&names, builder, builder_id)?;
+    Ok(recovery.index)
 }
 
-struct Search<'a> {
+struct RepositoryRecovery<'a> {
     layout: &'a Layout,
-    index: Index,
-    /// Ids of records that cannot be read.
-    unclear: BTreeSet<ImageId>,
-    /// Bases that have a manifest, readable or not.
-    covered: BTreeSet<String>,
-    /// What stands for images whose records could not be settled.
-    unsettled: Index,
+    index: ManifestIndex,
+    /// Ids of unreadable records.
+    unreadable: BTreeSet<ImageId>,
+    /// Base names that have a manifest, readable or not.
+    manifest_bases: BTreeSet<String>,
+    /// Failed images whose recovery failed.
+    failed_recoveries: ManifestIndex,
 }
 
-impl Search<'_> {
+impl RepositoryRecovery<'_> {
     fn finish_deletions(&mut self) -> Result<(), FileError> {
         for (id, record) in self.records(&self.layout.deleting())? {
             let Some((manifest, base)) = record.and_then(with_base) else {
-                self.unclear.insert(id);
+                self.unreadable.insert(id);
                 continue;
             };
-            tracing::info!("image {id}: removing what a killed process left of it");
+            tracing::info!(image_id = %id, "finishing interrupted deletion of image");
             if let Err(error) = remove_image(self.layout, &base, &id) {
-                let left = Arc::new(undeleted(manifest, &error));
-                self.unsettled.insert(id, left);
+                let left = Arc::new(deletion_failed(manifest, &error));
+                self.failed_recoveries.insert(id, left);
             }
         }
         Ok(())
     }
 
-    /// A draft of a process that is gone: an image if it had come that far, else a failure.
-    fn end_drafts(&mut self) -> Result<(), FileError> {
+    /// Finishes the drafts of an earlier process: committed ones are images, others become failed.
+    fn finish_drafts(&mut self) -> Result<(), FileError> {
         for (id, record) in self.records(&self.layout.drafts())? {
             let Some((manifest, base)) = record.and_then(with_base) else {
-                self.unclear.insert(id);
+                self.unreadable.insert(id);
                 continue;
             };
             let path = self.layout.manifest(&base);
-            // What an earlier attempt left says nothing about this one.
+            // A manifest of an earlier attempt is ignored.
             let state = match read_manifest(&path) {
                 Ok(written) if written.id == id && written.begun == manifest.begun => {
                     Some(written.state)
                 }
                 _ => None,
             };
-            if state != Some(State::Ready) {
-                tracing::warn!("image {id}: its build was interrupted, its files are removed");
+            if state != Some(ManifestState::Ready) {
+                tracing::warn!(image_id = %id, "build was interrupted; removing its files");
             }
-            let failed = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
+            let failed = manifest.failed(ImageFailure::new(ImageFailure::INTERRUPTED), now());
             let ended = match state {
                 Some(_) => Ok(()),
-                None => self.note_failure(&base, &failed),
+                None => self.store_failure(&base, &failed),
             };
             if let Err(error) = ended.and_then(|()| files::remove_file(&self.layout.draft(&id))) {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "image {id}: the next start tries again to settle it");
+                tracing::error!(image_id = %id, error, "failed to clean up interrupted build; retrying at next start");
                 if state.is_none() {
-                    self.unsettled.insert(id, Arc::new(failed));
+                    self.failed_recoveries.insert(id, Arc::new(failed));
                 }
             }
         }
         Ok(())
     }
 
-    /// The files go first: they may have filled the disk, and the manifest needs room.
-    fn note_failure(&self, base: &Base, failed: &Manifest) -> Result<(), FileError> {
+    /// Removes the files and writes a failed manifest, in this order because the files may have filled the disk.
+    fn store_failure(&self, base: &BaseName, failed: &Manifest) -> Result<(), FileError> {
         remove_files(self.layout, base)?;
         files::create_dir(&self.layout.manifest_dir(base))?;
         files::write_atomic(&self.layout.manifest(base), &failed.to_json())?;
         files::sync_dir(self.layout.dir())
     }
 
-    /// The records in a directory of our own; none for one that cannot be read.
+    /// Reads the records in a directory. Unreadable ones are `None`.
     fn records(&self, dir: &Path) -> Result<Vec<(ImageId, Option<Manifest>)>, FileError> {
         let mut records = Vec::new();
         for (name, kind) in files::list(dir)? {
@@ -162,17 +162,17 @@ impl Search<'_> {
                 } else {
                     let image = manifest.image.to_string();
                     let id = manifest.id;
-                    Err(Unusable::Misplaced { image, id })
+                    Err(ManifestError::Misplaced { image, id })
                 }
             });
             match record {
                 Ok(manifest) => records.push((id, Some(manifest))),
                 Err(error) => {
                     tracing::error!(
+                        path = %path.display(),
+                        image_id = %id,
                         error = &error as &dyn std::error::Error,
-                        "{} cannot be used, and no file of id {id} is taken for an image: remove the files of that id, \
-                         then this one",
-                        path.display()
+                        "failed to read image record; ignoring files with this id until they and the record are removed"
                     );
                     records.push((id, None));
                 }
@@ -189,65 +189,67 @@ impl Search<'_> {
             let path = self.layout.dir().join(name).join(MANIFEST);
             let manifest = match read_manifest(&path) {
                 Ok(manifest) => manifest,
-                Err(Unusable::File(error)) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(ManifestError::File(error)) if error.kind() == io::ErrorKind::NotFound => {
+                    continue;
+                }
                 Err(error) => {
-                    self.covered.insert(stem.to_owned());
-                    report(&path, &error);
+                    self.manifest_bases.insert(stem.to_owned());
+                    log_invalid_manifest(&path, &error);
                     continue;
                 }
             };
-            self.covered.insert(stem.to_owned());
+            self.manifest_bases.insert(stem.to_owned());
             let base = manifest_base(&manifest).filter(|base| base.as_str() == stem);
             let Some(base) = base else {
                 let image = manifest.image.to_string();
                 let id = manifest.id;
-                report(&path, &Unusable::Misplaced { image, id });
+                log_invalid_manifest(&path, &ManifestError::Misplaced { image, id });
                 continue;
             };
             if self.index.contains_key(&manifest.id) {
-                report(&path, &Unusable::Twin { id: manifest.id });
+                log_invalid_manifest(&path, &ManifestError::DuplicateId { id: manifest.id });
                 continue;
             }
-            let manifest = self.settle(&base, manifest);
-            if manifest.state == State::Failed
+            let manifest = self.apply_to_disk(&base, manifest);
+            if manifest.state == ManifestState::Failed
                 && names.iter().any(|(name, _)| base.owns(name))
                 && let Err(error) = remove_files(self.layout, &base)
             {
-                // They are there since the process was killed before it removed them, or the program outlived it.
+                // Left by a killed process, or by a build program that outlived it.
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "image {}: files of a failed build stay", manifest.id);
+                tracing::error!(image_id = %manifest.id, error, "failed to remove files of failed build");
             }
             self.index.insert(manifest.id.clone(), Arc::new(manifest));
         }
         Ok(())
     }
 
-    /// What a manifest says, compared with the files.
-    fn settle(&self, base: &Base, mut manifest: Manifest) -> Manifest {
+    /// Finishes interrupted file removals and drops files that do not exist.
+    fn apply_to_disk(&self, base: &BaseName, mut manifest: Manifest) -> Manifest {
         if !manifest.removing.is_empty() {
             let formats = std::mem::take(&mut manifest.removing);
             let removed = formats
                 .iter()
-                .try_for_each(|format| remove_format(&self.layout.file(base, format)))
+                .try_for_each(|format| remove_image_file(&self.layout.file(base, format)))
                 .and_then(|()| {
                     files::write_atomic(&self.layout.manifest(base), &manifest.to_json())
                 });
             if let Err(error) = removed {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "image {}: files that were to go stay", manifest.id);
+                tracing::error!(image_id = %manifest.id, error, "failed to delete image files; retrying at next start");
                 manifest.removing = formats;
             }
         }
-        if manifest.state == State::Building {
-            // Written by hand: drafts are elsewhere.
-            manifest = manifest.failed(Failure::new(Failure::INTERRUPTED), now());
+        if manifest.state == ManifestState::Building {
+            // Only if edited manually, since drafts are stored elsewhere.
+            manifest = manifest.failed(ImageFailure::new(ImageFailure::INTERRUPTED), now());
         }
         drop_missing(self.layout, base, &mut manifest);
         manifest
     }
 
-    /// Files of Python Nodepool, which writes no manifest.
-    fn find_foreign(
+    /// Adds image files of Python Nodepool, which writes no manifests.
+    fn find_python_images(
         &mut self,
         names: &[(String, FileType)],
         builder: &str,
@@ -255,21 +257,22 @@ impl Search<'_> {
     ) -> Result<(), FileError> {
         let mut found = BTreeMap::<ImageId, Manifest>::new();
         for (name, kind) in names {
-            let Some((image, id, format)) = parse_foreign(name).filter(|_| kind.is_file()) else {
+            let Some((image, id, format)) = parse_python_name(name).filter(|_| kind.is_file())
+            else {
                 continue;
             };
-            let usable = !self.unclear.contains(&id) && !self.index.contains_key(&id);
-            let base = Base::new(&image, &id)
+            let usable = !self.unreadable.contains(&id) && !self.index.contains_key(&id);
+            let base = BaseName::new(&image, &id)
                 .ok()
-                .filter(|base| usable && !self.covered.contains(base.as_str()));
+                .filter(|base| usable && !self.manifest_bases.contains(base.as_str()));
             let Some(base) = base else { continue };
             let path = self.layout.file(&base, &format);
-            let Some((file, made)) = foreign_file(&path)? else {
+            let Some((file, made)) = python_image_file(&path)? else {
                 continue;
             };
             let manifest = found.entry(id.clone()).or_insert_with(|| {
                 let builder = (builder.into(), builder_id.into());
-                Manifest::new(image.clone(), id, None, builder, State::Ready, made)
+                Manifest::new(image.clone(), id, None, builder, ManifestState::Ready, made)
             });
             if manifest.image == image {
                 manifest.since = manifest.since.max(made);
@@ -283,8 +286,8 @@ impl Search<'_> {
     }
 }
 
-fn foreign_file(path: &Path) -> Result<Option<(ImageFile, Timestamp)>, FileError> {
-    let meta = std::fs::symlink_metadata(path).attempt("look at", path)?;
+fn python_image_file(path: &Path) -> Result<Option<(ImageFile, Timestamp)>, FileError> {
+    let meta = std::fs::symlink_metadata(path).attempt("inspect", path)?;
     if meta.len() == 0 {
         return Ok(None);
     }
@@ -298,76 +301,81 @@ fn foreign_file(path: &Path) -> Result<Option<(ImageFile, Timestamp)>, FileError
     Ok(Some((file, made)))
 }
 
-fn manifest_base(manifest: &Manifest) -> Option<Base> {
-    Base::new(&manifest.image, &manifest.id).ok()
+fn manifest_base(manifest: &Manifest) -> Option<BaseName> {
+    BaseName::new(&manifest.image, &manifest.id).ok()
 }
 
-fn with_base(manifest: Manifest) -> Option<(Manifest, Base)> {
+fn with_base(manifest: Manifest) -> Option<(Manifest, BaseName)> {
     let base = manifest_base(&manifest)?;
     Some((manifest, base))
 }
 
-fn read_manifest(path: &Path) -> Result<Manifest, Unusable> {
+fn read_manifest(path: &Path) -> Result<Manifest, ManifestError> {
     let mut text = Vec::new();
     files::open_regular(path)?
-        .take(LONGEST_MANIFEST + 1)
+        .take(MAX_MANIFEST_LEN + 1)
         .read_to_end(&mut text)
         .attempt("read", path)?;
-    if text.len() as u64 > LONGEST_MANIFEST {
-        return Err(Unusable::TooLong);
+    if text.len() as u64 > MAX_MANIFEST_LEN {
+        return Err(ManifestError::TooLong);
     }
     Ok(Manifest::from_json(&text)?)
 }
 
-fn report(path: &Path, error: &Unusable) {
+fn log_invalid_manifest(path: &Path, error: &ManifestError) {
     tracing::error!(
+        path = %path.display(),
         error = error as &dyn std::error::Error,
-        "{} cannot be used, so its image is not here: mend it, or remove its directory and the files beside it",
-        path.display()
+        "failed to read manifest; ignoring its image until the manifest is repaired or removed with its files"
     );
 }
 
-/// Forgets the files of an image that are not there, or are not what they were.
-pub(super) fn drop_missing(layout: &Layout, base: &Base, manifest: &mut Manifest) {
+/// Removes files from the manifest that do not exist or have changed.
+pub(super) fn drop_missing(layout: &Layout, base: &BaseName, manifest: &mut Manifest) {
     manifest.files.retain(|format, file| {
         let path = layout.file(base, format);
-        let flaw = match std::fs::symlink_metadata(&path) {
-            Ok(meta) if !meta.is_file() => "is not a regular file",
-            Ok(meta) if meta.len() != file.size => "has another size than when it was made",
+        let reason = match std::fs::symlink_metadata(&path) {
+            Ok(meta) if !meta.is_file() => "not a regular file",
+            Ok(meta) if meta.len() != file.size => "size has changed",
             Ok(_) => return true,
-            Err(_) => "is gone",
+            Err(_) => "file does not exist",
         };
         tracing::warn!(
-            "{} {flaw}: it is not used; delete the image to have it made again",
-            path.display()
+            path = %path.display(),
+            reason,
+            "ignoring image file; delete the image to rebuild it"
         );
         false
     });
 }
 
-/// What stands for an image that is half removed: it is of no use, and can be removed again.
-pub(super) fn undeleted(manifest: Manifest, error: &FileError) -> Manifest {
+/// Returns the failed manifest of an image whose deletion failed, so that it can be repeated.
+pub(super) fn deletion_failed(manifest: Manifest, error: &FileError) -> Manifest {
     tracing::error!(
+        image_id = %manifest.id,
         error = error as &dyn std::error::Error,
-        "image {}: it is not removed completely",
-        manifest.id
+        "failed to delete image"
     );
-    let reason = format!("it is not removed completely: {}", with_causes(error));
-    manifest.failed(Failure::new(reason), now())
+    let reason = format!("failed to delete image: {}", with_causes(error));
+    manifest.failed(ImageFailure::new(reason), now())
 }
 
-/// Removes all of an image, the record of its removal last.
-pub(super) fn remove_image(layout: &Layout, base: &Base, id: &ImageId) -> Result<(), FileError> {
+/// Removes all files of an image, and its deletion record last.
+pub(super) fn remove_image(
+    layout: &Layout,
+    base: &BaseName,
+    id: &ImageId,
+) -> Result<(), FileError> {
     remove_files(layout, base)?;
     files::remove_tree(&layout.manifest_dir(base))?;
     files::sync_dir(layout.dir())?;
-    // One that could not be settled.
+    // Present if its recovery failed.
     files::remove_file(&layout.draft(id))?;
     files::remove_file(&layout.deletion(id))
 }
 
-/// Removes every file of `base`, but not its manifest.
-pub(super) fn remove_files(layout: &Layout, base: &Base) -> Result<(), FileError> {
+/// Removes all files of `base` except its manifest.
+pub(super) fn remove_files(layout: &Layout, base: &BaseName) -> Result<(), FileError> {
     let dir = layout.dir();
     for (name, _) in files::list(dir)? {
         if base.owns(&name) {
@@ -377,8 +385,8 @@ pub(super) fn remove_files(layout: &Layout, base: &Base) -> Result<(), FileError
     files::sync_dir(dir)
 }
 
-/// Removes a file with its digests.
-pub(super) fn remove_format(path: &Path) -> Result<(), FileError> {
+/// Removes an image file and its checksum files.
+pub(super) fn remove_image_file(path: &Path) -> Result<(), FileError> {
     files::remove_file(path)?;
     checksum::remove(path)
 }

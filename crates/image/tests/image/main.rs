@@ -1,4 +1,4 @@
-//! The image repository on disk, and downloads into it.
+//! The image repository and downloads.
 
 #![allow(
     clippy::unwrap_used,

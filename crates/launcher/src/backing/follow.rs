@@ -1,4 +1,4 @@
-//! Keeps the survey: what the views show, as far as it concerns one provider.
+//! Keeps the snapshot: what the views show, as far as it concerns one provider.
 //!
 //! One task writes it, from the views as they are at that moment, so it never goes back in time. What somebody else
 //! writes into a record proves nothing: a node is held only if the first contender of its lock is ours. That is
@@ -8,7 +8,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use nodeyard_driver::backing::{Asked, HeldNode, Note, OwnNode, Placement, Survey};
+use nodeyard_driver::backing::{
+    BackingNode, BackingRequest, BackingSnapshot, Placement, SlotNode, SlotTable,
+};
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId};
 use nodeyard_store::registry::{NodeShape, RequestShape};
 use nodeyard_store::view::{Change, Changes, Item};
@@ -18,7 +20,7 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// Somebody wants the survey to show what the views show.
+/// A caller waits until the snapshot shows what the views show.
 #[derive(Debug)]
 pub(super) struct CatchUp {
     pub(super) doubtful: Option<NodeId>,
@@ -29,12 +31,12 @@ pub(super) struct Follower {
     ctx: Context,
     provider: ProviderName,
     identity: Arc<str>,
-    survey: watch::Sender<Survey>,
+    snapshot: watch::Sender<BackingSnapshot>,
     /// Nodes whose lock is ours.
     proven: HashSet<NodeId>,
 }
 
-/// What has changed and is not in the survey yet.
+/// Changes that the snapshot does not show yet.
 #[derive(Default)]
 struct Pending {
     nodes: BTreeSet<NodeId>,
@@ -81,13 +83,13 @@ impl Follower {
         ctx: Context,
         provider: ProviderName,
         identity: Arc<str>,
-    ) -> (Self, watch::Receiver<Survey>) {
-        let (survey, receiver) = watch::channel(Survey::default());
+    ) -> (Self, watch::Receiver<BackingSnapshot>) {
+        let (snapshot, receiver) = watch::channel(BackingSnapshot::default());
         let follower = Self {
             ctx,
             provider,
             identity,
-            survey,
+            snapshot,
             proven: HashSet::new(),
         };
         (follower, receiver)
@@ -100,7 +102,7 @@ impl Follower {
             Err(error) => warn!(
                 provider = %self.provider,
                 error = &error as &dyn std::error::Error,
-                "the nodes that a provider builds on cannot be followed any more"
+                "failed to follow backing nodes of provider"
             ),
         }
     }
@@ -146,9 +148,10 @@ impl Follower {
 
     async fn take_in(&mut self, news: &mut News, mut pending: Pending) -> Result<()> {
         let has_ended = {
-            let survey = self.survey.borrow();
-            let mut asked = pending.requests.iter();
-            asked.any(|id| survey.asked.contains_key(id) && self.ctx.requests.get(id).is_none())
+            let snapshot = self.snapshot.borrow();
+            let mut requests = pending.requests.iter();
+            requests
+                .any(|id| snapshot.requests.contains_key(id) && self.ctx.requests.get(id).is_none())
         };
         if has_ended {
             // A request of ours goes in the write that takes its node into use: the node must be seen first.
@@ -156,9 +159,9 @@ impl Follower {
             news.drain(&mut pending);
         }
         if pending.all_nodes {
-            let survey = self.survey.borrow();
-            pending.nodes.extend(survey.own.keys());
-            pending.nodes.extend(survey.held.keys());
+            let snapshot = self.snapshot.borrow();
+            pending.nodes.extend(snapshot.slot_nodes.keys());
+            pending.nodes.extend(snapshot.backing_nodes.keys());
             self.ctx.nodes.for_each(|item| {
                 if self.is_own(&item.value) || self.is_claimed(&item.value) {
                     pending.nodes.insert(item.id);
@@ -166,14 +169,16 @@ impl Follower {
             });
         }
         if pending.all_requests {
-            pending.requests.extend(self.survey.borrow().asked.keys());
+            pending
+                .requests
+                .extend(self.snapshot.borrow().requests.keys());
             self.ctx.requests.for_each(|item| {
                 pending.requests.insert(item.id);
             });
         }
         self.prove(&pending.nodes).await?;
-        self.survey
-            .send_if_modified(|survey| self.update(survey, &pending));
+        self.snapshot
+            .send_if_modified(|snapshot| self.update(snapshot, &pending));
         Ok(())
     }
 
@@ -197,25 +202,25 @@ impl Follower {
         Ok(())
     }
 
-    /// True if the survey is another one now.
-    fn update(&self, survey: &mut Survey, pending: &Pending) -> bool {
+    /// Returns whether the snapshot changed.
+    fn update(&self, snapshot: &mut BackingSnapshot, pending: &Pending) -> bool {
         // The first time counts even if there is nothing.
-        let mut changed = survey.edition == 0;
+        let mut changed = snapshot.revision == 0;
         for id in &pending.nodes {
             let item = self.ctx.nodes.get(id);
             let own = item.as_ref().and_then(|item| self.own(&item.value));
             let held = item.filter(|_| self.proven.contains(id));
             let held = held.map(|item| self.held(&item));
-            changed |= put(&mut survey.own, id, own);
-            changed |= put(&mut survey.held, id, held);
+            changed |= put(&mut snapshot.slot_nodes, id, own);
+            changed |= put(&mut snapshot.backing_nodes, id, held);
         }
         for id in &pending.requests {
             let item = self.ctx.requests.get(id);
-            let asked = item.and_then(|item| self.asked(&item));
-            changed |= put(&mut survey.asked, id, asked);
+            let request = item.and_then(|item| self.request(&item));
+            changed |= put(&mut snapshot.requests, id, request);
         }
         if changed {
-            survey.edition += 1;
+            snapshot.revision += 1;
         }
         changed
     }
@@ -229,39 +234,39 @@ impl Follower {
         node.requestor.as_deref() == Some(&*self.identity) && !self.is_own(node)
     }
 
-    fn own(&self, node: &Node) -> Option<OwnNode> {
-        self.is_own(node).then(|| OwnNode {
+    fn own(&self, node: &Node) -> Option<SlotNode> {
+        self.is_own(node).then(|| SlotNode {
             label: node.labels.first().cloned(),
             request: node.request(),
-            since: node.created_time,
+            created: node.created_time,
             launching: matches!(node.state, NodeState::Init | NodeState::Building),
             placement: Placement::read(&node.driver_data),
         })
     }
 
-    fn held(&self, item: &Item<NodeShape>) -> HeldNode {
-        HeldNode {
+    fn held(&self, item: &Item<NodeShape>) -> BackingNode {
+        BackingNode {
             node: Arc::clone(&item.value),
             version: item.stat.version,
-            note: Note::read(&item.value.user_data, &self.identity),
+            slots: SlotTable::read(&item.value.user_data, &self.identity),
         }
     }
 
-    fn asked(&self, item: &Item<RequestShape>) -> Option<Asked> {
+    fn request(&self, item: &Item<RequestShape>) -> Option<BackingRequest> {
         let record: &NodeRequest = &item.value;
         if record.requestor.as_deref() != Some(&*self.identity) {
             return None;
         }
         let session = self.ctx.registry.tree().session().borrow().id();
-        Some(Asked {
+        Some(BackingRequest {
             label: record.labels.first()?.clone(),
             state: record.state,
-            mine: session.is_some_and(|session| session.0 == item.stat.ephemeral_owner),
+            of_this_process: session.is_some_and(|session| session.0 == item.stat.ephemeral_owner),
         })
     }
 }
 
-/// True if that makes a difference.
+/// Returns whether the value changed.
 fn put<K: Ord + Copy, V: PartialEq>(
     map: &mut std::collections::BTreeMap<K, V>,
     key: &K,

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use super::looks::Look;
+use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, News, Task, Timer};
 use crate::provider::Provider;
 use crate::report::{Recovered, Report, Served, Settled};
@@ -90,7 +90,7 @@ impl Dispatcher {
             }
             Verdict::Decline(ref reason)
                 if self.is_lack_of_cloud(key, reason)
-                    && self.look_at_cloud_for(key, decision.request) =>
+                    && self.poll_cloud_for(key, decision.request) =>
             {
                 return;
             }
@@ -344,13 +344,13 @@ impl Dispatcher {
             Served::Declined | Served::PutBack => self.world.release(&task.pool, id),
             Served::LaunchFailed => {
                 self.world.release(&task.pool, id);
-                self.look_at_cloud(&task.pool.provider, Look::Ask);
+                self.poll_cloud(&task.pool.provider, CloudPoll::List);
             }
             Served::Gone | Served::NotAsPlanned | Served::Lost => {
                 let setbacks = self.setbacks.entry(id).or_default();
                 *setbacks += 1;
                 let delay = SETBACK.saturating_mul(1 << (*setbacks).min(10));
-                debug!(request = %id, ?outcome, setbacks, "request is planned anew");
+                debug!(request = %id, ?outcome, setbacks, "planning request again");
                 let timer = Timer::Release(task.pool, id);
                 self.timers.after(delay.min(SETBACK_MOST), timer);
             }
@@ -383,7 +383,7 @@ impl Dispatcher {
         };
         match self.serving.get(&id) {
             Some(task) if task.orders.send(order).is_ok() => {}
-            _ => warn!(request = %id, "nobody holds a request that lacks nodes"),
+            _ => warn!(request = %id, "request that lacks nodes is not being served"),
         }
     }
 

@@ -1,21 +1,19 @@
-//! What drivers and stewards know about launches and images under way.
+//! Adds to explanations what drivers and stewards report about launches and images under way.
 
 use nodeyard_plan::explain::{Explanation, Next};
 
 use super::Dispatcher;
 
 impl Dispatcher {
-    /// Adds what the launches for a request wait for, if their driver can tell, and how far its images are.
+    /// Adds what the launches for a request wait for, as far as their drivers report it, and the progress of its images.
     pub(super) fn with_progress(&self, explanation: Option<Explanation>) -> Option<Explanation> {
         let mut explanation = explanation?;
         self.with_image_progress(&mut explanation);
-        let Next::NodesAreLaunched { by, waits } = &mut explanation.next else {
-            return Some(explanation);
-        };
-        if let Some(running) = self.providers.get(&by.provider) {
+        if let Next::NodesAreLaunched { waits, .. } = &mut explanation.next {
             self.ctx.nodes.for_each(|node| {
                 if node.value.request() == Some(explanation.request) {
-                    waits.extend(running.provider.driver.progress(node.id));
+                    let stage = self.ctx.launches.stage(node.id);
+                    waits.extend(stage.as_deref().map(str::to_owned));
                 }
             });
         }

@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::looks::Looks;
+use super::cloud_polls::CloudPolls;
 use super::{Dispatcher, Timer};
-use crate::attend;
+use crate::background;
 use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
@@ -27,7 +27,7 @@ use nodeyard_operations::drain::DrainScope;
 /// A provider at work.
 pub(super) struct Running {
     pub(super) provider: Arc<Provider>,
-    pub(super) looks: Looks,
+    pub(super) polls: CloudPolls,
     pools: BTreeMap<PoolName, Announced>,
     ended: CancellationToken,
 }
@@ -93,7 +93,7 @@ impl Dispatcher {
             let name = match ProviderName::new(provider.name()) {
                 Ok(name) => name,
                 Err(error) => {
-                    error!(%error, "a provider is left out");
+                    error!(%error, "ignoring provider with invalid name");
                     continue;
                 }
             };
@@ -111,7 +111,7 @@ impl Dispatcher {
         self.starting.remove(name);
         self.failed_providers.remove(name);
         if let Some(running) = self.providers.remove(name) {
-            info!(provider = %name, "provider has left the configuration");
+            info!(provider = %name, "provider was removed from the configuration");
             self.world.remove_provider(name);
             self.put_back();
             self.ctx.events.provider_limits(name, BTreeMap::new());
@@ -156,7 +156,7 @@ impl Dispatcher {
         if self.starting.contains_key(name) || self.failed_providers.contains_key(name) {
             return;
         }
-        info!(provider = %name, "the cloud has what a broken label lacked; the provider starts anew");
+        info!(provider = %name, "broken label works again; restarting provider");
         self.start(name.clone(), provider.config.clone());
     }
 
@@ -184,7 +184,7 @@ impl Dispatcher {
             Ok(provider) => provider,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                warn!(provider = %name, error, "provider does not start; trying again later");
+                warn!(provider = %name, error, "failed to start provider; retrying");
                 self.failed_providers
                     .insert(name.clone(), with_causes(error));
                 let retry = self.ctx.timing.start_retry;
@@ -212,17 +212,17 @@ impl Dispatcher {
             let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
             self.ctx.tasks.spawn(work);
         }
-        let work = attend::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
+        let work = background::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
         self.ctx.tasks.spawn(work);
         let pools = self.announce_pools(&provider);
         if let Some(old) = old {
             let successors = pools.values().map(|pool| pool.registration.path());
             self.ctx.tasks.spawn(old.give_way(successors.collect()));
         }
-        info!(provider = %name, driver = provider.config.driver.name(), "provider runs");
+        info!(provider = %name, driver = provider.config.driver.name(), "started provider");
         let running = Running {
             provider,
-            looks: Looks::default(),
+            polls: CloudPolls::default(),
             pools,
             ended,
         };
@@ -263,7 +263,7 @@ impl Dispatcher {
                 Err(error) => error!(
                     pool = %pool.key,
                     error = &error as &dyn std::error::Error,
-                    "a pool cannot be registered"
+                    "failed to register pool"
                 ),
             }
         }

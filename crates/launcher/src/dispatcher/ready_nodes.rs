@@ -81,7 +81,7 @@ impl Dispatcher {
             self.end_request(id, nodes);
         }
         for id in plan.discard {
-            debug!(request = %id, "a ready node could not be had");
+            debug!(request = %id, "failed to launch ready node");
             self.end_request(id, Vec::new());
             self.pause();
         }
@@ -118,7 +118,7 @@ impl Dispatcher {
             return;
         };
         let error = &error as &dyn std::error::Error;
-        warn!(%request, error, "a request for ready nodes could not be ended; trying again soon");
+        warn!(%request, error, "failed to end request for ready nodes; retrying");
         self.timers
             .after(self.ctx.timing.delete_retry, Timer::End(request));
     }
@@ -132,10 +132,7 @@ impl Dispatcher {
         self.ready_nodes.asking = false;
         if let Err(error) = asked {
             let error = &error as &dyn std::error::Error;
-            warn!(
-                error,
-                "ready nodes could not be asked for; trying again soon"
-            );
+            warn!(error, "failed to request ready nodes; retrying");
             self.pause();
         }
     }

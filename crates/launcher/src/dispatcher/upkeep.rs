@@ -4,7 +4,7 @@ use nodeyard_model::{NodeState, RequestId, RequestState};
 use nodeyard_plan::{expiry, orphans, protocol};
 use tracing::debug;
 
-use super::looks::Look;
+use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, Timer};
 use crate::declined;
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
@@ -58,7 +58,7 @@ impl Dispatcher {
             }
             Timer::Cleanup => self.clean_up(),
             Timer::CloudCheck => {
-                self.look_at_clouds(Look::Ask);
+                self.poll_clouds(CloudPoll::List);
                 self.timers
                     .within(self.ctx.timing.cloud_check, Timer::CloudCheck);
             }
@@ -78,7 +78,7 @@ impl Dispatcher {
                 self.settle(node);
             }
         }
-        self.look_at_clouds(Look::Tidy);
+        self.poll_clouds(CloudPoll::CollectGarbage);
         let ctx = self.ctx.clone();
         let mut old_locks = std::mem::take(&mut self.old_locks);
         self.ctx.tasks.spawn(async move {
@@ -92,7 +92,7 @@ impl Dispatcher {
                 return;
             };
             if let Err(error) = removed {
-                debug!(%error, "old locks of requests or empty records could not be removed");
+                debug!(%error, "failed to delete old locks of requests or empty records");
             }
             ctx.report(Report::CleanedUp(old_locks));
         });

@@ -73,7 +73,7 @@ impl Archive {
                 result = prune(&*tree, clock.now()).await;
             }
             if let Err(error) = result {
-                debug!(%error, "explanations of requests could not be stored");
+                debug!(%error, "failed to store explanations of requests");
             }
         }
     }

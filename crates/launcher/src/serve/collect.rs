@@ -82,7 +82,7 @@ impl Serving {
                 Err(Miss::Store(error)) => return Err(error),
                 Err(Miss::Failed(why)) => failed = Some(format!("{label}: {why}")),
                 Err(miss) => {
-                    debug!(%label, ?miss, "a node is missing");
+                    debug!(%label, ?miss, "failed to get node");
                     quota |= matches!(miss, Miss::Quota);
                     missing.push(label.clone());
                 }
@@ -165,7 +165,7 @@ impl Serving {
             let held = loop {
                 match nodes.lock(id, Patience::For(LOCK_PATIENCE)).await? {
                     Attempt::Held(held) => break *held,
-                    Attempt::Busy => warn!("somebody keeps the lock of a new node"),
+                    Attempt::Busy => warn!("timed out locking newly created node; retrying"),
                     Attempt::Gone => return Err(Miss::Taken),
                 }
             };
@@ -225,7 +225,7 @@ impl Serving {
         match verdict.await {
             Ok(None) => Ok(false),
             Ok(Some(sum)) => {
-                debug!(%sum, "another launcher was faster");
+                debug!(%sum, "limit reached by another launcher");
                 Ok(true)
             }
             Err(_) => Err(Error::Closed),

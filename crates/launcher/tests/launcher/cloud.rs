@@ -158,6 +158,27 @@ async fn two_launchers_share_requests_and_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_id_of_a_machine_is_stored_while_it_boots() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+    cloud.hold_boots(true);
+    let id = zuul.submit(&["small"]).await;
+    eventually("the record has the id", || async {
+        let nodes = nodes(&zuul.registry).await;
+        let node = &nodes.first()?.1;
+        (node.state == NodeState::Building && !node.external_id.is_null()).then_some(())
+    })
+    .await;
+    cloud.hold_boots(false);
+    zuul.run_job(id).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failed_launch_is_tried_again_and_then_declined() {
     logs();
     let store = Store::embedded();

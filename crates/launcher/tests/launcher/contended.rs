@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use nodeyard_model::layout::{self, Place};
+use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_model::{Node, NodeId, NodeState, ProviderName, RequestId, RequestState};
 use nodeyard_plan::explain::Next;
 use nodeyard_store::registry::{Held, Patience, Registry};
@@ -90,8 +90,8 @@ fn contended(op: &Op) -> Option<NodeId> {
 }
 
 fn locked_node(path: &TreePath) -> Option<NodeId> {
-    match Place::parse(path.as_str()) {
-        Some(Place::NodeLock(node)) => Some(node),
+    match RecordPath::parse(path.as_str()) {
+        Some(RecordPath::NodeLock(node)) => Some(node),
         _ => None,
     }
 }

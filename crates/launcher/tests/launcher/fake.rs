@@ -335,7 +335,7 @@ impl DriverFactory for FakeCloud {
             config::Driver::Fake(section) => section,
             config::Driver::Metastatic(section) => {
                 let backing = around.backing(&metastatic::identity(&around.owner.provider));
-                let driver = MetastaticDriver::new(section, around.owner, backing);
+                let driver = MetastaticDriver::new(section, around.owner, backing, Clock::system());
                 return Ok(Arc::new(driver));
             }
             _ => return Err(driver::Error::unsupported("do without a cloud")),

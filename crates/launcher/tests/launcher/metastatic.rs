@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_driver::backing::{Note, Placement};
+use nodeyard_driver::backing::{Placement, SlotTable};
 use nodeyard_model::{Node, NodeId, NodeState, RequestState, Resources};
-use nodeyard_nodescan::{Scan, ScanError, Scanner, Target};
+use nodeyard_nodescan::{Scan, ScanError, ScanTarget, Scanner};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
@@ -30,10 +30,10 @@ pub(crate) fn slots(max_servers: usize, keys: &str) -> String {
 }
 
 /// The nodes that carry others, with what is noted on them.
-pub(crate) async fn carriers(registry: &Registry) -> Vec<(NodeId, Node, Note)> {
+pub(crate) async fn carriers(registry: &Registry) -> Vec<(NodeId, Node, SlotTable)> {
     let nodes = nodes(registry).await.into_iter();
     let noted = nodes.filter_map(|(id, node)| {
-        let note = Note::read(&node.user_data, OWNER)?;
+        let note = SlotTable::read(&node.user_data, OWNER)?;
         Some((id, node, note))
     });
     noted.collect()
@@ -305,8 +305,8 @@ struct DeafSlots;
 
 #[async_trait]
 impl Scanner for DeafSlots {
-    async fn scan(&self, target: &Target) -> Result<Scan, ScanError> {
-        if target.limit == Duration::from_secs(1) {
+    async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
+        if target.timeout == Duration::from_secs(1) {
             return Err(ScanError::unreachable(target, "no answer".to_owned()));
         }
         Ok(Scan {
@@ -485,7 +485,7 @@ async fn die_with_slots(at: usize, moment: Moment, successor: Successor) -> bool
     // What was ready when its launcher died is nobody's, and stays for the next one.
     eventually("only idle slots and machines are left", || async {
         let nodes = nodes(&zuul.registry).await;
-        let is_idle = |node: &Node| match Note::read(&node.user_data, OWNER) {
+        let is_idle = |node: &Node| match SlotTable::read(&node.user_data, OWNER) {
             Some(note) => {
                 let known = |id| nodes.iter().any(|(other, _)| other == id);
                 !note.nodes.is_empty() && note.nodes.values().all(known)

@@ -1,4 +1,4 @@
-//! JSON for comparing: without order and white space, but with the exact text of every number.
+//! JSON that compares independently of order and white space, but with the exact text of numbers.
 
 use std::collections::BTreeMap;
 

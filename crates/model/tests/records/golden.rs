@@ -1,4 +1,4 @@
-//! Golden files: records as the real Python Nodepool and Zuul write them.
+//! Golden files: records written by Python Nodepool and Zuul.
 
 use std::path::PathBuf;
 
@@ -45,17 +45,17 @@ pub(crate) fn all() -> Vec<Golden> {
     all
 }
 
-/// What `golden` must become when we write it back.
+/// Returns the expected result of rewriting a golden file.
 fn expected(golden: &Golden) -> std::collections::BTreeMap<String, Json> {
     let mut keys = Json::record(&golden.data);
     match (golden.writer(), golden.kind()) {
         ("zuul", "node") => {
-            // The id is in the path; the old name of the port follows the port that Zuul has cleared.
+            // `id` is dropped; `ssh_port` follows `connection_port`, which Zuul has cleared.
             keys.remove("id").unwrap();
             keys.insert("ssh_port".to_owned(), keys["connection_port"].clone());
         }
         ("zuul", "request") => {
-            // Nodepool writes everything, Zuul what it knows.
+            // Nodepool writes all keys, Zuul only those it knows.
             keys.insert("nodes".to_owned(), Json::List(Vec::new()));
             keys.insert("declined_by".to_owned(), Json::List(Vec::new()));
             keys.insert("reuse".to_owned(), Json::Bool(true));
@@ -66,7 +66,7 @@ fn expected(golden: &Golden) -> std::collections::BTreeMap<String, Json> {
 }
 
 #[test]
-fn every_record_of_python_is_rewritten_without_loss() {
+fn records_of_python_are_rewritten_without_loss() {
     let all = all();
     assert!(all.len() >= 30, "golden files are missing: {}", all.len());
     for golden in &all {
@@ -76,7 +76,7 @@ fn every_record_of_python_is_rewritten_without_loss() {
 }
 
 #[test]
-fn components_are_the_same_bytes() {
+fn components_are_rewritten_to_the_same_bytes() {
     for golden in all() {
         if matches!(golden.kind(), "component" | "pool") {
             let written = rewrite(golden.kind(), &golden.data).unwrap();

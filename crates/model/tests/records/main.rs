@@ -1,4 +1,4 @@
-//! The records against the real Python programs, and against everything else.
+//! Records against Python Nodepool and Zuul, and against arbitrary data.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,8 +16,7 @@ use nodeyard_model::{
     Component, ImageBuild, ImageUpload, Node, NodeRequest, PoolComponent, Record, RecordError,
 };
 
-/// Reads and rewrites a record of the kind that a golden file has in its name, and checks that what was
-/// written reads as what was read.
+/// Parses and rewrites a record of the kind in a golden file's name, and checks that it round-trips.
 fn rewrite(kind: &str, data: &[u8]) -> Result<Vec<u8>, RecordError> {
     fn both_ways<T: Record + PartialEq + std::fmt::Debug>(
         data: &[u8],

@@ -1,4 +1,4 @@
-//! Whatever the store holds: no record is damaged by a rewrite, and nothing makes reading panic.
+//! Property tests: rewriting never loses data, and parsing never panics.
 //!
 //! `PROPTEST_CASES` raises the number of cases.
 
@@ -15,7 +15,7 @@ fn text() -> impl Strategy<Value = String> {
     any::<String>().prop_map(|text| serde_json::to_string(&text).unwrap())
 }
 
-/// Numbers as Python writes them: also larger than any machine word.
+/// Numbers as written by Python, including some larger than 64 bits.
 fn number() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<i64>().prop_map(|n| n.to_string()),
@@ -50,8 +50,8 @@ fn object(entries: &[(String, String)]) -> String {
 
 /// The valid values of a key.
 fn values(kind: &str, key: &str) -> BoxedStrategy<String> {
-    let words = |words: &'static [&'static str]| {
-        prop::sample::select(words).prop_map(|word| format!("\"{word}\""))
+    let string_enum = |string_enum: &'static [&'static str]| {
+        prop::sample::select(string_enum).prop_map(|word| format!("\"{word}\""))
     };
     let list = |item: BoxedStrategy<String>| {
         vec(item, 0..4).prop_map(|items| format!("[{}]", items.join(",")))
@@ -88,7 +88,7 @@ fn values(kind: &str, key: &str) -> BoxedStrategy<String> {
         )
         .prop_map(|entries| object(&entries))
         .boxed(),
-        "kind" => words(&["launcher", "pool", "builder"]).boxed(),
+        "kind" => string_enum(&["launcher", "pool", "builder"]).boxed(),
         "requestor_data" | "attributes" | "node_properties" | "driver_data" | "user_data" => {
             json().boxed()
         }
@@ -107,7 +107,7 @@ fn states(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// The keys of a kind, from a golden file, so that none is forgotten.
+/// The keys of a kind, from a golden file.
 fn keys(kind: &str) -> Vec<&'static str> {
     let case = match kind {
         "request" => "request-failed",
@@ -175,7 +175,7 @@ fn any_record() -> impl Strategy<Value = (&'static str, String, Vec<(String, Str
 
 proptest! {
     #[test]
-    fn a_record_survives_and_so_do_unknown_keys((kind, json, unknown) in any_record()) {
+    fn records_and_unknown_keys_are_preserved((kind, json, unknown) in any_record()) {
         let written = Json::record(&rewrite(kind, json.as_bytes()).unwrap());
         let before = Json::record(json.as_bytes());
         for (key, _) in unknown {
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_read_or_refused(
+    fn any_json_is_parsed_or_rejected(
         json in json(),
         entries in vec((prop::sample::select(keys("node")), json()), 0..6),
         kind in prop::sample::select(&KINDS[..]),
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn any_bytes_are_parsed_or_rejected(
         bytes in vec(any::<u8>(), 0..64),
         kind in prop::sample::select(&KINDS[..]),
     ) {
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_record_is_read_or_refused(
+    fn damaged_records_are_parsed_or_rejected(
         file in any::<prop::sample::Index>(),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in any::<prop::sample::Index>(),

@@ -1,4 +1,4 @@
-//! The other direction: what we write is read by the classes of the real Python programs.
+//! Our records, parsed by the classes of Python Nodepool and Zuul.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use nodeyard_testbeds::checkout;
 use crate::canonical::Json;
 use crate::{golden, rewrite};
 
-/// The Python of an environment that `make testbeds` has made.
+/// Returns the Python interpreter of an environment created by `make testbeds`.
 fn python(program: &str) -> PathBuf {
     let install = checkout().join("testbeds/python/install.sh");
     let output = Command::new(install)
@@ -30,7 +30,7 @@ fn python(program: &str) -> PathBuf {
     Path::new(String::from_utf8(output.stdout).unwrap().trim()).join("bin/python")
 }
 
-/// Runs a command of `<program>_records.py` and returns what it prints, line by line.
+/// Runs a command of `<program>_records.py` and returns its output lines.
 fn run(program: &str, command: &str, input: &str) -> Vec<String> {
     let mut stdin: File = tempfile::tempfile().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
@@ -47,7 +47,7 @@ fn run(program: &str, command: &str, input: &str) -> Vec<String> {
     output.lines().map(str::to_owned).collect()
 }
 
-/// Sends records through the classes of `program` and returns each with what came back.
+/// Sends records through the classes of `program` and returns each with its result.
 fn echo(
     program: &str,
     records: &[(&str, Vec<u8>)],
@@ -68,7 +68,7 @@ fn echo(
         .collect()
 }
 
-/// Records that we make ourselves, with text and numbers that are easily damaged.
+/// Our own records, with text and numbers that are easily corrupted.
 fn made() -> Vec<(&'static str, Vec<u8>)> {
     let time = Timestamp::from_secs(1_700_000_000.123_456_7).unwrap();
     let odd = "ü ☃ 𝄞 \"quoted\" \\ \u{0} \u{1f} \u{7f} \u{85} \u{2028} \n";
@@ -101,7 +101,7 @@ fn made() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Our own records, and every golden one as we write it back.
+/// Our own records, and all golden ones as rewritten.
 fn records(golden: &[golden::Golden]) -> Vec<(&str, Vec<u8>)> {
     let rewritten = golden
         .iter()
@@ -110,20 +110,20 @@ fn records(golden: &[golden::Golden]) -> Vec<(&str, Vec<u8>)> {
 }
 
 #[test]
-fn nodepool_reads_what_we_write() {
+fn nodepool_parses_our_records() {
     for (ours, theirs) in echo("nodepool", &records(&golden::all())) {
         assert_eq!(theirs, ours);
     }
 }
 
 #[test]
-fn zuul_reads_what_we_write() {
+fn zuul_parses_our_records() {
     let all = golden::all();
     let mut records = records(&all);
     records.retain(|(kind, _)| matches!(*kind, "request" | "node"));
     for (ours, mut theirs) in echo("zuul", &records) {
         if ours.contains_key("requestor_data") {
-            // Zuul fills in its own keys where a request of ours has no data.
+            // Zuul adds its own keys to requests without data.
             if ours["requestor_data"] == Json::Null {
                 theirs.insert("requestor_data".to_owned(), Json::Null);
             }
@@ -153,7 +153,7 @@ fn no_key_replaces_an_attribute_of_zuuls_node() {
 }
 
 #[test]
-fn the_golden_files_are_what_python_writes_today() {
+fn golden_files_are_up_to_date() {
     python("nodepool");
     python("zuul");
     let fresh = tempfile::tempdir().unwrap();

@@ -12,8 +12,8 @@ use nodeyard_api::builder::BuilderMetrics;
 use nodeyard_builder::steward::{self, Steward};
 use nodeyard_builder::worker::{self, Worker};
 use nodeyard_config::ConfigHandle;
-use nodeyard_gearman::Endpoint;
-use nodeyard_gearman::server::Server;
+use nodeyard_gearman::GearmanEndpoint;
+use nodeyard_gearman::server::JobServer;
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
@@ -55,8 +55,8 @@ pub(crate) async fn run(
     let JobServers { endpoints, own } = JobServers::of(&first).await?;
     let metrics = BuilderMetrics::new(open_statsd().await?, &host);
     let serving = CancellationToken::new();
-    let address = own.as_ref().map(Server::local_addr);
-    let job_server = own.as_ref().map(Server::handle);
+    let address = own.as_ref().map(JobServer::local_addr);
+    let job_server = own.as_ref().map(JobServer::handle);
     let server = own.map(|server| tokio::spawn(server.run(serving.clone())));
     let config = follow(config);
     let mut options = worker::Options::new(&*host, endpoints.clone());
@@ -114,7 +114,11 @@ pub(crate) async fn run(
     result
 }
 
-fn steward_options(host: &str, servers: Vec<Endpoint>, workers: WorkerCounts) -> steward::Options {
+fn steward_options(
+    host: &str,
+    servers: Vec<GearmanEndpoint>,
+    workers: WorkerCounts,
+) -> steward::Options {
     let mut options = steward::Options {
         hostname: host.into(),
         version: env!("CARGO_PKG_VERSION").into(),

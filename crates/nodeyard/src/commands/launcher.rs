@@ -136,8 +136,6 @@ pub(crate) fn timing() -> Timing {
         ("NODEPOOL_TEST_DELETE_INTERVAL", &mut timing.delete_retry),
         ("NODEPOOL_TEST_LOCK_CLEANUP", &mut timing.lock_age),
         ("NODEPOOL_TEST_IMAGE_CHECK_TIMEOUT", &mut timing.cloud_check),
-        ("NODEPOOL_TEST_MINIMUM_SLEEP", &mut timing.poll.0),
-        ("NODEPOOL_TEST_MAXIMUM_SLEEP", &mut timing.poll.1),
     ] {
         if let Some(time) = test_intervals::seconds(variable) {
             *field = time;

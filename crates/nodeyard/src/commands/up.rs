@@ -11,7 +11,7 @@ use clap::Args;
 use nodeyard_config::{ConfigHandle, Reloader};
 use nodeyard_http_api::LocalToken;
 use nodeyard_store::Tree;
-use nodeyard_store::socket::{self, Socket};
+use nodeyard_store::socket::{self, StoreSocket};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -95,7 +95,7 @@ async fn embedded(
     let token = LocalToken::ensure(directory)?;
     let path = directory.join(socket::FILE_NAME);
     // Before the services start, because the store is ready only when commands can reach it.
-    let socket = Socket::bind(&path).await?;
+    let socket = StoreSocket::bind(&path).await?;
     info!(socket = %path.display(), "store ready");
     let session = engine.session();
     let services = async {

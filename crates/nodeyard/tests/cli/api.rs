@@ -104,7 +104,7 @@ providers:
 fn up(bed: &Bed) -> Daemon {
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("HTTP API");
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     daemon
 }
 

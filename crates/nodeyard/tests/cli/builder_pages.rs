@@ -1,6 +1,6 @@
 //! What a builder shows of itself, with nothing but a job server around it.
 
-use nodeyard_testbeds::gearman::{JobServer, Kind, tool};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind, tool};
 
 use crate::bed::{Bed, Ran, get, wait_until};
 
@@ -23,7 +23,7 @@ fn worker(server_port: u16) -> (Bed, u16) {
     (bed, port)
 }
 
-fn call(server: &JobServer, function: &str, payload: &str) -> bool {
+fn call(server: &ExternalJobServer, function: &str, payload: &str) -> bool {
     let port = server.port().to_string();
     let arguments = ["-h", "127.0.0.1", "-p", &port, "-f", function, payload];
     tool("gearman", &arguments).unwrap().status.success()
@@ -31,7 +31,7 @@ fn call(server: &JobServer, function: &str, payload: &str) -> bool {
 
 #[test]
 fn a_workers_builds_and_uploads_are_counted() {
-    let server = JobServer::start(Kind::Gearmand, None).unwrap();
+    let server = ExternalJobServer::start(Kind::Gearmand, None).unwrap();
     let (bed, port) = worker(server.port());
     let daemon = bed.builder("worker.yaml");
     daemon.wait_for_log("builder pages");
@@ -77,7 +77,7 @@ fn a_workers_builds_and_uploads_are_counted() {
 
 #[test]
 fn a_worker_without_a_job_server_is_alive_but_not_ready() {
-    let mut server = JobServer::start(Kind::Gearmand, None).unwrap();
+    let mut server = ExternalJobServer::start(Kind::Gearmand, None).unwrap();
     let (bed, port) = worker(server.port());
     let daemon = bed.builder("worker.yaml");
     daemon.wait_for_log("builder pages");

@@ -5,14 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use nodeyard_testbeds::ZooKeeperServer;
-use nodeyard_testbeds::gearman::{JobServer, Kind, python, tool};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind, python, tool};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Daemon, Ran, wait_until};
 
 struct Yard {
     bed: Bed,
-    jobs: JobServer,
+    jobs: ExternalJobServer,
     _cloud: Daemon,
     _zookeeper: ZooKeeperServer,
 }
@@ -27,7 +27,7 @@ impl Yard {
         let (cloud, _) = bed.simulate();
         let program = bed.image_program();
         let zookeeper = ZooKeeperServer::start().unwrap();
-        let jobs = JobServer::start(kind, None).unwrap();
+        let jobs = ExternalJobServer::start(kind, None).unwrap();
         for (own, other) in [("apple", "banana"), ("banana", "apple")] {
             let image = |name: &str, program: &str| json!({"name": name, "builder": "command", "command": program});
             let mut images = vec![image(own, program.to_str().unwrap())];

@@ -60,7 +60,7 @@ impl Cloud {
 fn a_node_is_deleted_now_without_any_launcher() {
     let cloud = Cloud::start();
     let mut daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     cloud.bed.submit(0, "small");
     wait_until("a node is ready", || cloud.has_ready_node());
     assert_eq!(daemon.terminate(), 0);
@@ -103,11 +103,11 @@ fn images_that_no_record_knows_are_listed() {
         .bed
         .nodepool(&["alien-image-list", "other"])
         .failed("no provider other");
-    // No clouds.yaml knows its cloud: alone that is an error, among others it is left out.
+    // No clouds.yaml defines its cloud: an error for this provider alone, ignored in a list of all.
     cloud
         .bed
         .nodepool(&["alien-image-list", "elsewhere"])
-        .failed("the driver of elsewhere does not start");
+        .failed("failed to start the driver of elsewhere");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn operations_are_measured() {
     let port = ear.local_addr().unwrap().port();
     cloud.bed.set("STATSD_PORT", port.to_string());
     let daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     cloud.bed.submit(0, "small");
     cloud.bed.submit(1, "nobody-has-this");
 

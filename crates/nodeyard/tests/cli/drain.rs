@@ -18,7 +18,7 @@ fn a_drain_reports_the_remaining_work() {
         QUICK_CLOUD.replace("PORT", &bed.free_port().to_string()),
     );
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     bed.submit(0, "small");
     wait_until("the request is served", || {
         nodes(&bed).iter().any(|node| node["state"] == "ready")
@@ -67,7 +67,7 @@ fn a_drain_does_not_wait_for_a_request_that_waits_for_room() {
         small.replace("PORT", &bed.free_port().to_string()),
     );
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     let is = |id: &str, state: &str| {
         wait_until(&format!("{id} is {state}"), || {
             let requests = bed.rows(&["request-list"]);

@@ -23,7 +23,7 @@ fn ended_requests_are_explained_and_failures_also_after_a_restart() {
     let port = bed.free_port().to_string();
     bed.write("nodepool.yaml", QUICK_CLOUD.replace("PORT", &port));
     let mut daemon = bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     bed.submit(0, "small");
     bed.submit(1, "nobody-has-this");
     says(&bed, 0, "fulfilled by cloud/main");
@@ -49,7 +49,7 @@ fn a_drain_is_named_as_the_reason() {
     let port = bed.free_port().to_string();
     bed.write("nodepool.yaml", QUICK_CLOUD.replace("PORT", &port));
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     for (number, scope) in [["label", "small"], ["pool", "cloud/main"]]
         .iter()
         .enumerate()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Stdio;
 
-use nodeyard_testbeds::gearman::{JobServer, Kind, tool};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind, tool};
 use nodeyard_testbeds::{ZooKeeperServer, executable};
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ fn images_and_held_nodes_move_along() {
     // Many: the same file, and three keys more.
     let zookeeper = ZooKeeperServer::start().unwrap();
     let certificates = zookeeper.certificates();
-    let gearmand = JobServer::start(Kind::Gearmand, None).unwrap();
+    let gearmand = ExternalJobServer::start(Kind::Gearmand, None).unwrap();
     let keys = json!({
         "zookeeper-servers": [{"host": "127.0.0.1", "port": zookeeper.tls_port()}],
         "zookeeper-tls": {

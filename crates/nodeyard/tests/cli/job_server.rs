@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use nodeyard_gearman::client::{
-    AdminClient, AdminError, Client, ClientError, ClientOptions, FunctionStatus, JobRequest,
+    AdminClient, AdminError, ClientError, FunctionStatus, JobClient, JobClientOptions, JobRequest,
 };
-use nodeyard_gearman::{ClientTls, Endpoint, HostCheck, TlsFiles};
+use nodeyard_gearman::{ClientTls, GearmanEndpoint, HostCheck, TlsFiles};
 use nodeyard_testbeds::gearman::{Peer, python, tool};
 use nodeyard_testbeds::{Authority, Identity};
 use serde_json::Value;
@@ -101,10 +101,10 @@ impl Clients {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    fn endpoint(&self, port: u16, who: &Identity) -> Endpoint {
+    fn endpoint(&self, port: u16, who: &Identity) -> GearmanEndpoint {
         let files = TlsFiles::read(&self.authority.ca, &who.cert, &who.key).unwrap();
         let tls = ClientTls::new(&files, HostCheck::ChainOnly).unwrap();
-        Endpoint::new("127.0.0.1", port).with_tls(tls)
+        GearmanEndpoint::new("127.0.0.1", port).with_tls(tls)
     }
 
     /// What the admin protocol tells somebody.
@@ -125,12 +125,12 @@ impl Clients {
         let servers = vec![self.endpoint(port, &self.sign(who))];
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let refused = runtime.block_on(async {
-            let client = Client::new(ClientOptions::new(servers));
+            let client = JobClient::new(JobClientOptions::new(servers));
             client.submit(&JobRequest::new(function, "{}")).await
         });
         match refused {
-            Err(ClientError::Refused { refusal, .. }) => {
-                assert_eq!(refusal.text, "Permission denied by ACL");
+            Err(ClientError::Refused { response, .. }) => {
+                assert_eq!(response.text, "Permission denied by ACL");
             }
             other => panic!("{who} calls {function}: {other:?}"),
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use nodeyard_testbeds::{ZooKeeperServer, executable};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ struct Yard {
     steward: &'static str,
     /// Images that were in the cloud before.
     foreign: BTreeSet<String>,
-    _jobs: JobServer,
+    _jobs: ExternalJobServer,
     _cloud: Daemon,
     _zookeeper: ZooKeeperServer,
 }
@@ -54,7 +54,7 @@ impl Yard {
         }
         let (cloud, address) = bed.simulate();
         let zookeeper = ZooKeeperServer::start().unwrap();
-        let jobs = JobServer::start(kind, None).unwrap();
+        let jobs = ExternalJobServer::start(kind, None).unwrap();
         let certificates = zookeeper.certificates();
         for host in ["keeper", "worker"] {
             let mut config = json!({

@@ -35,7 +35,7 @@ fn existing_objects_are_listed_shown_and_explained() {
     let api = bed.free_port();
     bed.write("nodepool.yaml", format!("{config}\napi: {{port: {api}}}\n"));
     let daemon = bed.up(&[]);
-    daemon.wait_for_log("provider runs");
+    daemon.wait_for_log("started provider");
     bed.submit(0, "small");
     wait_until("the request has its node", || {
         bed.run(["request", "ls"]).out.contains("fulfilled")

@@ -302,7 +302,10 @@ fn a_command_has_input_output_errors_and_an_exit_code() {
 
     let (code, _, complaint) = told(exec(&bed, NODE, &["/no/such/program"]), b"");
     assert_eq!(code, Some(1));
-    assert!(complaint.contains("could not be run"), "{complaint}");
+    assert!(
+        complaint.contains("failed to run the command"),
+        "{complaint}"
+    );
     let (_, _, complaint) = told(exec(&bed, "0000000044", &["true"]), b"");
     assert!(
         complaint.contains("its connection is ssh at 192.0.2.7 port 22"),

@@ -167,7 +167,9 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
     cloud
         .image(&["candidates", "named"])
         .failed("by-name of label named is selected by name");
-    cloud.image(&["candidates", "nothing"]).failed("no label");
+    cloud
+        .image(&["candidates", "nothing"])
+        .failed("neither a label");
     let table = cloud
         .bed
         .run(["-c", "nodepool.yaml", "image", "candidates"]);
@@ -272,7 +274,7 @@ fn invalid_files_are_refused_before_the_upload() {
     cloud.bed.write("disk.img", "x");
     let publish =
         |file: &str| cloud.image(&["publish", file, "--image", "jammy", "--provider", "cloud"]);
-    publish("none.raw").failed("cannot read none.raw");
+    publish("none.raw").failed("failed to read none.raw");
     publish("empty.raw").failed("is empty or not a regular file");
     publish("wrong.qcow2").failed("wrong.qcow2");
     publish("disguised.raw").failed("is not raw but qcow2");

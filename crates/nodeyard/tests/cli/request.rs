@@ -29,7 +29,7 @@ impl Yard {
         bed.write("nodepool.yaml", text);
         let daemon = bed.up(&["-c", "nodepool.yaml"]);
         daemon.wait_for_log("HTTP API");
-        daemon.wait_for_log("provider runs");
+        daemon.wait_for_log("started provider");
         Self { bed, daemon, port }
     }
 
@@ -366,7 +366,7 @@ fn leases_move_along_to_zookeeper() {
     yard.bed.run(import).succeeded();
     yard.daemon = yard.bed.start("log", ["-c", "zookeeper.yaml", "up"]);
     yard.daemon.wait_for_log("HTTP API");
-    yard.daemon.wait_for_log("provider runs");
+    yard.daemon.wait_for_log("started provider");
     let shown = || {
         let ran = yard.run(&["--format", "json", "lease", "show", id]);
         (ran.code == 0).then(|| ran.json())

@@ -201,7 +201,7 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
         ),
     );
     bed.store(&["import", "other.jsonl"])
-        .failed("/nodepool/nodes/0000000007 exists already");
+        .failed("/nodepool/nodes/0000000007 already exists");
     bed.store(&["get", "/nodepool/new"])
         .failed("no such record");
     let dry = bed

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
-use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use nodeyard_testbeds::web_server::{Asked, Reply};
 use nodeyard_testbeds::{WebServer, ZooKeeperServer};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ struct Yard {
     web: WebServer,
     /// Where records can be asked for.
     steward: &'static str,
-    _jobs: JobServer,
+    _jobs: ExternalJobServer,
     _cloud: Daemon,
     _zookeeper: ZooKeeperServer,
 }
@@ -122,7 +122,7 @@ impl Yard {
         bed.set("NODEPOOL_TEST_BUILDER_CLEANUP_INTERVAL", "0.2");
         let (cloud, _) = bed.simulate();
         let zookeeper = ZooKeeperServer::start().unwrap();
-        let jobs = JobServer::start(kind, None).unwrap();
+        let jobs = ExternalJobServer::start(kind, None).unwrap();
         let zuul = Arc::<Zuul>::default();
         let web = Arc::clone(&zuul).serve();
         let certificates = zookeeper.certificates();

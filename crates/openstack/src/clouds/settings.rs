@@ -1,4 +1,4 @@
-//! What is said of a cloud, as types.
+//! The settings of one cloud.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,14 +20,14 @@ pub struct CloudSettings {
     pub auth_url: Url,
     pub credentials: Credentials,
     pub tls: Tls,
-    /// Which of the addresses of a service, the one to prefer first.
+    /// Which endpoint of a service to use, the preferred one first.
     pub interfaces: Vec<Box<str>>,
-    /// Where services are told apart.
+    /// Settings of single services.
     pub services: BTreeMap<Service, ServiceSettings>,
     pub networks: Vec<NetworkSettings>,
-    /// The format in which it takes images.
+    /// The format of images that it accepts.
     pub image_format: Box<str>,
-    /// Machines are reached at their private addresses.
+    /// Whether machines are reached at their private addresses.
     pub private: bool,
     pub force_ipv4: bool,
     pub use_external_network: bool,
@@ -60,7 +60,7 @@ impl CloudSettings {
     }
 }
 
-/// What is said of one service.
+/// Settings of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceSettings {
     pub endpoint_override: Option<Box<str>>,
@@ -71,28 +71,28 @@ pub struct ServiceSettings {
 /// An entry of `networks`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkSettings {
-    /// Or its id.
+    /// The name or the id.
     pub name: Box<str>,
     pub routes_ipv4_externally: bool,
     pub routes_ipv6_externally: bool,
-    /// Floating IPs come from it.
+    /// Whether floating IPs come from it.
     pub nat_source: bool,
-    /// Floating IPs lead to it.
+    /// Whether floating IPs lead to it.
     pub nat_destination: bool,
-    /// Machines are reached over it.
+    /// Whether machines are reached over it.
     pub default_interface: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     pub verify: bool,
-    /// These certificates are trusted, instead of the system's.
+    /// Certificates to trust instead of the system's.
     pub cacert: Option<PathBuf>,
-    /// Our own certificate and its key, which may be in the same file.
+    /// The client certificate and its key, which may be in the same file.
     pub identity: Option<(PathBuf, Option<PathBuf>)>,
 }
 
-/// Who we are.
+/// Credentials, by `auth_type`.
 #[derive(Debug, Clone)]
 pub enum Credentials {
     Password {
@@ -136,7 +136,7 @@ impl Domain {
     }
 }
 
-/// What we are logged in to.
+/// The scope of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     None,
@@ -172,7 +172,7 @@ pub(super) fn read(cloud: &CloudConfig) -> Result<CloudSettings, SettingsError> 
         auth_url,
         credentials: reader.credentials()?,
         tls: Tls {
-            verify: reader.said("verify") != Some(false) && reader.said("insecure") != Some(true),
+            verify: reader.flag("verify") != Some(false) && reader.flag("insecure") != Some(true),
             cacert: path("cacert"),
             identity: path("cert").map(|cert| (cert, path("key"))),
         },
@@ -180,10 +180,10 @@ pub(super) fn read(cloud: &CloudConfig) -> Result<CloudSettings, SettingsError> 
         services: reader.services(),
         networks: reader.networks()?,
         image_format: cloud.image_format().unwrap_or_default().into(),
-        private: reader.said("private") == Some(true),
+        private: reader.flag("private") == Some(true),
         force_ipv4: reader.force_ipv4(),
-        use_external_network: reader.said("use_external_network") != Some(false),
-        use_internal_network: reader.said("use_internal_network") != Some(false),
+        use_external_network: reader.flag("use_external_network") != Some(false),
+        use_internal_network: reader.flag("use_internal_network") != Some(false),
         floating_ips: reader
             .word("floating_ip_source")
             .is_some_and(|source| !source.eq_ignore_ascii_case("none")),
@@ -209,9 +209,9 @@ impl Reader<'_> {
         self.0.word(key)
     }
 
-    fn said(&self, key: &str) -> Option<bool> {
+    fn flag(&self, key: &str) -> Option<bool> {
         let value = self.get(key)?;
-        // Of texts only `true` means anything: what is none of the two words is no denial.
+        // As a text, only `true` has a meaning.
         match value {
             Value::Bool(value) => Some(*value),
             value if is_true(value) => Some(true),
@@ -219,7 +219,7 @@ impl Reader<'_> {
         }
     }
 
-    /// From `auth`, or else beside it, where the environment puts it.
+    /// Returns a key of `auth`, or else beside it, where the environment puts it.
     fn auth(&self, key: &str) -> Option<String> {
         let inside = self.get("auth").and_then(|auth| auth.get(key));
         let inside = inside.map(text).filter(|text| !text.is_empty());
@@ -317,7 +317,7 @@ impl Reader<'_> {
     }
 
     fn interfaces(&self, key: &str) -> Vec<Box<str>> {
-        // `publicURL` is how catalogs of old called it.
+        // Older catalogs have `publicURL`.
         let name = |value: &Value| text(value).trim_end_matches("URL").into();
         match self.get(key) {
             Some(Value::Array(names)) => names.iter().map(name).collect(),
@@ -350,20 +350,20 @@ impl Reader<'_> {
         let listed = self.get("networks").and_then(Value::as_array);
         let mut networks = Vec::new();
         for entry in listed.into_iter().flatten() {
-            let said = |key: &str| entry.get(key).map(is_true);
+            let flag = |key: &str| entry.get(key).map(is_true);
             let name = entry.get("name").map(text).filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| self.wrong("has an entry of networks without a name"))?;
-            let external = said("routes_externally").unwrap_or_default();
+            let external = flag("routes_externally").unwrap_or_default();
             networks.push(NetworkSettings {
                 name: name.into(),
-                routes_ipv4_externally: said("routes_ipv4_externally").unwrap_or(external),
-                routes_ipv6_externally: said("routes_ipv6_externally").unwrap_or(external),
-                nat_source: said("nat_source").unwrap_or_default(),
-                nat_destination: said("nat_destination").unwrap_or_default(),
-                default_interface: said("default_interface").unwrap_or_default(),
+                routes_ipv4_externally: flag("routes_ipv4_externally").unwrap_or(external),
+                routes_ipv6_externally: flag("routes_ipv6_externally").unwrap_or(external),
+                nat_source: flag("nat_source").unwrap_or_default(),
+                nat_destination: flag("nat_destination").unwrap_or_default(),
+                default_interface: flag("default_interface").unwrap_or_default(),
             });
         }
-        // The two keys of old.
+        // Two older keys.
         for (key, external) in [("external_network", true), ("internal_network", false)] {
             let Some(name) = self.word(key) else { continue };
             if listed.is_some() {

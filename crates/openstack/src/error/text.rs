@@ -1,22 +1,22 @@
-//! The words of a service, out of the shapes that services have for them.
+//! Extracts the message from an error response.
 //!
 //! Nova and Cinder have an object whose only key names the kind of error, Keystone has `error`, Neutron has
-//! `NeutronError` with a type of its own, Glance has a page of HTML; and what stands before them all has other pages.
+//! `NeutronError` with its own type, Glance has an HTML page, and proxies have other pages.
 
 use serde_json::Value;
 
-/// More than this is a page, not a message.
+/// A longer text is cut.
 const LONGEST: usize = 600;
 
-/// What an answer says in words.
+/// The message of a response.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ServiceMessage {
     pub(crate) text: Option<Box<str>>,
     /// The type of the error, where it has one beside its text.
     kind: Option<Box<str>>,
 }
 
-impl Said {
+impl ServiceMessage {
     pub(crate) fn read(body: &[u8]) -> Self {
         let body = String::from_utf8_lossy(body);
         match serde_json::from_str::<Value>(&body) {
@@ -35,7 +35,7 @@ impl Said {
                 kind: None,
             };
         };
-        // The message itself, or an object below a key that says what kind of error it is.
+        // The message itself, or an object below a key that names the kind of error.
         let (kind, inner) = match object.iter().find(|(_, inner)| words(inner).is_some()) {
             Some((key, inner)) if object.get("message").is_none() => (Some(key.as_str()), inner),
             _ => (None, value),
@@ -79,13 +79,13 @@ fn short(text: &str) -> Option<Box<str>> {
     })
 }
 
-/// What a page says without its marks.
+/// Removes the markup of a page.
 fn plain(page: &str) -> String {
     let mut text = String::new();
     let mut rest = page;
     while let Some((before, after)) = rest.split_once('<') {
         text.push_str(before);
-        // The head repeats what the body says; a style is for nobody.
+        // The head repeats the body, and styles are no text.
         let skipped = ["head", "style", "script"].into_iter().find_map(|name| {
             let inside = after.strip_prefix(name)?;
             inside
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     fn text(body: &str) -> Option<String> {
-        Said::read(body.as_bytes()).text.map(Into::into)
+        ServiceMessage::read(body.as_bytes()).text.map(Into::into)
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_type_of_an_error_counts() {
         let body = r#"{"NeutronError": {"type": "OverQuota", "message": "No."}}"#;
-        assert!(Said::read(body.as_bytes()).mentions(&["quota"]));
+        assert!(ServiceMessage::read(body.as_bytes()).mentions(&["quota"]));
     }
 
     #[test]

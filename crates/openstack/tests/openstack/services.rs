@@ -70,8 +70,8 @@ fn connect(settings: CloudSettings) -> Result<Session, SettingsError> {
     let options = Options {
         tries: 2,
         backoff: Backoff {
-            first: Duration::from_millis(20),
-            longest: Duration::from_secs(1),
+            initial_delay: Duration::from_millis(20),
+            max_delay: Duration::from_secs(1),
         },
         limit: Duration::from_secs(120),
         ..Options::default()

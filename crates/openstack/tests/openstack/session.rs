@@ -251,7 +251,7 @@ async fn what_makes_something_is_sent_once_unless_nothing_was_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_are_followed_and_circles_are_noticed() {
+async fn pages_are_followed_and_loops_are_noticed() {
     let (script, session) = session([
         servers(
             &["a", "b"],
@@ -270,11 +270,11 @@ async fn pages_are_followed_and_circles_are_noticed() {
             "GET /v2.1/servers/detail?marker=c&limit=1 token-1",
         ]
     );
-    let circle = servers(&["a"], Some("?marker=a"));
-    let (_, session) = self::session(std::iter::repeat_n(circle, 5));
+    let looping = servers(&["a"], Some("?marker=a"));
+    let (_, session) = self::session(std::iter::repeat_n(looping, 5));
     let error = Compute::new(session).servers().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Malformed);
-    assert!(error.to_string().contains("circles"), "{error}");
+    assert!(error.to_string().contains("loop"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

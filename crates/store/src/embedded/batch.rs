@@ -1,6 +1,6 @@
-//! Applies requests to the tree, in memory: a batch lies over a snapshot until it is written.
+//! Applies requests in memory: a batch is an overlay over a snapshot until it is committed.
 //!
-//! A request is tried in an [`Attempt`] over the batch and joins the batch only as a whole, so a request
+//! A request is tried in an [`BatchTransaction`] over the batch and joins the batch only as a whole, so a request
 //! that fails leaves nothing behind. Many requests that touch the same record, such as creates below
 //! one parent, cost one write of it.
 
@@ -14,38 +14,38 @@ use crate::path::{InvalidPath, TreePath};
 use crate::tree::{CreateMode, Created, Op, OpOutcome, Stat, Version};
 use crate::watch::WatchEvent;
 
-use super::fault::Fault;
-use super::format::Node;
+use super::file_error::StoreFileError;
+use super::format::NodeValue;
 use super::snapshot::Snapshot;
 
-/// The sessions that live, and the ephemeral records of each.
+/// The open sessions and the ephemeral records of each.
 pub(super) type Sessions = HashMap<i64, BTreeSet<TreePath>>;
 
-/// What became of an operation: as [`OpOutcome`], but with all that the engine knows.
+/// The result of an operation, with more details than [`OpOutcome`].
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum WriteOutcome {
     Created(Created),
     Set(Stat),
     Deleted,
     Checked,
 }
 
-impl From<Outcome> for OpOutcome {
-    fn from(outcome: Outcome) -> Self {
+impl From<WriteOutcome> for OpOutcome {
+    fn from(outcome: WriteOutcome) -> Self {
         match outcome {
-            Outcome::Created(created) => OpOutcome::Created(created.path),
-            Outcome::Set(stat) => OpOutcome::Set(stat),
-            Outcome::Deleted => OpOutcome::Deleted,
-            Outcome::Checked => OpOutcome::Checked,
+            WriteOutcome::Created(created) => OpOutcome::Created(created.path),
+            WriteOutcome::Set(stat) => OpOutcome::Set(stat),
+            WriteOutcome::Deleted => OpOutcome::Deleted,
+            WriteOutcome::Checked => OpOutcome::Checked,
         }
     }
 }
 
-/// What has to be written to get from one state to the next.
+/// Changes to be written to the file.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Changes {
-    pub(super) nodes: BTreeMap<TreePath, Option<Node>>,
-    /// Ephemeral records that came or went.
+pub(super) struct PendingChanges {
+    pub(super) nodes: BTreeMap<TreePath, Option<NodeValue>>,
+    /// Ephemeral records that were created or deleted.
     pub(super) ephemerals: BTreeMap<TreePath, Ephemeral>,
 }
 
@@ -55,18 +55,18 @@ pub(super) struct Ephemeral {
     pub(super) alive: bool,
 }
 
-impl Changes {
+impl PendingChanges {
     pub(super) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    pub(super) fn extend(&mut self, later: Changes) {
+    pub(super) fn extend(&mut self, later: PendingChanges) {
         self.nodes.extend(later.nodes);
         self.ephemerals.extend(later.ephemerals);
     }
 
     pub(super) fn size(&self) -> usize {
-        let record = |(path, node): (&TreePath, &Option<Node>)| {
+        let record = |(path, node): (&TreePath, &Option<NodeValue>)| {
             path.as_str().len() + 128 + node.as_ref().map_or(0, |node| node.data.len())
         };
         self.nodes.iter().map(record).sum()
@@ -79,12 +79,12 @@ pub(super) struct Batch<'a> {
     sessions: &'a Sessions,
     now: i64,
     pub(super) zxid: i64,
-    pub(super) changes: Changes,
+    pub(super) changes: PendingChanges,
     pub(super) events: Vec<WatchEvent>,
-    /// True once something was changed that has to outlive this process.
-    pub(super) lasting: bool,
+    /// Whether a persistent record was changed, which requires a durable commit.
+    pub(super) durable: bool,
     /// Set when the snapshot could not be read.
-    pub(super) fault: Option<Fault>,
+    pub(super) file_error: Option<StoreFileError>,
 }
 
 impl<'a> Batch<'a> {
@@ -94,29 +94,29 @@ impl<'a> Batch<'a> {
             sessions,
             now,
             zxid: snapshot.zxid,
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             events: Vec::new(),
-            lasting: false,
-            fault: None,
+            durable: false,
+            file_error: None,
         }
     }
 
-    pub(super) fn one(&mut self, session: i64, op: Op) -> Result<Outcome> {
-        self.attempt(|attempt| attempt.apply(session, op))
+    pub(super) fn one(&mut self, session: i64, op: Op) -> Result<WriteOutcome> {
+        self.transaction(|attempt| attempt.apply(session, op))
     }
 
-    pub(super) fn all(&mut self, session: i64, ops: Vec<Op>) -> Result<Vec<Outcome>> {
-        self.attempt(|attempt| {
+    pub(super) fn all(&mut self, session: i64, ops: Vec<Op>) -> Result<Vec<WriteOutcome>> {
+        self.transaction(|attempt| {
             let apply = |(index, op)| {
                 attempt
                     .apply(session, op)
-                    .map_err(|error| Refusal::Multi(index, Box::new(error)))
+                    .map_err(|error| ApplyError::Multi(index, Box::new(error)))
             };
             ops.into_iter().enumerate().map(apply).collect()
         })
     }
 
-    /// Removes all ephemeral records of a session.
+    /// Deletes all ephemeral records of a session.
     pub(super) fn end_session(&mut self, session: i64) -> Result<()> {
         let mut owned = self.sessions.get(&session).cloned().unwrap_or_default();
         for (path, ephemeral) in &self.changes.ephemerals {
@@ -126,7 +126,7 @@ impl<'a> Batch<'a> {
                 owned.remove(path);
             }
         }
-        self.attempt(|attempt| {
+        self.transaction(|attempt| {
             for path in &owned {
                 attempt.delete(path, Version::Any)?;
             }
@@ -134,104 +134,106 @@ impl<'a> Batch<'a> {
         })
     }
 
-    fn attempt<T>(
+    fn transaction<T>(
         &mut self,
-        run: impl FnOnce(&mut Attempt<'_, '_>) -> Result<T, Refusal>,
+        run: impl FnOnce(&mut BatchTransaction<'_, '_>) -> Result<T, ApplyError>,
     ) -> Result<T> {
-        let mut attempt = Attempt {
+        let mut attempt = BatchTransaction {
             batch: self,
             zxid: self.zxid + 1,
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             events: Vec::new(),
-            lasting: false,
+            durable: false,
         };
         match run(&mut attempt) {
             Ok(value) => {
-                let Attempt {
+                let BatchTransaction {
                     zxid,
                     changes,
                     events,
-                    lasting,
+                    durable,
                     ..
                 } = attempt;
                 if !changes.is_empty() {
                     self.zxid = zxid;
                     self.changes.extend(changes);
                     self.events.extend(events);
-                    self.lasting |= lasting;
+                    self.durable |= durable;
                 }
                 Ok(value)
             }
-            Err(refusal) => Err(refusal.into_error(&mut self.fault)),
+            Err(refusal) => Err(refusal.into_error(&mut self.file_error)),
         }
     }
 }
 
-/// Why an attempt came to nothing.
-enum Refusal {
+/// Why a request failed.
+enum ApplyError {
     Rule(Error),
-    Multi(usize, Box<Refusal>),
-    Fault(Fault),
+    Multi(usize, Box<ApplyError>),
+    StoreFileError(StoreFileError),
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for ApplyError {
     fn from(error: Error) -> Self {
         Self::Rule(error)
     }
 }
 
-impl From<InvalidPath> for Refusal {
+impl From<InvalidPath> for ApplyError {
     fn from(error: InvalidPath) -> Self {
         Self::Rule(error.into())
     }
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<StoreFileError> for ApplyError {
+    fn from(file_error: StoreFileError) -> Self {
+        Self::StoreFileError(file_error)
     }
 }
 
-impl Refusal {
-    fn into_error(self, seen: &mut Option<Fault>) -> Error {
+impl ApplyError {
+    fn into_error(self, seen: &mut Option<StoreFileError>) -> Error {
         match self {
-            Refusal::Rule(error) => error,
-            Refusal::Multi(index, cause) => Error::Multi {
+            ApplyError::Rule(error) => error,
+            ApplyError::Multi(index, cause) => Error::Multi {
                 index,
                 source: Box::new(cause.into_error(seen)),
             },
-            // The whole batch fails with it; this answer is never seen.
-            Refusal::Fault(fault) => {
-                *seen = Some(fault);
+            // The whole batch fails, so this error is never returned.
+            ApplyError::StoreFileError(file_error) => {
+                *seen = Some(file_error);
                 Error::ConnectionLoss
             }
         }
     }
 }
 
-struct Attempt<'b, 'a> {
+struct BatchTransaction<'b, 'a> {
     batch: &'b Batch<'a>,
     zxid: i64,
-    changes: Changes,
+    changes: PendingChanges,
     events: Vec<WatchEvent>,
-    lasting: bool,
+    durable: bool,
 }
 
-impl Attempt<'_, '_> {
-    fn apply(&mut self, session: i64, op: Op) -> Result<Outcome, Refusal> {
+impl BatchTransaction<'_, '_> {
+    fn apply(&mut self, session: i64, op: Op) -> Result<WriteOutcome, ApplyError> {
         match op {
             Op::Create { path, data, mode } => self
                 .create(session, &path, data, mode)
-                .map(Outcome::Created),
+                .map(WriteOutcome::Created),
             Op::Set {
                 path,
                 data,
                 version,
-            } => self.set(&path, data, version).map(Outcome::Set),
-            Op::Delete { path, version } => self.delete(&path, version).map(|()| Outcome::Deleted),
+            } => self.set(&path, data, version).map(WriteOutcome::Set),
+            Op::Delete { path, version } => {
+                self.delete(&path, version).map(|()| WriteOutcome::Deleted)
+            }
             Op::Check { path, version } => {
                 expect_version(&path, &self.existing(&path)?, version)?;
-                Ok(Outcome::Checked)
+                Ok(WriteOutcome::Checked)
             }
         }
     }
@@ -242,10 +244,10 @@ impl Attempt<'_, '_> {
         path: &TreePath,
         data: Bytes,
         mode: CreateMode,
-    ) -> Result<Created, Refusal> {
+    ) -> Result<Created, ApplyError> {
         let parent_path = match path.parent() {
             Some(parent) => parent,
-            // Below the root, a name that is only the number.
+            // Below the root, a name without prefix.
             None if mode.is_sequential() => path.clone(),
             None => return Err(Error::NodeExists { path: path.clone() }.into()),
         };
@@ -257,14 +259,14 @@ impl Attempt<'_, '_> {
         let path = if mode.is_sequential() {
             TreePath::new(format!("{path}{:010}", parent.creates))?
         } else {
-            // Refuses a path that is meant for a sequential create.
+            // Rejects a path that is only valid for a sequential create.
             TreePath::new(path.as_str())?
         };
         if self.node(&path)?.is_some() {
             return Err(Error::NodeExists { path }.into());
         }
 
-        let node = Node {
+        let node = NodeValue {
             czxid: self.zxid,
             mzxid: self.zxid,
             pzxid: self.zxid,
@@ -272,16 +274,16 @@ impl Attempt<'_, '_> {
             mtime: self.batch.now,
             owner: if mode.is_ephemeral() { session } else { 0 },
             data,
-            ..Node::default()
+            ..NodeValue::default()
         };
         parent.creates += 1;
         parent.num_children += 1;
         parent.pzxid = self.zxid;
         let stat = node.stat();
         if mode.is_ephemeral() {
-            self.note_ephemeral(&path, session, true);
+            self.record_ephemeral(&path, session, true);
         } else {
-            self.lasting = true;
+            self.durable = true;
         }
         self.changes.nodes.insert(parent_path, Some(parent));
         self.changes.nodes.insert(path.clone(), Some(node));
@@ -289,7 +291,7 @@ impl Attempt<'_, '_> {
         Ok(Created { path, stat })
     }
 
-    fn set(&mut self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat, Refusal> {
+    fn set(&mut self, path: &TreePath, data: Bytes, version: Version) -> Result<Stat, ApplyError> {
         limits::check_size("", path, data.len())?;
         let mut node = self.existing(path)?;
         expect_version(path, &node, version)?;
@@ -298,13 +300,13 @@ impl Attempt<'_, '_> {
         node.mzxid = self.zxid;
         node.mtime = self.batch.now;
         let stat = node.stat();
-        self.lasting |= !node.is_ephemeral();
+        self.durable |= !node.is_ephemeral();
         self.changes.nodes.insert(path.clone(), Some(node));
         self.events.push(WatchEvent::Changed(path.clone()));
         Ok(stat)
     }
 
-    fn delete(&mut self, path: &TreePath, version: Version) -> Result<(), Refusal> {
+    fn delete(&mut self, path: &TreePath, version: Version) -> Result<(), ApplyError> {
         let node = self.existing(path)?;
         expect_version(path, &node, version)?;
         let Some(parent_path) = path.parent() else {
@@ -319,9 +321,9 @@ impl Attempt<'_, '_> {
         parent.num_children -= 1;
         parent.pzxid = self.zxid;
         if node.is_ephemeral() {
-            self.note_ephemeral(path, node.owner, false);
+            self.record_ephemeral(path, node.owner, false);
         } else {
-            self.lasting = true;
+            self.durable = true;
         }
         self.changes.nodes.insert(parent_path, Some(parent));
         self.changes.nodes.insert(path.clone(), None);
@@ -329,13 +331,13 @@ impl Attempt<'_, '_> {
         Ok(())
     }
 
-    fn note_ephemeral(&mut self, path: &TreePath, owner: i64, alive: bool) {
+    fn record_ephemeral(&mut self, path: &TreePath, owner: i64, alive: bool) {
         self.changes
             .ephemerals
             .insert(path.clone(), Ephemeral { owner, alive });
     }
 
-    fn node(&self, path: &TreePath) -> Result<Option<Node>, Fault> {
+    fn node(&self, path: &TreePath) -> Result<Option<NodeValue>, StoreFileError> {
         let seen = self.changes.nodes.get(path);
         match seen.or_else(|| self.batch.changes.nodes.get(path)) {
             Some(node) => Ok(node.clone()),
@@ -343,7 +345,7 @@ impl Attempt<'_, '_> {
         }
     }
 
-    fn existing(&self, path: &TreePath) -> Result<Node, Refusal> {
+    fn existing(&self, path: &TreePath) -> Result<NodeValue, ApplyError> {
         match self.node(path)? {
             Some(node) => Ok(node),
             None => Err(Error::NoNode { path: path.clone() }.into()),
@@ -351,7 +353,7 @@ impl Attempt<'_, '_> {
     }
 }
 
-fn expect_version(path: &TreePath, node: &Node, version: Version) -> Result<()> {
+fn expect_version(path: &TreePath, node: &NodeValue, version: Version) -> Result<()> {
     match version {
         Version::Exactly(expected) if expected != node.version => {
             Err(Error::BadVersion { path: path.clone() })

@@ -1,4 +1,4 @@
-//! The open file: preparing it, writing changes to it, and asking it what happened.
+//! The open database file: initialization, commits, and recovery information.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,80 +7,83 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, WriteTransacti
 
 use crate::path::TreePath;
 
-use super::batch::{Batch, Changes, Sessions};
-use super::fault::{Fault, contained};
+use super::batch::{Batch, PendingChanges, Sessions};
+use super::file_error::{StoreFileError, catch_panics};
 use super::format::{
-    EPHEMERALS, FORMAT, META, META_EPOCH, META_FORMAT, META_ZXID, NODES, Node, key,
+    EPHEMERALS, FORMAT, META, META_EPOCH, META_FORMAT, META_ZXID, NODES, NodeValue, key,
 };
-use super::medium::Medium;
 use super::snapshot::Snapshot;
+use super::storage_file::StorageFile;
 
-/// The lower half of transaction numbers, which starts from zero each time the file is opened.
+/// The width of the lower half of transaction ids, which starts from zero each time the file is opened.
 const EPOCH_SHIFT: u32 = 32;
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct StoreFile {
     database: Database,
     file: Arc<Path>,
     generation: u64,
 }
 
-impl Store {
-    /// Opens the file and reads all of it once, so that damage is found here and not later.
-    pub(super) fn open(medium: &dyn Medium, generation: u64) -> Result<Self, Fault> {
-        contained(|| {
-            let mut database = medium.open()?;
+impl StoreFile {
+    /// Opens the file and verifies all of it.
+    pub(super) fn open(
+        storage_file: &dyn StorageFile,
+        generation: u64,
+    ) -> Result<Self, StoreFileError> {
+        catch_panics(|| {
+            let mut database = storage_file.open()?;
             if !database.check_integrity()? {
-                let file = medium.name();
+                let file = storage_file.name();
                 tracing::error!(
                     file = %file.display(),
-                    "the store was damaged and has been repaired; its newest changes may be missing"
+                    "repaired damaged store file; its newest changes may be missing"
                 );
             }
             let store = Self {
                 database,
-                file: medium.name(),
+                file: storage_file.name(),
                 generation,
             };
-            store.expect_format()?;
+            store.check_format()?;
             Ok(store)
         })
     }
 
-    /// A file without tables is a new one, or one whose first commit never happened.
-    fn expect_format(&self) -> Result<(), Fault> {
+    /// Checks the format. A file without tables is new.
+    fn check_format(&self) -> Result<(), StoreFileError> {
         match self.meta(META_FORMAT)? {
-            Some(found) if found > FORMAT => Err(Fault::Newer { found }),
+            Some(found) if found > FORMAT => Err(StoreFileError::Newer { found }),
             Some(_) => Ok(()),
             None => {
                 let transaction = self.database.begin_write()?;
                 transaction.open_table(EPHEMERALS)?;
                 transaction
                     .open_table(NODES)?
-                    .insert(&*key(&TreePath::root()), &*Node::default().encode())?;
+                    .insert(&*key(&TreePath::root()), &*NodeValue::default().encode())?;
                 transaction.open_table(META)?.insert(META_FORMAT, FORMAT)?;
                 Ok(transaction.commit()?)
             }
         }
     }
 
-    /// Begins a new epoch: the ephemeral records of the last one go, its numbers are not used again.
-    pub(super) fn begin_epoch(&self, now: i64) -> Result<i64, Fault> {
-        contained(|| self.try_begin_epoch(now))
+    /// Starts a new epoch, which makes transaction ids unique, and deletes the ephemeral records of the last one.
+    pub(super) fn start_epoch(&self, now: i64) -> Result<i64, StoreFileError> {
+        catch_panics(|| self.try_begin_epoch(now))
     }
 
-    fn try_begin_epoch(&self, now: i64) -> Result<i64, Fault> {
+    fn try_begin_epoch(&self, now: i64) -> Result<i64, StoreFileError> {
         let epoch = self.meta(META_EPOCH)?.unwrap_or(0) + 1;
         let zxid = epoch << EPOCH_SHIFT;
-        let left = self.leftovers()?;
+        let left = self.stale_ephemerals()?;
         let snapshot = self.snapshot(zxid)?;
         let mut batch = Batch::new(&snapshot, &left, now);
         for session in left.keys() {
-            // It can fail only because the file cannot be read, and the batch remembers that.
+            // Fails only on read errors, which the batch stores.
             let _ = batch.end_session(*session);
         }
-        if let Some(fault) = batch.fault {
-            return Err(fault);
+        if let Some(file_error) = batch.file_error {
+            return Err(file_error);
         }
         let transaction = self.database.begin_write()?;
         transaction.open_table(META)?.insert(META_EPOCH, epoch)?;
@@ -89,7 +92,7 @@ impl Store {
         Ok(epoch)
     }
 
-    fn leftovers(&self) -> Result<Sessions, Fault> {
+    fn stale_ephemerals(&self) -> Result<Sessions, StoreFileError> {
         let mut left = Sessions::new();
         for entry in self.database.begin_read()?.open_table(EPHEMERALS)?.iter()? {
             let (path, owner) = entry?;
@@ -100,9 +103,13 @@ impl Store {
         Ok(left)
     }
 
-    /// Returns when the changes are on the disk.
-    pub(super) fn write_durably(&self, changes: &Changes, zxid: i64) -> Result<(), Fault> {
-        contained(|| {
+    /// Commits changes and syncs them to disk.
+    pub(super) fn write_durably(
+        &self,
+        changes: &PendingChanges,
+        zxid: i64,
+    ) -> Result<(), StoreFileError> {
+        catch_panics(|| {
             let transaction = self.database.begin_write()?;
             transaction.open_table(META)?.insert(META_ZXID, zxid)?;
             write(&transaction, changes)?;
@@ -110,10 +117,9 @@ impl Store {
         })
     }
 
-    /// Returns when readers can see the changes. They reach the disk with the next durable write;
-    /// until then a crash takes them back, all that came after included.
-    pub(super) fn write_quickly(&self, changes: &Changes) -> Result<(), Fault> {
-        contained(|| {
+    /// Commits changes without syncing. They become durable with the next durable commit; a crash before reverts them.
+    pub(super) fn write_non_durably(&self, changes: &PendingChanges) -> Result<(), StoreFileError> {
+        catch_panics(|| {
             let mut transaction = self.database.begin_write()?;
             transaction.set_durability(Durability::None)?;
             write(&transaction, changes)?;
@@ -121,25 +127,25 @@ impl Store {
         })
     }
 
-    /// The last transaction that was written durably.
-    pub(super) fn durable_zxid(&self) -> Result<i64, Fault> {
-        contained(|| Ok(self.meta(META_ZXID)?.unwrap_or(0)))
+    /// Returns the last durable transaction id.
+    pub(super) fn durable_zxid(&self) -> Result<i64, StoreFileError> {
+        catch_panics(|| Ok(self.meta(META_ZXID)?.unwrap_or(0)))
     }
 
-    pub(super) fn snapshot(&self, zxid: i64) -> Result<Snapshot, Fault> {
-        contained(|| Snapshot::take(&self.database, &self.file, zxid, self.generation))
+    pub(super) fn snapshot(&self, zxid: i64) -> Result<Snapshot, StoreFileError> {
+        catch_panics(|| Snapshot::take(&self.database, &self.file, zxid, self.generation))
     }
 
-    /// Closes the file, in whatever state it is.
+    /// Closes the file, ignoring errors.
     pub(super) fn close(self) {
-        // There is nobody to tell: what is not on the disk is repeated or was never promised.
-        let _ = contained(|| {
+        // Unsynced changes are applied again or were never acknowledged.
+        let _ = catch_panics(|| {
             drop(self.database);
             Ok(())
         });
     }
 
-    fn meta(&self, name: &str) -> Result<Option<i64>, Fault> {
+    fn meta(&self, name: &str) -> Result<Option<i64>, StoreFileError> {
         match self.database.begin_read()?.open_table(META) {
             Ok(table) => Ok(table.get(name)?.map(|value| value.value())),
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
@@ -148,12 +154,12 @@ impl Store {
     }
 }
 
-/// The first transaction number of an epoch, and the base of its session ids.
+/// Returns the first transaction id of an epoch, which is also the base of its session ids.
 pub(super) fn epoch_base(epoch: i64) -> i64 {
     epoch << EPOCH_SHIFT
 }
 
-fn write(transaction: &WriteTransaction, changes: &Changes) -> Result<(), Fault> {
+fn write(transaction: &WriteTransaction, changes: &PendingChanges) -> Result<(), StoreFileError> {
     let mut nodes = transaction.open_table(NODES)?;
     for (path, node) in &changes.nodes {
         let key = key(path);

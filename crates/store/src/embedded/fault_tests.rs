@@ -1,4 +1,4 @@
-//! The store on a disk that loses power, tears writes, fills up and fails to sync.
+//! The store on a disk with power losses, torn writes, no space and failing syncs.
 
 use std::io;
 use std::path::Path;
@@ -13,29 +13,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::Embedded;
-use super::medium::{Medium, builder};
-use super::resync::Ledger;
+use super::resync_storage::UnsyncedRanges;
+use super::storage_file::{StorageFile, builder};
 use crate::error::Error;
 use crate::path::TreePath;
-use crate::socket::Socket;
+use crate::socket::StoreSocket;
 use crate::tree::{CreateMode, Op, Tree, Version};
 use crate::zookeeper::wire::{ConnectRequest, ConnectResponse, Create, OpCode, Reply, Request};
 
 const SECTOR: usize = 512;
 
-/// A disk with a cache: what was written since the last sync may or may not survive a crash.
+/// A disk with a cache: writes since the last sync may be lost in a crash.
 #[derive(Debug, Clone, Default)]
-struct Disk(Arc<Mutex<Platter>>, Ledger, Arc<Gate>);
+struct FaultyDisk(Arc<Mutex<DiskState>>, UnsyncedRanges, Arc<SyncGate>);
 
-/// Syncs wait while it is shut.
+/// Blocks syncs while it is shut.
 #[derive(Debug, Default)]
-struct Gate {
+struct SyncGate {
     shut: Mutex<bool>,
     opened: Condvar,
     waiting: AtomicBool,
 }
 
-impl Gate {
+impl SyncGate {
     fn set(&self, shut: bool) {
         *self.shut.lock().unwrap() = shut;
         self.opened.notify_all();
@@ -51,11 +51,11 @@ impl Gate {
 }
 
 #[derive(Debug, Default)]
-struct Platter {
+struct DiskState {
     safe: Vec<u8>,
     cached: Vec<u8>,
-    unsynced: Vec<Change>,
-    /// Writes and syncs until the power fails.
+    unsynced: Vec<DiskWrite>,
+    /// The number of writes and syncs until the power fails.
     fuse: Option<u64>,
     full: bool,
     failing_syncs: u32,
@@ -63,16 +63,16 @@ struct Platter {
 }
 
 #[derive(Debug, Clone)]
-enum Change {
+enum DiskWrite {
     Write(usize, Vec<u8>),
     Len(usize),
 }
 
-impl Change {
+impl DiskWrite {
     fn apply(&self, image: &mut Vec<u8>) {
         match self {
-            Change::Len(len) => image.resize(*len, 0),
-            Change::Write(at, data) => {
+            DiskWrite::Len(len) => image.resize(*len, 0),
+            DiskWrite::Write(at, data) => {
                 if image.len() < at + data.len() {
                     image.resize(at + data.len(), 0);
                 }
@@ -82,8 +82,8 @@ impl Change {
     }
 }
 
-impl Platter {
-    fn burn(&mut self) -> io::Result<()> {
+impl DiskState {
+    fn use_fuse(&mut self) -> io::Result<()> {
         match &mut self.fuse {
             Some(0) => Err(io::Error::other("no power")),
             Some(left) => {
@@ -95,42 +95,42 @@ impl Platter {
     }
 }
 
-impl Disk {
-    fn set(&self, change: impl FnOnce(&mut Platter)) {
+impl FaultyDisk {
+    fn set(&self, change: impl FnOnce(&mut DiskState)) {
         change(&mut self.0.lock().unwrap());
     }
 
-    /// The disk after a loss of power: of what was not synced, any part may be there, cut anywhere
-    /// between sectors and in any order.
-    fn after_crash(&self, rng: &mut TestRng) -> Disk {
+    /// Returns the disk after a power loss: any unsynced sectors may be lost, in any order.
+    fn after_crash(&self, rng: &mut TestRng) -> FaultyDisk {
         let platter = self.0.lock().unwrap();
         let mut image = platter.safe.clone();
         for change in &platter.unsynced {
             match change {
-                Change::Len(_) => change.apply(&mut image),
-                Change::Write(at, data) => {
+                DiskWrite::Len(_) => change.apply(&mut image),
+                DiskWrite::Write(at, data) => {
                     for (index, sector) in data.chunks(SECTOR).enumerate() {
                         if rng.random_bool(0.5) {
-                            Change::Write(at + index * SECTOR, sector.to_vec()).apply(&mut image);
+                            DiskWrite::Write(at + index * SECTOR, sector.to_vec())
+                                .apply(&mut image);
                         }
                     }
                 }
             }
         }
-        let platter = Platter {
+        let platter = DiskState {
             safe: image.clone(),
             cached: image,
-            ..Platter::default()
+            ..DiskState::default()
         };
-        Disk(
+        FaultyDisk(
             Arc::new(Mutex::new(platter)),
-            Ledger::default(),
+            UnsyncedRanges::default(),
             Arc::default(),
         )
     }
 }
 
-impl StorageBackend for Disk {
+impl StorageBackend for FaultyDisk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.lock().unwrap().cached.len() as u64)
     }
@@ -145,25 +145,25 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut platter = self.0.lock().unwrap();
-        platter.burn()?;
+        platter.use_fuse()?;
         if platter.full && len as usize > platter.cached.len() {
             return Err(io::ErrorKind::StorageFull.into());
         }
         platter.cached.resize(len as usize, 0);
-        platter.unsynced.push(Change::Len(len as usize));
+        platter.unsynced.push(DiskWrite::Len(len as usize));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         self.2.pass();
         let mut platter = self.0.lock().unwrap();
-        platter.burn()?;
+        platter.use_fuse()?;
         if platter.failing_syncs > 0 {
             platter.failing_syncs -= 1;
-            // The cache keeps the writes and thinks that they are done.
+            // The cache marks the writes as clean.
             platter
                 .unsynced
-                .retain(|change| matches!(change, Change::Len(_)));
+                .retain(|change| matches!(change, DiskWrite::Len(_)));
             return Err(io::Error::other("sync failed"));
         }
         for change in std::mem::take(&mut platter.unsynced) {
@@ -174,15 +174,15 @@ impl StorageBackend for Disk {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut platter = self.0.lock().unwrap();
-        platter.burn()?;
-        let change = Change::Write(offset as usize, data.to_vec());
+        platter.use_fuse()?;
+        let change = DiskWrite::Write(offset as usize, data.to_vec());
         change.apply(&mut platter.cached);
         platter.unsynced.push(change);
         Ok(())
     }
 }
 
-impl Medium for Disk {
+impl StorageFile for FaultyDisk {
     fn open(&self) -> Result<Database, DatabaseError> {
         builder().create_with_backend(self.1.over(self.clone()))
     }
@@ -200,7 +200,7 @@ fn rng(seed: &[u8; 32]) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, seed)
 }
 
-fn open(disk: &Disk) -> Arc<Embedded> {
+fn open(disk: &FaultyDisk) -> Arc<Embedded> {
     Embedded::open_on(Box::new(disk.clone())).unwrap()
 }
 
@@ -217,8 +217,8 @@ async fn put(tree: &Arc<dyn Tree>, at: &str, mode: CreateMode) -> crate::Result<
     tree.create(&path(at), data, mode).await.map(drop)
 }
 
-/// Counts up in two records at once, with a lock-like ephemeral record around each step, until
-/// something fails. Returns the last number that was answered.
+/// Increments two records atomically, with an ephemeral record around each step, until an operation fails. Returns the
+/// last acknowledged number.
 async fn count(tree: Arc<dyn Tree>, writer: usize) -> u64 {
     let (left, right) = (format!("/left-{writer}"), format!("/right-{writer}"));
     let mut acked = 0;
@@ -247,7 +247,7 @@ fn crash_after(fuse: u64, rng: &mut TestRng) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    let disk = Disk::default();
+    let disk = FaultyDisk::default();
     let acked = runtime.block_on(async {
         let engine = open(&disk);
         let tree = engine.session();
@@ -284,13 +284,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn no_answered_write_is_lost_when_the_power_fails(fuse in 0_u64..400, seed: [u8; 32]) {
+    fn acknowledged_writes_survive_a_power_loss(fuse in 0_u64..400, seed: [u8; 32]) {
         crash_after(fuse, &mut rng(&seed));
     }
 }
 
-/// Ephemeral records committed without the disk must still be there after the file was opened again.
-async fn with_a_held_lock(disk: &Disk) -> (Arc<Embedded>, Arc<dyn Tree>) {
+/// Creates an ephemeral record, which must still exist after the file was reopened.
+async fn with_a_held_lock(disk: &FaultyDisk) -> (Arc<Embedded>, Arc<dyn Tree>) {
     let engine = open(disk);
     let tree = engine.session();
     put(&tree, "/a", CreateMode::Persistent).await.unwrap();
@@ -299,8 +299,8 @@ async fn with_a_held_lock(disk: &Disk) -> (Arc<Embedded>, Arc<dyn Tree>) {
 }
 
 #[tokio::test]
-async fn a_failed_sync_is_survived_and_what_it_did_is_not_claimed() {
-    let disk = Disk::default();
+async fn after_a_failed_sync_the_outcome_is_unknown() {
+    let disk = FaultyDisk::default();
     let (engine, tree) = with_a_held_lock(&disk).await;
     let mut watcher = tree.watch(&path("/a")).await.unwrap();
     disk.set(|platter| platter.failing_syncs = 1);
@@ -324,8 +324,8 @@ async fn a_failed_sync_is_survived_and_what_it_did_is_not_claimed() {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_full_stops_writes_only() {
-    let disk = Disk::default();
+async fn a_full_disk_fails_only_writes() {
+    let disk = FaultyDisk::default();
     let (_engine, tree) = with_a_held_lock(&disk).await;
     disk.set(|platter| platter.full = true);
     let filler = Bytes::from(vec![1; 500_000]);
@@ -361,8 +361,8 @@ async fn a_disk_that_is_full_stops_writes_only() {
 }
 
 #[tokio::test]
-async fn a_nearly_full_disk_is_not_written_to() {
-    let disk = Disk::default();
+async fn writes_fail_on_a_nearly_full_disk() {
+    let disk = FaultyDisk::default();
     let (_engine, tree) = with_a_held_lock(&disk).await;
     disk.set(|platter| platter.free = Some(1000));
     let refused = put(&tree, "/a/b", CreateMode::Persistent)
@@ -377,8 +377,8 @@ async fn a_nearly_full_disk_is_not_written_to() {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_while_the_disk_is_away_ends_when_it_is_back() {
-    let disk = Disk::default();
+async fn a_session_closed_during_a_disk_failure_ends_after_it() {
+    let disk = FaultyDisk::default();
     let (engine, tree) = with_a_held_lock(&disk).await;
     disk.set(|platter| platter.fuse = Some(0));
     let failed = put(&tree, "/a/b", CreateMode::Persistent).await;
@@ -394,7 +394,7 @@ async fn a_session_that_ends_while_the_disk_is_away_ends_when_it_is_back() {
     assert_eq!(other.children(&path("/a")).await.unwrap().names, ["c"]);
 }
 
-/// A connection that says exactly what a test wants it to.
+/// Opens a raw connection to the socket and creates or resumes a session.
 async fn greeted(
     socket: &Path,
     session: Option<&ConnectResponse>,
@@ -430,12 +430,12 @@ async fn send(stream: &mut UnixStream, requests: Vec<Request>) {
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_syncs_with_what_it_had_begun() {
-    let disk = Disk::default();
+async fn a_reconnected_client_syncs_with_its_earlier_writes() {
+    let disk = FaultyDisk::default();
     let engine = open(&disk);
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("socket");
-    let socket = Socket::bind(&at).await.unwrap();
+    let socket = StoreSocket::bind(&at).await.unwrap();
     tokio::spawn(socket.serve(engine, std::future::pending()));
     let (mut first, session) = greeted(&at, None).await;
     disk.2.set(true);
@@ -472,8 +472,8 @@ async fn a_client_that_comes_back_syncs_with_what_it_had_begun() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_left_alone() {
-    let disk = Disk::default();
+fn newer_formats_are_rejected_and_not_changed() {
+    let disk = FaultyDisk::default();
     let database = disk.open().unwrap();
     let write = database.begin_write().unwrap();
     write
@@ -487,14 +487,14 @@ fn a_newer_format_is_refused_and_left_alone() {
     assert!(error.to_string().contains("newer program"), "{error}");
 }
 
-/// Damage is found when the file is opened, and said; at worst the newest change is taken back.
+/// Damage is detected when the file is opened; at worst the newest change is reverted.
 #[test]
-fn a_damaged_file_never_panics_and_never_lies() {
+fn damaged_files_are_detected() {
     const RECORDS: usize = 300;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    let disk = Disk::default();
+    let disk = FaultyDisk::default();
     runtime.block_on(async {
         let engine = open(&disk);
         let tree = engine.session();
@@ -513,14 +513,14 @@ fn a_damaged_file_never_panics_and_never_lies() {
             let at = rng.random_range(0..image.len());
             image[at] ^= 1 << rng.random_range(0..8);
         }
-        let platter = Platter {
+        let platter = DiskState {
             safe: image.clone(),
             cached: image,
-            ..Platter::default()
+            ..DiskState::default()
         };
-        let disk = Disk(
+        let disk = FaultyDisk(
             Arc::new(Mutex::new(platter)),
-            Ledger::default(),
+            UnsyncedRanges::default(),
             Arc::default(),
         );
         match Embedded::open_on(Box::new(disk)) {

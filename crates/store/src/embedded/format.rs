@@ -1,8 +1,7 @@
-//! What the file looks like: tables, keys and the encoding of a record.
+//! The file format: tables, keys and the encoding of records.
 //!
-//! The key of a record is its parent's path, a zero byte, and its name. No path has a zero byte, so
-//! the children of a record are exactly one range of keys, whatever lies deeper. The root, which has no
-//! parent, has the key `/`.
+//! The key of a record is its parent's path, a zero byte, and its name, so the children of a record are one contiguous
+//! range of keys. The root has the key `/`.
 //!
 //! A value is a header of [`HEADER`] bytes, little-endian, and then the data.
 
@@ -14,32 +13,31 @@ use redb::TableDefinition;
 use crate::path::TreePath;
 use crate::tree::{Record, Stat};
 
-/// Raised when a file written by this program could no longer be read by an older one.
+/// The version of the file format, incremented by incompatible changes.
 pub(super) const FORMAT: i64 = 1;
 
 pub(super) const NODES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("nodes");
-/// Every ephemeral record and the session that owns it: what to remove when the file is opened.
+/// Ephemeral records and their sessions, which are deleted when the file is opened.
 pub(super) const EPHEMERALS: TableDefinition<'static, &str, i64> =
     TableDefinition::new("ephemerals");
 pub(super) const META: TableDefinition<'static, &str, i64> = TableDefinition::new("meta");
 
 pub(super) const META_FORMAT: &str = "format";
-/// How often the file was opened. It is the upper half of transaction numbers and session ids, so that
-/// neither is ever used twice.
+/// How often the file was opened. The upper half of transaction and session ids, which makes them unique.
 pub(super) const META_EPOCH: &str = "epoch";
-/// The last transaction that was written durably.
+/// The last durable transaction id.
 pub(super) const META_ZXID: &str = "zxid";
 
 const HEADER: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Node {
+pub(super) struct NodeValue {
     pub(super) czxid: i64,
     pub(super) mzxid: i64,
     pub(super) pzxid: i64,
     pub(super) ctime: i64,
     pub(super) mtime: i64,
-    /// How many children were ever created: the next sequence number.
+    /// The number of children that were ever created, which is the next sequence number.
     pub(super) creates: i64,
     pub(super) owner: i64,
     pub(super) version: i32,
@@ -48,10 +46,10 @@ pub(super) struct Node {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("a stored record has only {0} bytes, fewer than its header")]
-pub(super) struct ShortRecord(usize);
+#[error("truncated record: {0} bytes are fewer than its header")]
+pub(super) struct TruncatedRecord(usize);
 
-impl Node {
+impl NodeValue {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER + self.data.len());
         for number in [
@@ -71,15 +69,15 @@ impl Node {
         out
     }
 
-    pub(super) fn decode(value: &[u8]) -> Result<Self, ShortRecord> {
+    pub(super) fn decode(value: &[u8]) -> Result<Self, TruncatedRecord> {
         let mut rest = value;
-        let short = || ShortRecord(value.len());
+        let short = || TruncatedRecord(value.len());
         let mut long = || {
             let (head, tail) = rest.split_first_chunk::<8>()?;
             rest = tail;
             Some(i64::from_le_bytes(*head))
         };
-        let mut node = Node {
+        let mut node = NodeValue {
             czxid: long().ok_or_else(short)?,
             mzxid: long().ok_or_else(short)?,
             pzxid: long().ok_or_else(short)?,
@@ -87,7 +85,7 @@ impl Node {
             mtime: long().ok_or_else(short)?,
             creates: long().ok_or_else(short)?,
             owner: long().ok_or_else(short)?,
-            ..Node::default()
+            ..NodeValue::default()
         };
         let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
         let (num_children, data) = rest.split_first_chunk::<4>().ok_or_else(short)?;
@@ -136,7 +134,7 @@ pub(super) fn key(path: &TreePath) -> Vec<u8> {
     }
 }
 
-/// The keys of all children of `parent`.
+/// Returns the key range of all children of `parent`.
 pub(super) fn children(parent: &TreePath) -> Range<Vec<u8>> {
     let start = below(parent, "");
     let mut end = start.clone();
@@ -146,7 +144,7 @@ pub(super) fn children(parent: &TreePath) -> Range<Vec<u8>> {
     start..end
 }
 
-/// The name in the key of a child of `parent`.
+/// Returns the name in the key of a child of `parent`.
 pub(super) fn child_name<'a>(parent: &TreePath, key: &'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(key.get(parent.as_str().len() + 1..)?).ok()
 }
@@ -169,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_from_its_bytes() {
-        let node = Node {
+        let node = NodeValue {
             czxid: 1,
             mzxid: 2,
             pzxid: 3,
@@ -183,8 +181,8 @@ mod tests {
         };
         let bytes = node.encode();
         assert_eq!(bytes.len(), HEADER + 4);
-        assert_eq!(Node::decode(&bytes).unwrap(), node);
-        assert!(Node::decode(&bytes[..HEADER - 1]).is_err());
+        assert_eq!(NodeValue::decode(&bytes).unwrap(), node);
+        assert!(NodeValue::decode(&bytes[..HEADER - 1]).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who wants to hear of changes.
+//! Watches and listeners of the embedded store.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -8,31 +8,31 @@ use tokio::sync::oneshot;
 use crate::path::TreePath;
 use crate::watch::{Once, WatchEvent, WatchSender, Watcher};
 
-/// Hears every change of the tree, in order. Called before any reader sees the change, so it must be
-/// quick and must not read the tree.
-pub(crate) trait Listener: Send + Sync {
+/// Called with every change of the tree, in order and before readers see the change. Must be fast and must not read the
+/// tree.
+pub(crate) trait ChangeListener: Send + Sync {
     fn changed(&self, events: &[WatchEvent]);
 }
 
 #[derive(Default)]
-pub(super) struct Hub {
-    state: Mutex<State>,
+pub(super) struct WatchHub {
+    state: Mutex<HubState>,
 }
 
-impl std::fmt::Debug for Hub {
+impl std::fmt::Debug for WatchHub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hub").finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     watchers: Watches<WatchSender>,
     onces: Watches<oneshot::Sender<()>>,
-    listeners: Vec<Weak<dyn Listener>>,
+    listeners: Vec<Weak<dyn ChangeListener>>,
 }
 
-impl Hub {
+impl WatchHub {
     pub(super) fn watch(&self, session: i64, path: &TreePath) -> Watcher {
         let (sender, watcher) = crate::watch::channel();
         self.lock()
@@ -49,7 +49,7 @@ impl Hub {
         once
     }
 
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn add_listener(&self, listener: Weak<dyn ChangeListener>) {
         let mut state = self.lock();
         state.listeners.retain(|known| known.strong_count() > 0);
         state.listeners.push(listener);
@@ -64,7 +64,7 @@ impl Hub {
                 continue;
             };
             for (_, sender) in state.onces.take(path) {
-                // Whoever waited may be gone.
+                // Fails if the receiver was dropped.
                 let _ = sender.send(());
             }
             let mut place = Some(path.clone());
@@ -82,8 +82,8 @@ impl Hub {
         }
     }
 
-    /// Ends the watches of a session.
-    pub(super) fn forget(&self, session: i64) {
+    /// Removes the watches of a session.
+    pub(super) fn remove_session(&self, session: i64) {
         let mut state = self.lock();
         state.watchers.retain_all(|owner, sender| {
             if owner == session {
@@ -94,8 +94,8 @@ impl Hub {
         state.onces.retain_all(|owner, _| owner != session);
     }
 
-    /// A panic while the lock is held leaves at worst a watch too many, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Ignores poisoning: a panic leaves at most a stale watch.
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +104,7 @@ impl Hub {
 struct Watches<S> {
     by_path: HashMap<TreePath, Vec<(i64, S)>>,
     len: usize,
-    /// When to look for watches that nobody waits for any more.
+    /// The size at which dropped watches are removed.
     sweep_at: usize,
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn watches_nobody_waits_for_do_not_pile_up() {
-        let hub = Hub::default();
+        let hub = WatchHub::default();
         let path = TreePath::new("/never/changed").unwrap();
         for _ in 0..10_000 {
             drop(hub.watch_once(1, &path));

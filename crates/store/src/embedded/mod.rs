@@ -1,4 +1,4 @@
-//! The embedded backend: the tree in one file of one process, with nothing else installed.
+//! The embedded backend: the tree in one file, owned by one process.
 //!
 //! ```text
 //!  handle ──request──► queue ──► writer thread ──group──► file (commit, fsync)
@@ -7,28 +7,24 @@
 //!    reads ──► snapshot ◄────────────┘
 //! ```
 //!
-//! *Writes* of all sessions go through one thread, [`writer`], which commits them in groups. An answered
-//! write of a persistent record is on the disk.
+//! *Writes* of all sessions go through one thread, [`writer`], which commits them in groups. An acknowledged write of a
+//! persistent record is durable.
 //!
-//! *Reads* use the snapshot that the writer published last. They never wait for the disk to sync: the
-//! storage keeps old pages while a commit is under way. A single record is read on the caller's thread,
-//! since that is a few lookups in memory or in the system's cache; lists go to the blocking pool. A read
-//! begun while earlier writes of the same handle are under way waits for those, and may then see
-//! later writes of that handle, too.
+//! *Reads* use the latest published snapshot and never wait for a sync. Single records are read on the caller's thread,
+//! lists on the blocking pool. A read waits for earlier writes of the same handle, and may see later ones.
 //!
-//! *Sessions* live as long as somebody holds a handle. One process owns the file; others reach it through
-//! [`crate::socket`].
+//! *Sessions* last as long as their handles. Other processes access the store through [`crate::socket`].
 
 mod batch;
 mod database;
-mod fault;
+mod dry_run;
+mod file_error;
 mod format;
 mod hub;
-mod medium;
-mod rehearsal;
-mod resync;
+mod resync_storage;
 mod session;
 mod snapshot;
+mod storage_file;
 mod writer;
 
 #[cfg(test)]
@@ -44,59 +40,61 @@ use tokio::sync::{RwLock, oneshot};
 use crate::error::Result;
 use crate::tree::Tree;
 
-use database::{Store, epoch_base};
-use fault::{Doing, Fault};
-use hub::Hub;
-use medium::{FileMedium, Medium};
-use writer::{Request, Shared, Writer};
+use database::{StoreFile, epoch_base};
+use file_error::{StorageOperation, StoreFileError};
+use hub::WatchHub;
+use storage_file::{DiskFile, StorageFile};
+use writer::{StoreWriter, WriterCommand, WriterShared};
 
-pub(crate) use batch::Outcome;
-pub(crate) use hub::Listener;
+pub(crate) use batch::WriteOutcome;
+pub(crate) use hub::ChangeListener;
 pub(crate) use session::SessionTree;
 pub(crate) use snapshot::Snapshot;
-pub(crate) use writer::Work;
+pub(crate) use writer::WriteOps;
 
-/// The store of this process. Handles on it come from [`Embedded::session`].
+/// The store of this process. [`Embedded::session`] creates handles.
 #[derive(Debug)]
 pub struct Embedded {
-    shared: Arc<Shared>,
-    queue: mpsc::Sender<Request>,
+    shared: Arc<WriterShared>,
+    queue: mpsc::Sender<WriterCommand>,
     next_session: AtomicI64,
 }
 
 impl Embedded {
-    /// True if there is a store in this directory.
+    /// Returns whether there is a store in this directory.
     pub fn exists(directory: &Path) -> bool {
-        FileMedium::new(directory).name().exists()
+        DiskFile::new(directory).name().exists()
     }
 
-    /// Opens the store in this directory, or makes a new one. Ephemeral records of the process that
-    /// had it before are gone when this returns. It blocks; the whole file is checked, and a damaged one is refused as
-    /// it is.
+    /// Opens or creates the store in this directory, verifies it, and deletes the ephemeral records of the previous
+    /// process. Rejects a damaged file without changing it. Blocks.
     pub fn open(directory: &Path) -> Result<Arc<Self>> {
-        let medium = FileMedium::new(directory);
-        medium
+        let storage_file = DiskFile::new(directory);
+        storage_file
             .prepare()
-            .and_then(|()| medium.rehearse())
-            .map_err(|fault| fault.while_doing(Doing::Open, &medium.name()))?;
-        Self::open_on(Box::new(medium))
+            .and_then(|()| storage_file.dry_run())
+            .map_err(|file_error| {
+                file_error.to_error(StorageOperation::Open, &storage_file.name())
+            })?;
+        Self::open_on(Box::new(storage_file))
     }
 
-    fn open_on(medium: Box<dyn Medium>) -> Result<Arc<Self>> {
-        let file = medium.name();
-        Self::start(medium).map_err(|fault| fault.while_doing(Doing::Open, &file))
+    fn open_on(storage_file: Box<dyn StorageFile>) -> Result<Arc<Self>> {
+        let file = storage_file.name();
+        Self::start(storage_file)
+            .map_err(|file_error| file_error.to_error(StorageOperation::Open, &file))
     }
 
-    fn start(medium: Box<dyn Medium>) -> Result<Arc<Self>, Fault> {
-        let store = Store::open(&*medium, 0)?;
-        let epoch = store.begin_epoch(writer::now())?;
+    fn start(storage_file: Box<dyn StorageFile>) -> Result<Arc<Self>, StoreFileError> {
+        let store = StoreFile::open(&*storage_file, 0)?;
+        let epoch = store.start_epoch(writer::now())?;
         let zxid = epoch_base(epoch);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WriterShared {
             current: RwLock::new(Arc::new(store.snapshot(zxid)?)),
-            hub: Hub::default(),
+            hub: WatchHub::default(),
         });
         let (queue, requests) = mpsc::channel();
-        let writer = Writer::new(medium, store, zxid, shared.clone());
+        let writer = StoreWriter::new(storage_file, store, zxid, shared.clone());
         thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))?;
@@ -107,33 +105,33 @@ impl Embedded {
         }))
     }
 
-    /// A handle with a session of its own, which ends with [`Tree::close`] or when the last clone of
+    /// Creates a handle with its own session, which ends by [`Tree::close`] or when the last clone of
     /// the handle is dropped.
     pub fn session(&self) -> Arc<dyn Tree> {
-        Arc::new(self.begin_session())
+        Arc::new(self.create_session())
     }
 
-    pub(crate) fn begin_session(&self) -> SessionTree {
+    pub(crate) fn create_session(&self) -> SessionTree {
         let id = self.next_session.fetch_add(1, Ordering::Relaxed);
         SessionTree::begin(id, self.shared.clone(), self.queue.clone())
     }
 
-    /// The listener hears of every change from now on, until it is dropped.
-    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
-        self.shared.hub.listen(listener);
+    /// Calls the listener with every change from now on, until it is dropped.
+    pub(crate) fn add_listener(&self, listener: Weak<dyn ChangeListener>) {
+        self.shared.hub.add_listener(listener);
     }
 
-    /// Looks at the newest state. No change is published while `look` runs: what it adds to a
-    /// listener's watches is told of everything after this state and of nothing before.
-    pub(crate) async fn look<T>(&self, look: impl FnOnce(&Arc<Snapshot>) -> T) -> T {
+    /// Calls `look` with the latest state. No change is published meanwhile, so watches that it adds to a listener
+    /// receive exactly the changes after this state.
+    pub(crate) async fn with_latest<T>(&self, look: impl FnOnce(&Arc<Snapshot>) -> T) -> T {
         look(&*self.shared.current.read().await)
     }
 
-    /// Ends all sessions and closes the file. When this returns, another process can open it.
+    /// Ends all sessions and closes the file, so that another process can open it.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.queue.send(Request::Close { done }).is_ok() {
-            // An error means that the writer has ended already.
+        if self.queue.send(WriterCommand::Close { done }).is_ok() {
+            // An error means that the writer has already ended.
             let _ = closed.await;
         }
     }

@@ -1,4 +1,4 @@
-//! A handle on the store with a session of its own.
+//! [`SessionTree`]: a handle on the embedded store with its own session.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -15,34 +15,34 @@ use crate::tree::{
 };
 use crate::watch::{Once, Watcher};
 
-use super::batch::Outcome;
+use super::batch::WriteOutcome;
 use super::snapshot::Snapshot;
-use super::writer::{Receipt, Request, Shared, Work, Write};
+use super::writer::{FinishedOnDrop, QueuedWrite, WriteOps, WriterCommand, WriterShared};
 
 #[derive(Debug)]
 pub(crate) struct SessionTree {
-    core: Arc<Core>,
-    /// The session whose end ends this handle, too.
+    core: Arc<SessionInner>,
+    /// The session that this handle is pinned to.
     pin: Option<SessionId>,
 }
 
-/// The session itself, which ends when its last handle goes.
+/// A session, which ends when its last handle is dropped.
 #[derive(Debug)]
-struct Core {
+struct SessionInner {
     id: i64,
-    shared: Arc<Shared>,
-    queue: mpsc::Sender<Request>,
+    shared: Arc<WriterShared>,
+    queue: mpsc::Sender<WriterCommand>,
     state: Arc<watch::Sender<Session>>,
-    /// Writes handed to the writer, and how many of them it has finished.
+    /// The number of writes sent to the writer, and the number it has finished.
     begun: AtomicU64,
     finished: Arc<watch::Sender<u64>>,
 }
 
-impl Drop for Core {
+impl Drop for SessionInner {
     fn drop(&mut self) {
         let session = self.id;
-        // If the writer is gone, so are all sessions.
-        let _ = self.queue.send(Request::End {
+        // An error means that the writer, and with it all sessions, has ended.
+        let _ = self.queue.send(WriterCommand::End {
             session,
             done: None,
         });
@@ -50,16 +50,20 @@ impl Drop for Core {
 }
 
 impl SessionTree {
-    pub(super) fn begin(id: i64, shared: Arc<Shared>, queue: mpsc::Sender<Request>) -> Self {
+    pub(super) fn begin(
+        id: i64,
+        shared: Arc<WriterShared>,
+        queue: mpsc::Sender<WriterCommand>,
+    ) -> Self {
         let state = Arc::new(watch::Sender::new(Session::Connected(SessionId(id))));
-        let begin = Request::Begin {
+        let begin = WriterCommand::Begin {
             session: id,
             state: state.clone(),
         };
         if queue.send(begin).is_err() {
             state.send_replace(Session::Closed);
         }
-        let core = Core {
+        let core = SessionInner {
             id,
             shared,
             queue,
@@ -73,7 +77,7 @@ impl SessionTree {
         }
     }
 
-    fn expect_open(&self) -> Result<()> {
+    fn check_open(&self) -> Result<()> {
         if self.pin.is_some_and(|pin| pin.0 != self.core.id) {
             return Err(Error::SessionExpired);
         }
@@ -87,15 +91,15 @@ impl SessionTree {
         self.core.id
     }
 
-    /// Begins a write at once; the future is its answer.
+    /// Starts a write immediately. The future returns its result.
     pub(crate) fn write(
         &self,
-        work: Work,
-    ) -> impl Future<Output = Result<Vec<Outcome>>> + Send + use<> {
+        work: WriteOps,
+    ) -> impl Future<Output = Result<Vec<WriteOutcome>>> + Send + use<> {
         let begun = self.begin_write(work);
         async {
             match begun?.await {
-                // The session ended by our own hand while this waited in the queue.
+                // The session was closed while this write was queued.
                 Ok(Err(Error::SessionExpired)) => Err(Error::Closed),
                 Ok(result) => result,
                 Err(_) => Err(Error::ConnectionLoss),
@@ -103,35 +107,35 @@ impl SessionTree {
         }
     }
 
-    fn begin_write(&self, work: Work) -> Result<oneshot::Receiver<Result<Vec<Outcome>>>> {
-        self.expect_open()?;
+    fn begin_write(&self, work: WriteOps) -> Result<oneshot::Receiver<Result<Vec<WriteOutcome>>>> {
+        self.check_open()?;
         let (reply, answer) = oneshot::channel();
         self.core.begun.fetch_add(1, Ordering::AcqRel);
-        let write = Write {
+        let write = QueuedWrite {
             session: self.core.id,
             work,
             reply,
-            receipt: Receipt(self.core.finished.clone()),
+            finished_on_drop: FinishedOnDrop(self.core.finished.clone()),
         };
         self.core
             .queue
-            .send(Request::Write(write))
+            .send(WriterCommand::Write(write))
             .map_err(|_| Error::Closed)?;
         Ok(answer)
     }
 
-    async fn write_one(&self, op: Op) -> Result<Outcome> {
-        let outcomes = self.write(Work::One(op)).await?;
+    async fn write_one(&self, op: Op) -> Result<WriteOutcome> {
+        let outcomes = self.write(WriteOps::One(op)).await?;
         outcomes.into_iter().next().ok_or(Error::ConnectionLoss)
     }
 
-    /// Waits for the writes of this handle that were begun before.
-    async fn settle(&self) -> Result<()> {
-        self.expect_open()?;
+    /// Waits for earlier writes of this handle.
+    async fn wait_for_own_writes(&self) -> Result<()> {
+        self.check_open()?;
         let begun = self.core.begun.load(Ordering::Acquire);
         if *self.core.finished.borrow() < begun {
             let mut finished = self.core.finished.subscribe();
-            // It cannot fail: the sender is ours.
+            // Cannot fail: `self` owns the sender.
             let _ = finished.wait_for(|finished| *finished >= begun).await;
         }
         Ok(())
@@ -141,9 +145,9 @@ impl SessionTree {
         self.core.shared.current.read().await.clone()
     }
 
-    /// Reads, and if the file broke meanwhile, once more when it is open again.
+    /// Reads from the snapshot, and once more after the file was reopened if that fails.
     async fn read<T>(&self, read: impl Fn(&Snapshot) -> Result<T> + Send) -> Result<T> {
-        self.settle().await?;
+        self.wait_for_own_writes().await?;
         let snapshot = self.snapshot().await;
         match read(&snapshot) {
             Err(Error::Backend { .. }) => {
@@ -154,18 +158,18 @@ impl SessionTree {
         }
     }
 
-    /// Like [`Self::read`], for what may take long.
-    async fn read_much<T: Send + 'static>(
+    /// As [`Self::read`], on the blocking pool.
+    async fn read_blocking<T: Send + 'static>(
         &self,
         path: &TreePath,
         read: fn(&Snapshot, &TreePath) -> Result<T>,
     ) -> Result<T> {
-        self.settle().await?;
+        self.wait_for_own_writes().await?;
         let snapshot = self.snapshot().await;
-        match in_background(snapshot.clone(), path.clone(), read).await {
+        match run_blocking(snapshot.clone(), path.clone(), read).await {
             Err(Error::Backend { .. }) => {
                 self.recover(&snapshot).await?;
-                in_background(self.snapshot().await, path.clone(), read).await
+                run_blocking(self.snapshot().await, path.clone(), read).await
             }
             result => result,
         }
@@ -173,7 +177,7 @@ impl SessionTree {
 
     async fn recover(&self, snapshot: &Snapshot) -> Result<()> {
         let (done, recovered) = oneshot::channel();
-        let request = Request::Recover {
+        let request = WriterCommand::Recover {
             generation: snapshot.generation,
             done,
         };
@@ -182,7 +186,7 @@ impl SessionTree {
     }
 }
 
-async fn in_background<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     snapshot: Arc<Snapshot>,
     path: TreePath,
     read: fn(&Snapshot, &TreePath) -> Result<T>,
@@ -197,7 +201,7 @@ impl Tree for SessionTree {
     async fn create(&self, path: &TreePath, data: Bytes, mode: CreateMode) -> Result<Created> {
         let path = path.clone();
         match self.write_one(Op::Create { path, data, mode }).await? {
-            Outcome::Created(created) => Ok(created),
+            WriteOutcome::Created(created) => Ok(created),
             _ => Err(Error::ConnectionLoss),
         }
     }
@@ -218,7 +222,7 @@ impl Tree for SessionTree {
             version,
         };
         match self.write_one(op).await? {
-            Outcome::Set(stat) => Ok(stat),
+            WriteOutcome::Set(stat) => Ok(stat),
             _ => Err(Error::ConnectionLoss),
         }
     }
@@ -229,37 +233,36 @@ impl Tree for SessionTree {
     }
 
     async fn children(&self, path: &TreePath) -> Result<Listing> {
-        self.read_much(path, Snapshot::children).await
+        self.read_blocking(path, Snapshot::children).await
     }
 
     async fn list(&self, path: &TreePath) -> Result<Vec<(String, Record)>> {
-        self.read_much(path, Snapshot::list).await
+        self.read_blocking(path, Snapshot::list).await
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<OpOutcome>> {
         limits::check_multi("", &ops)?;
-        let outcomes = self.write(Work::All(ops)).await?;
+        let outcomes = self.write(WriteOps::All(ops)).await?;
         Ok(outcomes.into_iter().map(OpOutcome::from).collect())
     }
 
     async fn watch(&self, path: &TreePath) -> Result<Watcher> {
-        self.settle().await?;
+        self.wait_for_own_writes().await?;
         let watcher = self.core.shared.hub.watch(self.core.id, path);
-        // The session may have ended between the first look and the registration.
-        self.expect_open()?;
+        // The session may have ended before the registration.
+        self.check_open()?;
         Ok(watcher)
     }
 
     async fn watch_once(&self, path: &TreePath) -> Result<(Option<Stat>, Once)> {
-        // Registered before the look, so no change falls between them; one that falls before the
-        // look costs the caller a second look.
-        self.settle().await?;
+        // Registered before reading, so that no change is missed; a change in between causes a spurious event.
+        self.wait_for_own_writes().await?;
         let once = self.core.shared.hub.watch_once(self.core.id, path);
         Ok((self.stat(path).await?, once))
     }
 
     async fn sync(&self) -> Result<()> {
-        self.settle().await
+        self.wait_for_own_writes().await
     }
 
     fn session(&self) -> watch::Receiver<Session> {
@@ -275,7 +278,7 @@ impl Tree for SessionTree {
 
     async fn close(&self) {
         let (done, ended) = oneshot::channel();
-        let request = Request::End {
+        let request = WriterCommand::End {
             session: self.core.id,
             done: Some(done),
         };

@@ -1,4 +1,4 @@
-//! A committed state of the tree, as readers see it.
+//! [`Snapshot`]: a committed state of the tree for readers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 use crate::path::TreePath;
 use crate::tree::{Listing, Record, Stat};
 
-use super::fault::{Doing, Fault, contained};
-use super::format::{self, NODES, Node};
+use super::file_error::{StorageOperation, StoreFileError, catch_panics};
+use super::format::{self, NODES, NodeValue};
 
 pub(crate) struct Snapshot {
     nodes: ReadOnlyTable<&'static [u8], &'static [u8]>,
     file: Arc<Path>,
-    /// The last transaction that is in it.
+    /// The id of the last transaction in it.
     pub(crate) zxid: i64,
-    /// Counts how often the file had to be opened again; see [`super::writer`].
+    /// How often the file was reopened; see [`super::writer`].
     pub(super) generation: u64,
 }
 
@@ -35,7 +35,7 @@ impl Snapshot {
         file: &Arc<Path>,
         zxid: i64,
         generation: u64,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, StoreFileError> {
         Ok(Self {
             nodes: database.begin_read()?.open_table(NODES)?,
             file: file.clone(),
@@ -44,22 +44,26 @@ impl Snapshot {
         })
     }
 
-    pub(super) fn node(&self, path: &TreePath) -> Result<Option<Node>, Fault> {
-        contained(|| match self.nodes.get(&*format::key(path))? {
+    pub(super) fn node(&self, path: &TreePath) -> Result<Option<NodeValue>, StoreFileError> {
+        catch_panics(|| match self.nodes.get(&*format::key(path))? {
             None => Ok(None),
-            Some(value) => Ok(Some(Node::decode(value.value())?)),
+            Some(value) => Ok(Some(NodeValue::decode(value.value())?)),
         })
     }
 
     pub(crate) fn get(&self, path: &TreePath) -> Result<Record> {
-        let node = self.node(path).map_err(|fault| self.unreadable(&fault))?;
-        node.map(Node::into_record)
+        let node = self
+            .node(path)
+            .map_err(|file_error| self.read_error(&file_error))?;
+        node.map(NodeValue::into_record)
             .ok_or_else(|| Error::NoNode { path: path.clone() })
     }
 
     pub(crate) fn stat(&self, path: &TreePath) -> Result<Option<Stat>> {
-        let node = self.node(path).map_err(|fault| self.unreadable(&fault))?;
-        Ok(node.as_ref().map(Node::stat))
+        let node = self
+            .node(path)
+            .map_err(|file_error| self.read_error(&file_error))?;
+        Ok(node.as_ref().map(NodeValue::stat))
     }
 
     pub(crate) fn children(&self, path: &TreePath) -> Result<Listing> {
@@ -69,7 +73,7 @@ impl Snapshot {
             names.push(name.to_owned());
             Ok(())
         })
-        .map_err(|fault| self.unreadable(&fault))?;
+        .map_err(|file_error| self.read_error(&file_error))?;
         Ok(Listing { names, stat })
     }
 
@@ -77,20 +81,20 @@ impl Snapshot {
         let stat = self.get(path)?.stat;
         let mut records = Vec::with_capacity(usize::try_from(stat.num_children).unwrap_or(0));
         self.scan(path, |name, value| {
-            records.push((name.to_owned(), Node::decode(value)?.into_record()));
+            records.push((name.to_owned(), NodeValue::decode(value)?.into_record()));
             Ok(())
         })
-        .map_err(|fault| self.unreadable(&fault))?;
+        .map_err(|file_error| self.read_error(&file_error))?;
         Ok(records)
     }
 
     fn scan(
         &self,
         parent: &TreePath,
-        mut visit: impl FnMut(&str, &[u8]) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+        mut visit: impl FnMut(&str, &[u8]) -> Result<(), StoreFileError>,
+    ) -> Result<(), StoreFileError> {
         let range = format::children(parent);
-        contained(|| {
+        catch_panics(|| {
             for entry in self.nodes.range(&*range.start..&*range.end)? {
                 let (key, value) = entry?;
                 if let Some(name) = format::child_name(parent, key.value()) {
@@ -101,7 +105,7 @@ impl Snapshot {
         })
     }
 
-    fn unreadable(&self, fault: &Fault) -> Error {
-        fault.while_doing(Doing::Read, &self.file)
+    fn read_error(&self, file_error: &StoreFileError) -> Error {
+        file_error.to_error(StorageOperation::Read, &self.file)
     }
 }

@@ -1,18 +1,13 @@
-//! The one thread that writes.
+//! The writer thread.
 //!
-//! It takes everything that waits in its queue, applies it in order, writes it with one commit, tells
-//! those who watch, and only then answers. While the disk works, the next group gathers.
+//! It applies all queued requests in order, commits them as one group, notifies watchers, and then replies.
 //!
-//! A group that changed nothing but ephemeral records is committed without waiting for the disk: such
-//! records end with this process anyway, and the storage keeps the order of commits, so a crash can only
-//! take back the newest of them. That makes locks fast. Those commits are remembered until the next
-//! durable one, because of what follows.
+//! A group that changed only ephemeral records is committed without syncing, which makes locks fast: these records end
+//! with this process anyway, and commits stay ordered. Such changes are kept in memory until the next durable commit.
 //!
-//! The storage refuses all work after an I/O error until it is opened again, and opening goes back to the
-//! last durable commit. So after a failure the file is opened again, what was committed without the
-//! disk is applied once more, and reading and writing go on. A failed group may have reached the disk
-//! all the same; the transaction number in the file tells, and the group counts as committed then,
-//! although those who asked were told that they cannot know.
+//! After an I/O error redb must be reopened, which reverts to the last durable commit. The writer then reapplies the
+//! non-durable changes and continues. A failed group may have been committed nevertheless; this is determined by the
+//! transaction id in the file, and its callers receive [`Error::ConnectionLoss`].
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -26,46 +21,46 @@ use crate::error::{Error, Result};
 use crate::tree::{Op, Session};
 use crate::watch::WatchEvent;
 
-use super::batch::{Batch, Changes, Outcome, Sessions};
-use super::database::Store;
-use super::fault::{Doing, Fault};
-use super::hub::Hub;
-use super::medium::Medium;
+use super::batch::{Batch, PendingChanges, Sessions, WriteOutcome};
+use super::database::StoreFile;
+use super::file_error::{StorageOperation, StoreFileError};
+use super::hub::WatchHub;
 use super::snapshot::Snapshot;
+use super::storage_file::StorageFile;
 
-/// Requests in one commit: enough to share the cost of the disk, few enough to answer soon.
-const GROUP: usize = 4096;
+/// The maximum number of requests in one commit.
+const MAX_GROUP_LEN: usize = 4096;
 
-/// Bytes of changes that may wait for a durable commit.
-const UNSYNCED: usize = 4 * 1024 * 1024;
+/// The maximum size of non-durable changes.
+const MAX_UNSYNCED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Free space below which nothing is written: the storage should not meet a full disk half way.
-const RESERVE: u64 = 16 * 1024 * 1024;
+/// The free disk space below which writes fail, so that the disk does not become full during a commit.
+const MIN_FREE_SPACE: u64 = 16 * 1024 * 1024;
 
-/// How long to leave a file alone that could not be opened again or written to.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// The delay before reopening a file that could not be opened or written.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What handles and the writer share.
+/// State shared by handles and the writer.
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// The newest state. It is replaced while the lock is held for writing and the watchers are told,
-    /// so whoever hears of a change reads it, and whoever reads a change has been told.
+pub(super) struct WriterShared {
+    /// The latest state. Replaced under the write lock while watchers are notified, so that notification and visibility
+    /// are atomic.
     pub(super) current: RwLock<Arc<Snapshot>>,
-    pub(super) hub: Hub,
+    pub(super) hub: WatchHub,
 }
 
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum WriterCommand {
     Begin {
         session: i64,
         state: Arc<watch::Sender<Session>>,
     },
-    Write(Write),
+    Write(QueuedWrite),
     End {
         session: i64,
         done: Option<oneshot::Sender<()>>,
     },
-    /// A reader could not read in this generation of the file.
+    /// A reader failed to read in this generation of the file.
     Recover {
         generation: u64,
         done: oneshot::Sender<()>,
@@ -76,100 +71,100 @@ pub(super) enum Request {
 }
 
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct QueuedWrite {
     pub(super) session: i64,
-    pub(super) work: Work,
-    pub(super) reply: oneshot::Sender<Result<Vec<Outcome>>>,
-    /// Dropped after the reply.
-    pub(super) receipt: Receipt,
+    pub(super) work: WriteOps,
+    pub(super) reply: oneshot::Sender<Result<Vec<WriteOutcome>>>,
+    /// Dropped after the reply was sent.
+    pub(super) finished_on_drop: FinishedOnDrop,
 }
 
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum WriteOps {
     One(Op),
     All(Vec<Op>),
 }
 
 /// Counts a write as finished when it is dropped.
 #[derive(Debug)]
-pub(super) struct Receipt(pub(super) Arc<watch::Sender<u64>>);
+pub(super) struct FinishedOnDrop(pub(super) Arc<watch::Sender<u64>>);
 
-impl Drop for Receipt {
+impl Drop for FinishedOnDrop {
     fn drop(&mut self) {
         self.0.send_modify(|finished| *finished += 1);
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Writer {
-    medium: Box<dyn Medium>,
+pub(super) struct StoreWriter {
+    storage_file: Box<dyn StorageFile>,
     file: Arc<Path>,
-    store: Result<Store, Broken>,
+    store: Result<StoreFile, ReopenState>,
     generation: u64,
     opened_at: Instant,
-    /// The last transaction that was published.
+    /// The last published transaction id.
     zxid: i64,
     sessions: Sessions,
     states: HashMap<i64, Arc<watch::Sender<Session>>>,
-    /// Sessions whose end could not be written yet.
+    /// Closed sessions whose records could not be deleted yet.
     ending: Vec<i64>,
-    /// What was committed since the last durable commit, and its size.
-    unsynced: Changes,
+    /// Non-durable changes and their size.
+    unsynced: PendingChanges,
     unsynced_size: usize,
-    shared: Arc<Shared>,
+    shared: Arc<WriterShared>,
 }
 
-/// Why the file is not open, and when to try again.
+/// Why the file is not open, and when to reopen it.
 #[derive(Debug)]
-struct Broken {
-    fault: Fault,
+struct ReopenState {
+    file_error: StoreFileError,
     retry_at: Instant,
-    /// The group whose commit failed.
-    doubt: Option<Group>,
+    /// The group whose commit failed, with unknown outcome.
+    uncertain: Option<CommitGroup>,
 }
 
-/// The effects of a group of requests.
+/// The changes of a group of requests.
 #[derive(Debug)]
-struct Group {
+struct CommitGroup {
     zxid: i64,
-    changes: Changes,
+    changes: PendingChanges,
     events: Vec<WatchEvent>,
     ended: HashSet<i64>,
 }
 
-/// Answers held back until the group is committed.
+/// Replies to be sent after the group is committed.
 #[derive(Default)]
-struct Answers {
-    writes: Vec<Answer>,
+struct HeldReplies {
+    writes: Vec<HeldReply>,
     others: Vec<oneshot::Sender<()>>,
 }
 
-struct Answer {
-    reply: oneshot::Sender<Result<Vec<Outcome>>>,
-    result: Result<Vec<Outcome>>,
-    receipt: Receipt,
+struct HeldReply {
+    reply: oneshot::Sender<Result<Vec<WriteOutcome>>>,
+    result: Result<Vec<WriteOutcome>>,
+    finished_on_drop: FinishedOnDrop,
 }
 
-/// How a write of a group failed.
-enum Failure {
-    /// Nothing was touched.
-    Refused(Fault),
-    /// The state it builds on could not be read.
-    Unread(Fault),
-    /// The commit failed, if it did not arrive after all.
-    Unwritten(Fault),
+/// An error committing a group.
+enum GroupError {
+    /// The commit was not attempted.
+    NotAttempted(StoreFileError),
+    /// Reading the current state failed.
+    ReadFailed(StoreFileError),
+    /// The commit failed, with unknown outcome.
+    CommitFailed(StoreFileError),
 }
 
-impl Writer {
+impl StoreWriter {
     pub(super) fn new(
-        medium: Box<dyn Medium>,
-        store: Store,
+        storage_file: Box<dyn StorageFile>,
+        store: StoreFile,
         zxid: i64,
-        shared: Arc<Shared>,
+        shared: Arc<WriterShared>,
     ) -> Self {
         Self {
-            file: medium.name(),
-            medium,
+            file: storage_file.name(),
+            storage_file,
             store: Ok(store),
             generation: 0,
             opened_at: Instant::now(),
@@ -177,41 +172,41 @@ impl Writer {
             sessions: Sessions::new(),
             states: HashMap::new(),
             ending: Vec::new(),
-            unsynced: Changes::default(),
+            unsynced: PendingChanges::default(),
             unsynced_size: 0,
             shared,
         }
     }
 
-    /// Works until told to close, or until nobody can send any more.
-    pub(super) fn run(mut self, queue: Receiver<Request>) {
+    /// Runs until closed, or until all senders are dropped.
+    pub(super) fn run(mut self, queue: Receiver<WriterCommand>) {
         let mut closing = None;
         while closing.is_none() {
             let mut group = Vec::new();
             let first = if self.store.is_ok() && self.ending.is_empty() {
                 queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                queue.recv_timeout(REOPEN_PAUSE)
+                queue.recv_timeout(REOPEN_INTERVAL)
             };
             match first {
                 Ok(first) => group.push(first),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            while group.len() < GROUP
+            while group.len() < MAX_GROUP_LEN
                 && let Ok(next) = queue.try_recv()
             {
                 group.push(next);
             }
-            closing = self.turn(group);
+            closing = self.process_group(group);
         }
         self.ending.extend(self.sessions.keys());
-        self.turn(Vec::new());
+        self.process_group(Vec::new());
         if let Ok(store) = &self.store
-            && let Err(fault) = store.write_durably(&Changes::default(), self.zxid)
+            && let Err(file_error) = store.write_durably(&PendingChanges::default(), self.zxid)
         {
-            // Only ephemeral records are left in it, and they go when it is opened.
-            tracing::warn!(file = %self.file.display(), error = %fault, "closing the store failed");
+            // Only deletions of ephemeral records are lost, which are repeated when the file is opened.
+            tracing::warn!(file = %self.file.display(), error = %file_error, "failed to close store");
         }
         drop(self);
         // From here on handles see that the store is closed.
@@ -221,11 +216,11 @@ impl Writer {
         }
     }
 
-    /// Handles one group. Returns whom to tell if the store is to be closed after it.
-    fn turn(&mut self, requests: Vec<Request>) -> Option<oneshot::Sender<()>> {
+    /// Processes one group. Returns the caller to notify if the store is to be closed.
+    fn process_group(&mut self, requests: Vec<WriterCommand>) -> Option<oneshot::Sender<()>> {
         self.reopen();
         for request in &requests {
-            if let Request::Begin { session, state } = request {
+            if let WriterCommand::Begin { session, state } = request {
                 self.sessions.entry(*session).or_default();
                 self.states.insert(*session, state.clone());
             }
@@ -233,42 +228,42 @@ impl Writer {
 
         let snapshot = self.shared.current.blocking_read().clone();
         let mut batch = Batch::new(&snapshot, &self.sessions, now());
-        let mut answers = Answers::default();
+        let mut held_replies = HeldReplies::default();
         let mut ended: HashSet<i64> = self.ending.drain(..).collect();
         for session in &ended {
-            // A failure is one of the file, which the batch remembers.
+            // Fails only on read errors, which the batch stores.
             let _ = batch.end_session(*session);
         }
         let mut closing = None;
         let mut unreadable = false;
         for request in requests {
             match request {
-                Request::Begin { .. } => {}
-                Request::Write(write) => {
+                WriterCommand::Begin { .. } => {}
+                WriterCommand::Write(write) => {
                     let session = write.session;
                     let alive = self.sessions.contains_key(&session) && !ended.contains(&session);
                     let result = match write.work {
                         _ if !alive => Err(Error::SessionExpired),
-                        Work::One(op) => batch.one(session, op).map(|outcome| vec![outcome]),
-                        Work::All(ops) => batch.all(session, ops),
+                        WriteOps::One(op) => batch.one(session, op).map(|outcome| vec![outcome]),
+                        WriteOps::All(ops) => batch.all(session, ops),
                     };
-                    answers.writes.push(Answer {
+                    held_replies.writes.push(HeldReply {
                         reply: write.reply,
                         result,
-                        receipt: write.receipt,
+                        finished_on_drop: write.finished_on_drop,
                     });
                 }
-                Request::End { session, done } => {
+                WriterCommand::End { session, done } => {
                     if ended.insert(session) {
                         let _ = batch.end_session(session);
                     }
-                    answers.others.extend(done);
+                    held_replies.others.extend(done);
                 }
-                Request::Recover { generation, done } => {
+                WriterCommand::Recover { generation, done } => {
                     unreadable |= generation == self.generation;
-                    answers.others.push(done);
+                    held_replies.others.push(done);
                 }
-                Request::Close { done } => closing = Some(done),
+                WriterCommand::Close { done } => closing = Some(done),
             }
         }
 
@@ -276,112 +271,119 @@ impl Writer {
             zxid,
             changes,
             events,
-            lasting,
-            fault,
+            durable,
+            file_error,
             ..
         } = batch;
-        let group = Group {
+        let group = CommitGroup {
             zxid,
             changes,
             events,
             ended,
         };
-        let written = match fault {
-            Some(fault) => Err(Failure::Unread(fault)),
-            None => self.write(&group, lasting),
+        let written = match file_error {
+            Some(file_error) => Err(GroupError::ReadFailed(file_error)),
+            None => self.write(&group, durable),
         };
-        self.settle(group, written, unreadable, &mut answers);
-        answers.send();
+        self.finish_group(group, written, unreadable, &mut held_replies);
+        held_replies.send();
         closing
     }
 
-    /// What becomes of a group and of whoever waits for it.
-    fn settle(
+    /// Publishes a committed group, or fails its replies and reopens the file.
+    fn finish_group(
         &mut self,
-        group: Group,
-        written: Result<(), Failure>,
+        group: CommitGroup,
+        written: Result<(), GroupError>,
         unreadable: bool,
-        answers: &mut Answers,
+        held_replies: &mut HeldReplies,
     ) {
         match written {
             Ok(()) => {
-                self.committed(group);
-                if unreadable && self.opened_at.elapsed() >= REOPEN_PAUSE {
-                    self.broke(Fault::Reader, None);
+                self.publish_group(group);
+                if unreadable && self.opened_at.elapsed() >= REOPEN_INTERVAL {
+                    self.mark_failed(StoreFileError::Reader, None);
                     self.reopen();
                 }
             }
-            Err(Failure::Refused(fault)) => {
+            Err(GroupError::NotAttempted(file_error)) => {
                 self.ending.extend(group.ended);
-                answers.fail(|| fault.while_doing(Doing::Write, &self.file));
+                held_replies.fail(|| file_error.to_error(StorageOperation::Write, &self.file));
             }
-            Err(Failure::Unread(fault)) => {
+            Err(GroupError::ReadFailed(file_error)) => {
                 self.ending.extend(group.ended);
-                self.broke(fault.clone(), None);
+                self.mark_failed(file_error.clone(), None);
                 self.reopen();
-                answers.fail(|| fault.while_doing(Doing::Write, &self.file));
+                held_replies.fail(|| file_error.to_error(StorageOperation::Write, &self.file));
             }
-            Err(Failure::Unwritten(fault)) => {
+            Err(GroupError::CommitFailed(file_error)) => {
                 let failed = group.zxid;
-                self.broke(fault.clone(), Some(group));
+                self.mark_failed(file_error.clone(), Some(group));
                 self.reopen();
                 if self.store.is_ok() && self.zxid < failed {
-                    answers.fail(|| fault.while_doing(Doing::Write, &self.file));
+                    held_replies.fail(|| file_error.to_error(StorageOperation::Write, &self.file));
                 } else {
-                    answers.fail(|| Error::ConnectionLoss);
+                    held_replies.fail(|| Error::ConnectionLoss);
                 }
             }
         }
     }
 
-    fn write(&mut self, group: &Group, lasting: bool) -> Result<(), Failure> {
+    fn write(&mut self, group: &CommitGroup, durable: bool) -> Result<(), GroupError> {
         let store = match &self.store {
             Ok(store) => store,
-            Err(broken) => return Err(Failure::Refused(broken.fault.clone())),
+            Err(reopen_state) => {
+                return Err(GroupError::NotAttempted(reopen_state.file_error.clone()));
+            }
         };
         let changes = &group.changes;
         if changes.is_empty() {
             return Ok(());
         }
         let size = changes.size();
-        if lasting || self.unsynced_size + size > UNSYNCED {
-            let needed = RESERVE + 4 * size as u64;
-            if let Some(free) = self.medium.free()
+        if durable || self.unsynced_size + size > MAX_UNSYNCED_BYTES {
+            let needed = MIN_FREE_SPACE + 4 * size as u64;
+            if let Some(free) = self.storage_file.free()
                 && free < needed
             {
-                return Err(Failure::Refused(Fault::Full { free, needed }));
+                return Err(GroupError::NotAttempted(StoreFileError::Full {
+                    free,
+                    needed,
+                }));
             }
             let written = store.write_durably(changes, group.zxid);
-            written.map_err(Failure::Unwritten)?;
-            self.unsynced = Changes::default();
+            written.map_err(GroupError::CommitFailed)?;
+            self.unsynced = PendingChanges::default();
             self.unsynced_size = 0;
         } else {
-            store.write_quickly(changes).map_err(Failure::Unwritten)?;
+            store
+                .write_non_durably(changes)
+                .map_err(GroupError::CommitFailed)?;
             self.unsynced.extend(changes.clone());
             self.unsynced_size += size;
         }
         Ok(())
     }
 
-    /// Makes a group that was written visible.
-    fn committed(&mut self, group: Group) {
+    /// Publishes a committed group.
+    fn publish_group(&mut self, group: CommitGroup) {
         if !group.changes.is_empty()
             && let Ok(store) = &self.store
         {
             self.zxid = group.zxid;
             match store.snapshot(self.zxid) {
-                Ok(snapshot) => self.show(Some(snapshot), &group.events),
-                Err(fault) => {
-                    self.show(None, &group.events);
-                    self.broke(fault, None);
+                Ok(snapshot) => self.publish(Some(snapshot), &group.events),
+                Err(file_error) => {
+                    self.publish(None, &group.events);
+                    self.mark_failed(file_error, None);
                     self.reopen();
                 }
             }
         }
-        self.account(group);
+        self.update_sessions(group);
     }
 
-    fn show(&self, snapshot: Option<Snapshot>, events: &[WatchEvent]) {
+    fn publish(&self, snapshot: Option<Snapshot>, events: &[WatchEvent]) {
         let mut current = self.shared.current.blocking_write();
         if let Some(snapshot) = snapshot {
             *current = Arc::new(snapshot);
@@ -389,8 +391,8 @@ impl Writer {
         self.shared.hub.publish(events);
     }
 
-    /// Notes who owns which ephemeral records now, and which sessions are over.
-    fn account(&mut self, group: Group) {
+    /// Updates the ephemeral records of sessions and removes ended sessions.
+    fn update_sessions(&mut self, group: CommitGroup) {
         for (path, ephemeral) in group.changes.ephemerals {
             if let Some(owned) = self.sessions.get_mut(&ephemeral.owner) {
                 if ephemeral.alive {
@@ -402,81 +404,85 @@ impl Writer {
         }
         for session in group.ended {
             self.sessions.remove(&session);
-            self.shared.hub.forget(session);
+            self.shared.hub.remove_session(session);
             if let Some(state) = self.states.remove(&session) {
                 state.send_replace(Session::Closed);
             }
         }
     }
 
-    fn broke(&mut self, fault: Fault, doubt: Option<Group>) {
+    fn mark_failed(&mut self, file_error: StoreFileError, uncertain: Option<CommitGroup>) {
         let file = self.file.display();
-        tracing::warn!(%file, error = %fault, "the store failed and is opened again");
-        let broken = Broken {
-            fault,
+        tracing::warn!(%file, error = %file_error, "store file failed; reopening it");
+        let reopen_state = ReopenState {
+            file_error,
             retry_at: Instant::now(),
-            doubt,
+            uncertain,
         };
-        if let Ok(store) = std::mem::replace(&mut self.store, Err(broken)) {
+        if let Ok(store) = std::mem::replace(&mut self.store, Err(reopen_state)) {
             store.close();
         }
     }
 
-    /// Opens the file again if it is broken and the time has come.
+    /// Reopens the file if it is not open and the delay has passed.
     fn reopen(&mut self) {
-        let Err(broken) = &mut self.store else { return };
-        if Instant::now() < broken.retry_at {
+        let Err(reopen_state) = &mut self.store else {
+            return;
+        };
+        if Instant::now() < reopen_state.retry_at {
             return;
         }
-        let doubt = broken.doubt.take();
+        let uncertain = reopen_state.uncertain.take();
         self.opened_at = Instant::now();
-        match self.recover(doubt.as_ref()) {
-            Ok((store, snapshot, landed)) => {
+        match self.recover(uncertain.as_ref()) {
+            Ok((store, snapshot, was_committed)) => {
                 self.store = Ok(store);
-                match doubt {
-                    Some(group) if landed => {
-                        self.unsynced = Changes::default();
+                match uncertain {
+                    Some(group) if was_committed => {
+                        self.unsynced = PendingChanges::default();
                         self.unsynced_size = 0;
                         self.zxid = group.zxid;
-                        self.show(Some(snapshot), &group.events);
-                        self.account(group);
+                        self.publish(Some(snapshot), &group.events);
+                        self.update_sessions(group);
                     }
-                    doubt => {
-                        self.show(Some(snapshot), &[]);
+                    uncertain => {
+                        self.publish(Some(snapshot), &[]);
                         self.ending
-                            .extend(doubt.into_iter().flat_map(|group| group.ended));
+                            .extend(uncertain.into_iter().flat_map(|group| group.ended));
                     }
                 }
             }
-            Err(fault) => {
+            Err(file_error) => {
                 let file = self.file.display();
-                tracing::error!(%file, error = %fault, "the store cannot be opened again");
-                self.store = Err(Broken {
-                    fault,
-                    retry_at: Instant::now() + REOPEN_PAUSE,
-                    doubt,
+                tracing::error!(%file, error = %file_error, "failed to reopen store file; retrying");
+                self.store = Err(ReopenState {
+                    file_error,
+                    retry_at: Instant::now() + REOPEN_INTERVAL,
+                    uncertain,
                 });
             }
         }
     }
 
-    /// The file, opened again and brought up to the last published state, or to that of the group in
-    /// doubt if it is in the file.
-    fn recover(&mut self, doubt: Option<&Group>) -> Result<(Store, Snapshot, bool), Fault> {
+    /// Opens the file and restores the last published state, or that of the uncertain group if it was committed.
+    fn recover(
+        &mut self,
+        uncertain: Option<&CommitGroup>,
+    ) -> Result<(StoreFile, Snapshot, bool), StoreFileError> {
         self.generation += 1;
-        let store = Store::open(&*self.medium, self.generation)?;
+        let store = StoreFile::open(&*self.storage_file, self.generation)?;
         let durable = store.durable_zxid()?;
-        let landed = doubt.filter(|group| group.zxid == durable);
-        if landed.is_none() && !self.unsynced.is_empty() {
-            store.write_quickly(&self.unsynced)?;
+        let was_committed = uncertain.filter(|group| group.zxid == durable);
+        if was_committed.is_none() && !self.unsynced.is_empty() {
+            store.write_non_durably(&self.unsynced)?;
         }
-        let snapshot = store.snapshot(landed.map_or(self.zxid, |group| group.zxid))?;
-        Ok((store, snapshot, landed.is_some()))
+        let snapshot = store.snapshot(was_committed.map_or(self.zxid, |group| group.zxid))?;
+        Ok((store, snapshot, was_committed.is_some()))
     }
 }
 
-impl Answers {
-    /// Replaces all answers to writes: even those that were refused saw a state that is not there.
+impl HeldReplies {
+    /// Replaces all results of writes, including errors, which are based on a state that was not committed.
     fn fail(&mut self, error: impl Fn() -> Error) {
         for answer in &mut self.writes {
             answer.result = Err(error());
@@ -485,9 +491,9 @@ impl Answers {
 
     fn send(self) {
         for answer in self.writes {
-            // Whoever asked may have stopped waiting.
+            // Fails if the caller was dropped.
             let _ = answer.reply.send(answer.result);
-            drop(answer.receipt);
+            drop(answer.finished_on_drop);
         }
         for done in self.others {
             let _ = done.send(());

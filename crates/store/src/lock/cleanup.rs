@@ -1,4 +1,4 @@
-//! Removes contenders whose owner no longer waits for them. See the text of the parent module.
+//! Deletes abandoned contenders in the background. See the [parent module](super).
 
 use std::sync::Arc;
 
@@ -10,38 +10,38 @@ use crate::ext;
 use crate::path::TreePath;
 use crate::tree::{SessionId, Tree, Version};
 
-/// The way to the clean-up task.
+/// Sends contenders to the clean-up task.
 #[derive(Debug, Clone)]
-pub(super) struct Cleanup {
+pub(super) struct CleanupHandle {
     tree: Arc<dyn Tree>,
-    queue: mpsc::UnboundedSender<Removal>,
+    queue: mpsc::UnboundedSender<PendingRemoval>,
     pending: Arc<watch::Sender<usize>>,
 }
 
-/// A contender that may exist. Dropping this has it removed in the background.
+/// A contender that may exist. Deleted in the background when this is dropped.
 #[derive(Debug)]
-pub(super) struct Leftover {
-    cleanup: Cleanup,
-    removal: Option<Removal>,
+pub(super) struct ContenderCleanup {
+    cleanup: CleanupHandle,
+    removal: Option<PendingRemoval>,
 }
 
 #[derive(Debug)]
-struct Removal {
-    contender: Child,
+struct PendingRemoval {
+    contender: ContenderRecord,
     done: Option<oneshot::Sender<Result<()>>>,
 }
 
 #[derive(Debug, Clone)]
-struct Child {
+struct ContenderRecord {
     dir: TreePath,
     prefix: String,
-    /// The whole path, once the answer of the create has come.
+    /// The full path, once the create was acknowledged.
     path: Option<TreePath>,
-    /// None for a persistent contender, which any session may remove.
+    /// `None` for a persistent contender, which any session may delete.
     session: Option<SessionId>,
 }
 
-impl Cleanup {
+impl CleanupHandle {
     pub(super) fn spawn(tree: Arc<dyn Tree>) -> Self {
         let (queue, removals) = mpsc::unbounded_channel();
         let pending = Arc::new(watch::Sender::new(0));
@@ -59,16 +59,16 @@ impl Cleanup {
         let _ = pending.wait_for(|pending| *pending == 0).await;
     }
 
-    pub(super) fn leftover(
+    pub(super) fn register(
         &self,
         dir: TreePath,
         prefix: String,
         session: Option<SessionId>,
-    ) -> Leftover {
-        Leftover {
+    ) -> ContenderCleanup {
+        ContenderCleanup {
             cleanup: self.clone(),
-            removal: Some(Removal {
-                contender: Child {
+            removal: Some(PendingRemoval {
+                contender: ContenderRecord {
                     dir,
                     prefix,
                     path: None,
@@ -79,24 +79,24 @@ impl Cleanup {
         }
     }
 
-    fn push(&self, removal: Removal) {
+    fn push(&self, removal: PendingRemoval) {
         self.pending.send_modify(|pending| *pending += 1);
         if self.queue.send(removal).is_err() {
-            // The runtime is going down, and takes the session with it.
+            // The runtime is shutting down, and the session ends with it.
             self.pending.send_modify(|pending| *pending -= 1);
         }
     }
 }
 
-impl Leftover {
-    /// Where the contender is, if that is known. If not, it is looked for.
-    pub(super) fn located(&mut self, path: Option<TreePath>) {
+impl ContenderCleanup {
+    /// Sets the path of the contender. If unknown, it is searched by its prefix.
+    pub(super) fn set_path(&mut self, path: Option<TreePath>) {
         if let Some(removal) = &mut self.removal {
             removal.contender.path = path;
         }
     }
 
-    /// Returns when the contender is gone. If the future is dropped, the task goes on with it.
+    /// Deletes the contender. If the future is dropped, the task continues.
     pub(super) async fn remove(mut self) -> Result<()> {
         let Some(child) = self
             .removal
@@ -121,13 +121,13 @@ impl Leftover {
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// The contender stays.
+    /// Keeps the contender.
     pub(super) fn keep(mut self) {
         self.removal = None;
     }
 }
 
-impl Drop for Leftover {
+impl Drop for ContenderCleanup {
     fn drop(&mut self) {
         if let Some(removal) = self.removal.take() {
             self.cleanup.push(removal);
@@ -135,7 +135,7 @@ impl Drop for Leftover {
     }
 }
 
-impl Child {
+impl ContenderRecord {
     async fn remove(&self, tree: &dyn Tree) -> Result<()> {
         loop {
             match self.remove_now(tree).await {
@@ -154,9 +154,9 @@ impl Child {
             None => self.delete(tree).await,
         };
         match result {
-            // Whoever owned it is gone, and so is the contender.
+            // The session has ended, which deleted the contender.
             Err(Error::SessionExpired | Error::Closed) if self.session.is_some() => Ok(()),
-            // A persistent contender waits for the next session.
+            // A persistent contender is deleted in the next session.
             Err(Error::SessionExpired) => Err(Error::ConnectionLoss),
             result => result,
         }
@@ -169,8 +169,8 @@ impl Child {
                 Err(error) => Err(error),
             };
         }
-        // The create may still be under way. What is begun now takes effect after it; behind a lost
-        // connection, `sync` sees to that.
+        // The create may still be in flight. Later operations take effect after it; after a lost connection, `sync`
+        // ensures that.
         for name in find(tree, &self.dir, &self.prefix).await? {
             match tree.delete(&self.dir.join(&name)?, Version::Any).await {
                 Ok(()) | Err(Error::NoNode { .. }) => {}
@@ -181,7 +181,7 @@ impl Child {
     }
 }
 
-/// The names in a lock's directory that begin with our prefix.
+/// Returns the names in a lock directory that have this prefix.
 pub(super) async fn find(tree: &dyn Tree, dir: &TreePath, prefix: &str) -> Result<Vec<String>> {
     tree.sync().await?;
     let mut names = ext::child_names(tree, dir).await?;
@@ -191,7 +191,7 @@ pub(super) async fn find(tree: &dyn Tree, dir: &TreePath, prefix: &str) -> Resul
 
 async fn run(
     tree: Arc<dyn Tree>,
-    mut removals: mpsc::UnboundedReceiver<Removal>,
+    mut removals: mpsc::UnboundedReceiver<PendingRemoval>,
     pending: Arc<watch::Sender<usize>>,
 ) {
     let mut running = FuturesUnordered::new();
@@ -211,11 +211,11 @@ async fn run(
     }
 }
 
-async fn finish(tree: &dyn Tree, removal: Removal) {
+async fn finish(tree: &dyn Tree, removal: PendingRemoval) {
     let result = removal.contender.remove(tree).await;
     match removal.done {
         Some(done) => {
-            // Nobody listens any more if the release was cancelled.
+            // Fails if the release was cancelled.
             let _ = done.send(result);
         }
         None => {
@@ -223,7 +223,7 @@ async fn finish(tree: &dyn Tree, removal: Removal) {
                 tracing::warn!(
                     dir = %removal.contender.dir,
                     error = &error as &dyn std::error::Error,
-                    "could not remove a lock contender; it stays until the session ends"
+                    "failed to delete lock contender; it remains until the session ends"
                 );
             }
         }

@@ -1,11 +1,11 @@
-//! One attempt to get a lock: joins the queue, and finds out who is before us.
+//! One attempt to acquire a lock: enqueues a contender and waits for its predecessor.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{join, join3};
 
-use super::cleanup::{self, Leftover};
+use super::cleanup::{self, ContenderCleanup};
 use super::{Lock, LockGuard, Parents, name};
 use crate::error::{Error, Result};
 use crate::ext;
@@ -19,14 +19,14 @@ pub(super) struct Contender<'a> {
     tree: Arc<dyn Tree>,
     prefix: String,
     child: Option<TreePath>,
-    /// From the moment a create is sent, there may be something to remove.
-    leftover: Option<Leftover>,
+    /// Set once a create was sent.
+    leftover: Option<ContenderCleanup>,
 }
 
-pub(super) enum Place {
-    /// Ours is the first of the contenders: we hold the lock.
+pub(super) enum QueuePosition {
+    /// The contender is the first and holds the lock.
     First(TreePath),
-    /// This one is right before us.
+    /// The predecessor of the contender.
     Behind(TreePath),
 }
 
@@ -42,7 +42,7 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// Returns when we hold the lock, by this child.
+    /// Waits until the lock is held and returns the path of the contender.
     pub(super) async fn wait(&mut self) -> Result<TreePath> {
         loop {
             match self.wait_in_session().await {
@@ -51,16 +51,16 @@ impl<'a> Contender<'a> {
             }
             let session = ext::reconnected(&*self.lock.tree).await?;
             if session != self.session {
-                self.move_to(session);
+                self.restart_in_session(session);
             }
         }
     }
 
     async fn wait_in_session(&mut self) -> Result<TreePath> {
         loop {
-            match self.place().await? {
-                Place::First(own) => return Ok(own),
-                Place::Behind(other) => {
+            match self.queue_position().await? {
+                QueuePosition::First(own) => return Ok(own),
+                QueuePosition::Behind(other) => {
                     let (stat, change) = self.tree.watch_once(&other).await?;
                     if stat.is_some() {
                         change.fired().await;
@@ -70,9 +70,8 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// An ephemeral contender has died with its session. The server may show it for a moment longer, so
-    /// it must not be found again: the new attempt has a new prefix.
-    fn move_to(&mut self, session: SessionId) {
+    /// Starts over in a new session, with a new prefix, because the old contender may still be visible for a moment.
+    fn restart_in_session(&mut self, session: SessionId) {
         self.session = session;
         self.tree = self.lock.tree.pinned(session);
         if !self.lock.persistent {
@@ -84,8 +83,8 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// Where we are in the queue, which we join if we are not yet in it.
-    pub(super) async fn place(&mut self) -> Result<Place> {
+    /// Returns the position in the queue, enqueueing the contender if needed.
+    pub(super) async fn queue_position(&mut self) -> Result<QueuePosition> {
         loop {
             let (own, names) = match self.child.clone() {
                 Some(own) => (own, ext::child_names(&*self.tree, &self.lock.dir).await?),
@@ -93,25 +92,25 @@ impl<'a> Contender<'a> {
             };
             if names.iter().any(|name| name == own.name()) {
                 return Ok(match name::predecessor(&names, own.name()) {
-                    Some(other) => Place::Behind(self.lock.dir.join(other)?),
-                    None => Place::First(own),
+                    Some(other) => QueuePosition::Behind(self.lock.dir.join(other)?),
+                    None => QueuePosition::First(own),
                 });
             }
-            // Somebody has removed us from the queue.
+            // The contender was deleted by someone else.
             self.child = None;
             if let Some(leftover) = &mut self.leftover {
-                leftover.located(None);
+                leftover.set_path(None);
             }
         }
     }
 
     async fn join(&mut self) -> Result<(TreePath, Vec<String>)> {
         if self.leftover.is_some() {
-            // An earlier create was not answered. It may have happened all the same.
+            // An earlier create was not acknowledged but may have succeeded.
             let mut found = cleanup::find(&*self.tree, &self.lock.dir, &self.prefix).await?;
             if let Some(own) = found.pop() {
                 let own = self.lock.dir.join(&own)?;
-                self.entered(own.clone());
+                self.set_entry(own.clone());
                 let names = ext::child_names(&*self.tree, &self.lock.dir).await?;
                 return Ok((own, names));
             }
@@ -124,14 +123,14 @@ impl<'a> Contender<'a> {
         };
         let owner = (!self.lock.persistent).then_some(self.session);
         if self.leftover.is_none() {
-            self.leftover = Some(self.lock.cleanup.leftover(
+            self.leftover = Some(self.lock.cleanup.register(
                 self.lock.dir.clone(),
                 self.prefix.clone(),
                 owner,
             ));
         }
 
-        // The listing is sent along: it takes effect after the create, and saves a round trip.
+        // The listing is pipelined: it takes effect after the create and saves a round trip.
         let create = || self.tree.create(&path, self.lock.identifier.clone(), mode);
         let list = || self.tree.children(&self.lock.dir);
         let make_dir = || {
@@ -148,7 +147,7 @@ impl<'a> Contender<'a> {
             }
             (made, created, listing) = join3(make_dir(), create(), list()).await;
         }
-        // Somebody may have made the parents in between, and then we have entered the queue already.
+        // If the parents were created concurrently, the contender is already enqueued.
         let no_parent = is_no_node(&made) && is_no_node(&created);
         if no_parent && self.lock.parents == Parents::Create {
             ext::ensure_path(&*self.tree, &self.lock.dir).await?;
@@ -164,7 +163,7 @@ impl<'a> Contender<'a> {
     ) -> Result<(TreePath, Vec<String>)> {
         match created {
             Ok(created) => {
-                self.entered(created.path.clone());
+                self.set_entry(created.path.clone());
                 Ok((created.path, listing?.names))
             }
             Err(error) => {
@@ -178,15 +177,15 @@ impl<'a> Contender<'a> {
         }
     }
 
-    fn entered(&mut self, path: TreePath) {
+    fn set_entry(&mut self, path: TreePath) {
         self.child = Some(path.clone());
         if let Some(leftover) = &mut self.leftover {
-            leftover.located(Some(path));
+            leftover.set_path(Some(path));
         }
     }
 
-    /// Leaves the queue; returns when our child is gone.
-    pub(super) async fn withdraw(mut self) -> Result<()> {
+    /// Leaves the queue and waits until the contender is deleted.
+    pub(super) async fn leave(mut self) -> Result<()> {
         match self.leftover.take() {
             Some(leftover) => leftover.remove().await,
             None => Ok(()),

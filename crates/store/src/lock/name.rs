@@ -1,37 +1,37 @@
-//! How a contender's name decides its place in the queue.
+//! Contender names and their order.
 
-/// Between the random part of a name and its sequence number.
-const MARK: &str = "__lock__";
+/// Separates the random part of a name from its sequence number.
+const SEPARATOR: &str = "__lock__";
 
 const DIGITS: usize = 10;
 
-/// The beginning of a new contender's name; the store appends the sequence number.
+/// Returns the name prefix of a new contender, to which the store appends the sequence number.
 pub(super) fn new_prefix() -> String {
-    format!("{}{MARK}", uuid::Uuid::new_v4().simple())
+    format!("{}{SEPARATOR}", uuid::Uuid::new_v4().simple())
 }
 
-/// What a contender is sorted by, or none if the name is not a contender's.
+/// Returns the sort key of a contender's name, or `None` if it is not a contender.
 ///
-/// It is compared as a string, as kazoo does. The counter is a signed 32-bit number, so after two
-/// thousand million contenders there is a minus sign, which sorts before the digits.
+/// Keys are compared as strings, as in kazoo. The counter is a signed 32-bit number, so after an overflow it has a
+/// minus sign, which sorts before digits.
 pub(super) fn order(name: &str) -> Option<&str> {
     let digits_at = name.len().checked_sub(DIGITS)?;
     let (head, digits) = name.split_at_checked(digits_at)?;
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    if head.ends_with(MARK) {
+    if head.ends_with(SEPARATOR) {
         return Some(digits);
     }
     let head = head.strip_suffix('-')?;
-    head.ends_with(MARK)
+    head.ends_with(SEPARATOR)
         .then(|| name.get(digits_at - 1..))
         .flatten()
 }
 
-/// The contender right before `own`, which must be one of the names.
+/// Returns the contender directly before `own`, which must be one of the names.
 pub(super) fn predecessor<'a>(names: &'a [String], own: &str) -> Option<&'a str> {
-    let own_order = own.rsplit_once(MARK).map_or(own, |(_, order)| order);
+    let own_order = own.rsplit_once(SEPARATOR).map_or(own, |(_, order)| order);
     names
         .iter()
         .filter_map(|name| Some((order(name)?, name.as_str())))

@@ -1,4 +1,4 @@
-//! Components: who is running, as each announces itself.
+//! Registration of running components.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::path::TreePath;
 use crate::tree::{CreateMode, Tree, Version};
 use crate::view::View;
 
-/// After an error that a new connection does not cure.
-const RETRY: Duration = Duration::from_secs(1);
+/// The delay after errors other than connection loss.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Components<'a> {
     pub(super) registry: &'a Registry,
 }
 
-/// Keeps a component registered, in a session after the other, until it is dropped or
+/// Keeps a component registered across sessions, until it is dropped or
 /// [`Registration::end`]s.
 #[derive(Debug)]
 pub struct Registration {
@@ -40,7 +40,7 @@ impl Components<'_> {
         self.registry.view(&root, PoolShape)
     }
 
-    /// Makes the directories of all kinds, which Python components expect.
+    /// Creates the directories of all kinds, which Python components expect.
     pub async fn prepare(&self) -> Result<()> {
         for kind in ComponentKind::ALL {
             let dir = path(layout::components(*kind))?;
@@ -85,7 +85,7 @@ impl Components<'_> {
         let (record, wanted) = watch::channel(Bytes::from(data));
         let (place, path) = watch::channel(None);
         let (end, ended) = oneshot::channel();
-        let announcer = Announcer {
+        let announcer = ComponentAnnouncer {
             tree: Arc::clone(&self.registry.tree),
             prefix,
             wanted,
@@ -101,7 +101,7 @@ impl Components<'_> {
 }
 
 impl Registration {
-    /// Changes what is announced, now or as soon as the connection allows.
+    /// Updates the registered record, in the background.
     pub fn update(&self, component: &impl ModelRecord) {
         let data = Bytes::from(component.to_json());
         self.record.send_if_modified(|current| {
@@ -111,40 +111,40 @@ impl Registration {
         });
     }
 
-    /// Where the component is registered now. It has another place in each session.
+    /// Returns the path of the current registration, which changes with each session.
     pub fn path(&self) -> watch::Receiver<Option<TreePath>> {
         self.path.clone()
     }
 
-    /// Takes the component off the registry; returns when it is gone.
+    /// Unregisters the component and waits until its record is deleted.
     pub async fn end(mut self) {
         self.end.take();
-        // The task does not panic, and nobody else ends it.
+        // The task neither panics nor is aborted.
         let _ = self.task.await;
     }
 }
 
-struct Announcer {
+struct ComponentAnnouncer {
     tree: Arc<dyn Tree>,
     prefix: TreePath,
     wanted: watch::Receiver<Bytes>,
     place: watch::Sender<Option<TreePath>>,
 }
 
-/// A record that announces us.
-struct Announced {
+/// The component's record in the current session.
+struct AnnouncedRecord {
     path: TreePath,
     version: i32,
     data: Bytes,
 }
 
-impl Announcer {
+impl ComponentAnnouncer {
     async fn run(mut self, mut ended: oneshot::Receiver<()>) {
         loop {
             let announced = tokio::select! {
                 announced = self.announce() => announced,
-                // Either way, nobody wants it any more.
-                _ = &mut ended => return self.withdraw().await,
+                // An error means that the registration was dropped.
+                _ = &mut ended => return self.unregister().await,
             };
             match announced {
                 Ok(()) => {}
@@ -154,9 +154,9 @@ impl Announcer {
                     tracing::warn!(
                         prefix = %self.prefix,
                         error = &error as &dyn std::error::Error,
-                        "cannot register a component; trying again"
+                        "failed to register component; retrying"
                     );
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
             if ext::reconnected(&*self.tree).await.is_err() {
@@ -165,7 +165,7 @@ impl Announcer {
         }
     }
 
-    /// Registers in the current session, and follows changes until the record or the session is gone.
+    /// Registers in the current session and applies updates until the record is deleted or the session ends.
     async fn announce(&mut self) -> Result<()> {
         let session = ext::connected(&*self.tree).await?;
         let tree = self.tree.pinned(session);
@@ -183,7 +183,7 @@ impl Announcer {
                         record.version = stat.version;
                         record.data = data;
                     }
-                    // Nobody else should write it. If somebody does, ours replaces it.
+                    // Changes by others are overwritten.
                     Err(Error::BadVersion { .. }) => {
                         record.version = tree.get(&record.path).await?.stat.version;
                     }
@@ -193,7 +193,7 @@ impl Announcer {
             }
             let (there, touched) = tree.watch_once(&record.path).await?;
             if there.is_none() {
-                tracing::warn!(path = %record.path, "somebody removed a component; registering it again");
+                tracing::warn!(path = %record.path, "component record was deleted; registering it again");
                 return Ok(());
             }
             tokio::select! {
@@ -206,7 +206,7 @@ impl Announcer {
         }
     }
 
-    async fn create(&self, tree: &dyn Tree) -> Result<Announced> {
+    async fn create(&self, tree: &dyn Tree) -> Result<AnnouncedRecord> {
         let data = self.wanted.borrow().clone();
         let mode = CreateMode::EphemeralSequential;
         let created = match tree.create(&self.prefix, data.clone(), mode).await {
@@ -216,16 +216,16 @@ impl Announcer {
             }
             result => result?,
         };
-        Ok(Announced {
+        Ok(AnnouncedRecord {
             path: created.path,
             version: created.stat.version,
             data,
         })
     }
 
-    /// Our record, if one of this session is there: the answer of a create may have been lost, or only the
-    /// connection. Several pools of one host share a session, but no two have the same data.
-    async fn find(&self, tree: &dyn Tree, session: i64) -> Result<Option<Announced>> {
+    /// Finds the record of this session, in case the response of a create was lost. Several pools may share a session,
+    /// but each has different data.
+    async fn find(&self, tree: &dyn Tree, session: i64) -> Result<Option<AnnouncedRecord>> {
         let Some(dir) = self.dir() else {
             return Ok(None);
         };
@@ -242,7 +242,7 @@ impl Announcer {
                 && (Some(&path) == known.as_ref()
                     || name.starts_with(self.prefix.name()) && record.data == data);
             if is_ours {
-                return Ok(Some(Announced {
+                return Ok(Some(AnnouncedRecord {
                     path,
                     version: record.stat.version,
                     data: record.data,
@@ -256,7 +256,7 @@ impl Announcer {
         self.prefix.parent()
     }
 
-    async fn withdraw(self) {
+    async fn unregister(self) {
         let removed = ext::persist(&*self.tree, || self.remove()).await;
         self.place.send_replace(None);
         if let Err(error) = removed
@@ -265,12 +265,12 @@ impl Announcer {
             tracing::warn!(
                 prefix = %self.prefix,
                 error = &error as &dyn std::error::Error,
-                "cannot take a component off the registry; it goes with the session"
+                "failed to unregister component; it remains until the session ends"
             );
         }
     }
 
-    /// A create may have been under way when we were told to end, so the record is looked for.
+    /// Deletes the record, also if its create was in flight.
     async fn remove(&self) -> Result<()> {
         let session = ext::connected(&*self.tree).await?;
         if let Some(record) = self.find(&*self.tree, session.0).await? {

@@ -1,4 +1,4 @@
-//! Images: their builds, the uploads of those, and two flags.
+//! Records of images: builds, uploads, and the flags for pausing and requesting builds.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl Images<'_> {
         self.registry.view(layout::IMAGES, ImageShape)
     }
 
-    /// Every image that was ever built or asked for.
+    /// Returns all images that were ever built or requested.
     pub async fn names(&self) -> Result<BTreeSet<ImageName>> {
         self.names_in(&path(layout::IMAGES)?).await
     }
@@ -35,7 +35,7 @@ impl Images<'_> {
         Ok(self.flag(layout::image_pause(image)).await?.is_some())
     }
 
-    /// Fails with [`Error::NoNode`] if nothing is known of the image.
+    /// Pauses an image. Fails with [`Error::NoNode`] if the image has no record.
     pub async fn pause(&self, image: &ImageName) -> Result<()> {
         let flag = path(layout::image_pause(image))?;
         let create = self
@@ -48,22 +48,22 @@ impl Images<'_> {
         }
     }
 
-    /// False if it was not paused.
+    /// Unpauses an image. Returns false if it was not paused.
     pub async fn unpause(&self, image: &ImageName) -> Result<bool> {
         ext::delete_opt(&*self.registry.tree, &path(layout::image_pause(image))?).await
     }
 
-    /// Asks for a build; the builders see the request until one of them has made it.
+    /// Requests a build.
     pub async fn request_build(&self, image: &ImageName) -> Result<()> {
         ext::ensure_path(&*self.registry.tree, &path(layout::build_request(image))?).await
     }
 
-    /// The stat of the request for a build, if there is one. Its `ctime` is when it was made.
+    /// Returns the stat of the build request, if there is one. Its `ctime` is the time of the request.
     pub async fn build_request(&self, image: &ImageName) -> Result<Option<Stat>> {
         self.flag(layout::build_request(image)).await
     }
 
-    /// False if there was none.
+    /// Deletes the build request. Returns false if there was none.
     pub async fn delete_build_request(&self, image: &ImageName) -> Result<bool> {
         ext::delete_opt(&*self.registry.tree, &path(layout::build_request(image))?).await
     }
@@ -94,7 +94,7 @@ impl Images<'_> {
             .collect())
     }
 
-    /// The builds in a state, the newest first.
+    /// Returns the builds in a state, newest first.
     pub async fn newest_builds(
         &self,
         image: &ImageName,
@@ -115,17 +115,17 @@ impl Images<'_> {
         store(guard, &path(layout::build(key))?, build).await
     }
 
-    /// Removes the build with all records of its uploads.
+    /// Deletes the build and the records of its uploads.
     pub async fn delete_build(&self, key: &BuildKey) -> Result<()> {
         ext::delete_recursive(&*self.registry.tree, &path(layout::build(key))?).await
     }
 
-    /// Held while the image is built.
+    /// Returns the lock for building the image.
     pub fn building_lock(&self, image: &ImageName) -> Result<Lock> {
         Ok(self.registry.locks.lock(path(layout::builds_lock(image))?))
     }
 
-    /// For changing a build that exists.
+    /// Locks an existing build.
     pub async fn lock_build(
         &self,
         key: &BuildKey,
@@ -134,7 +134,7 @@ impl Images<'_> {
         let dir = path(layout::build_lock(key))?;
         let lock = self.registry.locks.lock(dir).of_existing();
         let build = path(layout::build(key))?;
-        self.registry.hold(&lock, &build, patience).await
+        self.registry.lock_and_read(&lock, &build, patience).await
     }
 
     pub async fn create_upload(
@@ -161,7 +161,7 @@ impl Images<'_> {
         self.registry.get(&path(layout::upload(key))?).await
     }
 
-    /// Whether there is any record of an upload, malformed or not. What is in a cloud does not say of which image it is.
+    /// Returns whether any image has a record of this upload, valid or not.
     pub async fn knows_upload(
         &self,
         build: BuildId,
@@ -182,7 +182,7 @@ impl Images<'_> {
         Ok(false)
     }
 
-    /// The uploads of a build to one provider.
+    /// Returns the uploads of a build to one provider.
     pub async fn uploads(
         &self,
         build: &BuildKey,
@@ -201,7 +201,7 @@ impl Images<'_> {
             .collect())
     }
 
-    /// The providers that a build was uploaded to, or is about to be.
+    /// Returns the providers with uploads of a build.
     pub async fn providers(&self, build: &BuildKey) -> Result<BTreeSet<ProviderName>> {
         self.names_in(&path(layout::build_providers(build))?).await
     }
@@ -219,13 +219,13 @@ impl Images<'_> {
         ext::delete_recursive(&*self.registry.tree, &path(layout::upload(key))?).await
     }
 
-    /// Held while a build is uploaded to a provider.
+    /// Returns the lock for uploading a build to a provider.
     pub fn uploading_lock(&self, build: &BuildKey, provider: &ProviderName) -> Result<Lock> {
         let dir = path(layout::uploads_lock(build, provider))?;
         Ok(self.registry.locks.lock(dir))
     }
 
-    /// For changing an upload that exists.
+    /// Locks an existing upload.
     pub async fn lock_upload(
         &self,
         key: &UploadKey,
@@ -234,14 +234,14 @@ impl Images<'_> {
         let dir = path(layout::upload_lock(key))?;
         let lock = self.registry.locks.lock(dir).of_existing();
         let upload = path(layout::upload(key))?;
-        self.registry.hold(&lock, &upload, patience).await
+        self.registry.lock_and_read(&lock, &upload, patience).await
     }
 
     async fn flag(&self, flag: String) -> Result<Option<Stat>> {
         self.registry.tree.stat(&path(flag)?).await
     }
 
-    /// The children of a directory that are names of the wanted kind: not its lock.
+    /// Returns the children of a directory whose names parse, which excludes its lock.
     async fn names_in<N, C>(&self, dir: &TreePath) -> Result<C>
     where
         N: std::str::FromStr,

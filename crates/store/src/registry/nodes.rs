@@ -1,8 +1,7 @@
-//! Nodes.
+//! Records of nodes.
 //!
-//! A new node is created, then locked, and only then written as `building`: an unlocked `building` node is
-//! taken for the leftover of a crash. A node is deleted by writing `deleted` before its record goes, so that
-//! a locker that gets in between sees what it has locked.
+//! A new node is created, then locked, then written as `building`, because an unlocked `building` node counts as left
+//! by a crash. Before its record is deleted, a node is written as `deleted`, so that a concurrent locker notices.
 
 use nodeyard_model::{Node, NodeId, NodeState, Record as _, Timestamp, layout};
 
@@ -42,7 +41,7 @@ impl Nodes<'_> {
         self.registry.list(&path(layout::NODES)?).await
     }
 
-    /// The lock of a node, which does not bring back a node that is gone.
+    /// Returns the lock of a node, which does not recreate a deleted node.
     pub fn lock_of(&self, id: NodeId) -> Result<Lock> {
         let dir = path(layout::node_lock(id))?;
         Ok(self.registry.locks.lock(dir).of_existing())
@@ -52,7 +51,7 @@ impl Nodes<'_> {
         self.lock_by(&self.lock_of(id)?, id, patience).await
     }
 
-    /// Like [`Nodes::lock`], with a contender that names its owner and outlives us.
+    /// Locks a node with a persistent contender that has an identifier.
     pub async fn lock_for_good(
         &self,
         id: NodeId,
@@ -65,7 +64,11 @@ impl Nodes<'_> {
 
     async fn lock_by(&self, lock: &Lock, id: NodeId, patience: Patience) -> Result<Attempt<Node>> {
         let node = path(layout::node(id))?;
-        match self.registry.hold::<Node>(lock, &node, patience).await? {
+        match self
+            .registry
+            .lock_and_read::<Node>(lock, &node, patience)
+            .await?
+        {
             Attempt::Held(held) if is_remnant(&held.value) => {
                 ext::delete_recursive(&**held.guard.tree(), &node).await?;
                 held.guard.release().await?;
@@ -83,7 +86,7 @@ impl Nodes<'_> {
         store(guard, &path(layout::node(id))?, node).await
     }
 
-    /// Removes the record of a node whose instance is gone, and its lock with it.
+    /// Deletes the record of a node whose instance is deleted, and its lock.
     pub async fn delete(&self, id: NodeId, held: Held<Node>, now: Timestamp) -> Result<()> {
         let Held {
             mut value, guard, ..
@@ -98,12 +101,12 @@ impl Nodes<'_> {
         guard.release().await
     }
 
-    /// Removes the record if it has no data: nodes are created with theirs, so nobody is about to fill it.
+    /// Deletes the record if it has no data. Nodes are created with data, so it is not being created.
     async fn delete_ghost(&self, id: NodeId) -> Result<()> {
         self.delete_empty(&path(layout::node(id))?).await
     }
 
-    /// The same for records whose names are no ids, which no view shows.
+    /// Deletes records without data whose names are not ids, which are not in any view.
     pub async fn delete_nameless_ghosts(&self) -> Result<()> {
         let dir = path(layout::NODES)?;
         let names = ext::child_names(&*self.registry.tree, &dir).await?;
@@ -123,7 +126,7 @@ impl Nodes<'_> {
     }
 }
 
-/// True for what is left of a node whose delete was interrupted.
+/// Returns whether this is the remains of an interrupted deletion.
 fn is_remnant(node: &Node) -> bool {
     node.state == NodeState::Deleted || node.provider.is_none()
 }

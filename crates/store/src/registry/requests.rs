@@ -1,7 +1,7 @@
-//! Node requests.
+//! Records of node requests.
 //!
-//! A request never gets children: Zuul deletes it without looking for any. So its lock is beside it, and
-//! outlives it; whoever cleans up removes what [`Requests::lock_dirs`] shows of requests long gone.
+//! Zuul deletes requests without their children, so a request's lock is in a separate directory that outlives it.
+//! [`Requests::lock_dirs`] lists them for garbage collection.
 
 use nodeyard_model::{NodeRequest, Record as _, RequestId, layout};
 
@@ -17,7 +17,7 @@ pub struct Requests<'a> {
     pub(super) registry: &'a Registry,
 }
 
-/// Whether a request outlives the session that made it.
+/// Whether a request outlives the session that created it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     Session,
@@ -48,7 +48,7 @@ impl Requests<'_> {
         Ok((new_id(&created)?, created.stat))
     }
 
-    /// Like [`Requests::create`] with [`Lifetime::Session`], unless the lock has been lost: then nothing is made.
+    /// Creates a request with [`Lifetime::Session`] under a lock. Fails if the lock was lost.
     pub async fn create_under(
         &self,
         guard: &LockGuard,
@@ -73,13 +73,13 @@ impl Requests<'_> {
 
     pub async fn lock(&self, id: RequestId, patience: Patience) -> Result<Attempt<NodeRequest>> {
         let lock = self.registry.locks.lock(path(layout::request_lock(id))?);
-        // Nearly every request is locked once.
+        // Most requests are locked exactly once.
         let lock = lock.likely_new();
         let request = path(layout::request(id))?;
-        self.registry.hold(&lock, &request, patience).await
+        self.registry.lock_and_read(&lock, &request, patience).await
     }
 
-    /// Fails with [`Error::NoNode`](crate::Error::NoNode) if the requestor has deleted it meanwhile.
+    /// Writes a request. Fails with [`Error::NoNode`](crate::Error::NoNode) if the requestor has deleted it.
     pub async fn store(
         &self,
         guard: &LockGuard,
@@ -89,12 +89,12 @@ impl Requests<'_> {
         store(guard, &path(layout::request(id))?, request).await
     }
 
-    /// False if it was gone already.
+    /// Deletes a request. Returns false if it did not exist.
     pub async fn delete(&self, id: RequestId) -> Result<bool> {
         ext::delete_opt(&*self.registry.tree, &path(layout::request(id))?).await
     }
 
-    /// A number that is another one as soon as a lock directory has come or gone; none if there never was any.
+    /// Returns a number that changes whenever a lock directory is created or deleted; `None` if there never was one.
     pub async fn lock_dirs_edition(&self) -> Result<Option<i64>> {
         let all = self
             .registry
@@ -104,7 +104,7 @@ impl Requests<'_> {
         Ok(all.map(|stat| stat.pzxid))
     }
 
-    /// Which requests have a lock directory, those that are gone included, and the edition of this list.
+    /// Returns the requests that have a lock directory, including deleted ones, and the edition of this list.
     pub async fn lock_dirs(&self) -> Result<(Vec<RequestId>, Option<i64>)> {
         let all = path(layout::REQUEST_LOCKS)?;
         let Listing { names, stat } = match self.registry.tree.children(&all).await {
@@ -115,7 +115,7 @@ impl Requests<'_> {
         Ok((ids.collect(), Some(stat.pzxid)))
     }
 
-    /// None if there is no such directory. Nobody writes to it, so its times are those of its creation.
+    /// Returns the stat of a lock directory, if it exists. Its times are those of its creation.
     pub async fn lock_dir(&self, id: RequestId) -> Result<Option<Stat>> {
         self.registry
             .tree

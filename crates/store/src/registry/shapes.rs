@@ -1,6 +1,6 @@
-//! What the views of each registry hold.
+//! The [`Shape`]s of the registry's views.
 
-use nodeyard_model::layout::{self, Place};
+use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_model::{
     BuildKey, ComponentKind, ImageBuild, ImageUpload, Node, NodeId, NodeRequest, PoolComponent,
     Record as _, RequestId, UploadKey,
@@ -17,12 +17,11 @@ pub struct RequestShape;
 #[derive(Debug, Clone, Copy)]
 pub struct NodeShape;
 
-/// The pools of all launchers. The id is a name that is good for nothing else: a pool's host is in its
-/// record.
+/// The pools of all launchers. The id is opaque; a pool's host name is in its record.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolShape;
 
-/// Builds and uploads of all images.
+/// The builds and uploads of all images.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageShape;
 
@@ -51,8 +50,8 @@ impl Shape for RequestShape {
     type Value = NodeRequest;
 
     fn kind(&self, path: &TreePath) -> Kind<RequestId> {
-        match Place::parse(path.as_str()) {
-            Some(Place::Request(id)) => record(id),
+        match RecordPath::parse(path.as_str()) {
+            Some(RecordPath::Request(id)) => record(id),
             _ => Kind::Nothing,
         }
     }
@@ -67,14 +66,14 @@ impl Shape for NodeShape {
     type Value = Node;
 
     fn kind(&self, path: &TreePath) -> Kind<NodeId> {
-        match Place::parse(path.as_str()) {
-            Some(Place::Node(id)) => Kind::Record {
+        match RecordPath::parse(path.as_str()) {
+            Some(RecordPath::Node(id)) => Kind::Record {
                 id,
                 branch: false,
                 lock: true,
             },
-            Some(Place::Contender(lock, _)) => match *lock {
-                Place::NodeLock(id) => Kind::Contender(id),
+            Some(RecordPath::LockEntry(lock, _)) => match *lock {
+                RecordPath::NodeLock(id) => Kind::Contender(id),
                 _ => Kind::Nothing,
             },
             _ => Kind::Nothing,
@@ -91,8 +90,8 @@ impl Shape for PoolShape {
     type Value = PoolComponent;
 
     fn kind(&self, path: &TreePath) -> Kind<String> {
-        match Place::parse(path.as_str()) {
-            Some(Place::Component(ComponentKind::Pool, name)) => record(name),
+        match RecordPath::parse(path.as_str()) {
+            Some(RecordPath::Component(ComponentKind::Pool, name)) => record(name),
             _ => Kind::Nothing,
         }
     }
@@ -107,16 +106,18 @@ impl Shape for ImageShape {
     type Value = ImageRecord;
 
     fn kind(&self, path: &TreePath) -> Kind<ImageId> {
-        match Place::parse(path.as_str()) {
-            Some(Place::Image(_) | Place::Builds(_) | Place::Uploads(..)) => Kind::Directory,
-            Some(Place::Build(key)) => Kind::Record {
+        match RecordPath::parse(path.as_str()) {
+            Some(RecordPath::Image(_) | RecordPath::Builds(_) | RecordPath::Uploads(..)) => {
+                Kind::Directory
+            }
+            Some(RecordPath::Build(key)) => Kind::Record {
                 id: ImageId::Build(key),
                 branch: true,
                 lock: false,
             },
-            Some(Place::Upload(key)) => record(ImageId::Upload(key)),
+            Some(RecordPath::Upload(key)) => record(ImageId::Upload(key)),
             Some(_) => Kind::Nothing,
-            None if is_on_the_way_to_uploads(path) => Kind::Directory,
+            None if is_upload_directory(path) => Kind::Directory,
             None => Kind::Nothing,
         }
     }
@@ -129,8 +130,8 @@ impl Shape for ImageShape {
     }
 }
 
-/// `<build>/providers` and `<build>/providers/<provider>`, which stand for nothing themselves.
-fn is_on_the_way_to_uploads(path: &TreePath) -> bool {
+/// Returns whether the path is `<build>/providers` or `<build>/providers/<provider>`, which are not records.
+fn is_upload_directory(path: &TreePath) -> bool {
     let below = path.as_str().strip_prefix(layout::IMAGES);
     let parts: Vec<&str> = below
         .into_iter()

@@ -1,4 +1,4 @@
-//! The id that marks everything this installation makes in a cloud. Made once, by whoever comes first.
+//! The system id, which tags all cloud resources of this installation. Created on first use.
 
 use bytes::Bytes;
 use nodeyard_model::layout;
@@ -10,7 +10,7 @@ use crate::ext;
 use crate::tree::CreateMode;
 
 impl Registry {
-    /// The id of this installation, the same for all who use this store.
+    /// Returns the id of this installation, creating it if needed.
     pub async fn system_id(&self) -> Result<Box<str>> {
         let path = path(layout::SYSTEM_ID)?;
         if let Some(parent) = path.parent() {

@@ -1,11 +1,10 @@
-//! Everything at once, followed once.
+//! Shared cached views of all records.
 
 use super::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
 use crate::error::Result;
 use crate::view::View;
 
-/// Copies of all records that launchers and their pages look at. One set serves all parts of a process; cloning is
-/// cheap.
+/// Cached views of all records, shared by all parts of a process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Views {
     pub nodes: View<NodeShape>,
@@ -15,7 +14,7 @@ pub struct Views {
 }
 
 impl Views {
-    /// Begins to follow the store; does not wait for it. Must be called inside a runtime.
+    /// Starts loading the views in the background. Must be called inside a tokio runtime.
     pub fn open(registry: &Registry) -> Result<Self> {
         Ok(Self {
             nodes: registry.nodes().view()?,

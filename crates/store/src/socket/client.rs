@@ -1,4 +1,4 @@
-//! The other end: the store of another process.
+//! Connects to the store of another process.
 
 use std::io;
 use std::path::Path;
@@ -13,9 +13,9 @@ use crate::zookeeper::{Host, Options, ZooKeeper};
 
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// How long the session outlives a client that has vanished without closing it.
+    /// The session timeout.
     pub session_timeout: Duration,
-    /// How long to wait for the owner's answer.
+    /// Timeout for the connection.
     pub patience: Duration,
 }
 
@@ -28,10 +28,9 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Connects to the process that owns the store. The handle reconnects by itself when that process is
-/// restarted.
+/// Connects to the process that owns the store. The handle reconnects when that process is restarted.
 pub async fn connect(path: &Path, options: ConnectOptions) -> Result<Arc<dyn Tree>> {
-    // Without this look, a store that nobody serves would be waited for.
+    // Fails early if no process serves the store.
     if let Err(source) = UnixStream::connect(path).await {
         let remedy = match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
@@ -41,7 +40,10 @@ pub async fn connect(path: &Path, options: ConnectOptions) -> Result<Arc<dyn Tre
             _ => "",
         };
         return Err(Error::Backend {
-            context: format!("cannot reach the store at {}{remedy}", path.display()),
+            context: format!(
+                "failed to connect to the store at {}{remedy}",
+                path.display()
+            ),
             source: Box::new(source),
         });
     }

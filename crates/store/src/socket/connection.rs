@@ -1,4 +1,4 @@
-//! One connection: its greeting, its requests in order, its answers.
+//! One connection: session handshake, requests and replies.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::embedded::{Listener, Outcome, SessionTree, Snapshot};
+use crate::embedded::{ChangeListener, SessionTree, Snapshot, WriteOutcome};
 use crate::error::Result as StoreResult;
 use crate::path::TreePath;
 use crate::tree::Tree as _;
@@ -21,44 +21,48 @@ use crate::zookeeper::wire::{
     Response, WireError, take_frame,
 };
 
-use super::outbox::{Outbox, Overflow};
-use super::sessions::{Attached, Sessions};
-use super::translate::{self, Shape, code, path};
-use super::watches::{Kind, Watches};
+use super::reply_queue::{Overflow, ReplyQueue};
+use super::sessions::{AttachedSession, ClientSessions};
+use super::translate::{self, ResponseShape, error_code, path};
+use super::watches::{ClientWatches, WatchKind};
 
-/// A greeting is far smaller than this, and comes at once.
-const MAX_GREETING: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The maximum size of a connect request.
+const MAX_CONNECT_REQUEST_LEN: usize = 4096;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Writes of one client that may be under way together.
-const WINDOW: usize = 1024;
+/// The maximum number of concurrent writes of one client.
+const MAX_PENDING_WRITES: usize = 1024;
 
-/// Why a connection ended, other than by the client's wish.
+/// Why a connection was closed by the server.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
-    #[error("the client sent something that is not the protocol")]
+pub(super) enum ConnectionError {
+    #[error("protocol error")]
     Protocol(#[from] WireError),
-    #[error("the client did not say what it wants")]
+    #[error("timed out waiting for the client")]
     Silent,
     #[error(transparent)]
     Slow(#[from] Overflow),
-    #[error("reading or writing failed")]
+    #[error("connection failed")]
     Io(#[from] io::Error),
-    #[error("the outcome of a write cannot be known, so the client must not be told one")]
+    #[error("the outcome of a write is unknown")]
     Unknown,
-    #[error("the session was ended or taken over by another connection")]
+    #[error("the session ended or was taken over by another connection")]
     Lost,
 }
 
-/// Serves a client until it goes. Its session stays, unless it was closed.
-pub(super) async fn serve(stream: UnixStream, sessions: Arc<Sessions>) -> Result<(), Broken> {
+/// Serves a client until it disconnects. Its session continues unless it was closed.
+pub(super) async fn serve(
+    stream: UnixStream,
+    sessions: Arc<ClientSessions>,
+) -> Result<(), ConnectionError> {
     let (reader, mut writer) = stream.into_split();
-    let mut frames = Frames {
+    let mut frames = FrameReader {
         reader,
         received: BytesMut::new(),
     };
-    let greeting = tokio::time::timeout(PATIENCE, frames.next(MAX_GREETING)).await;
-    let Some(frame) = greeting.map_err(|_| Broken::Silent)?? else {
+    let greeting =
+        tokio::time::timeout(CONNECT_TIMEOUT, frames.next(MAX_CONNECT_REQUEST_LEN)).await;
+    let Some(frame) = greeting.map_err(|_| ConnectionError::Silent)?? else {
         return Ok(());
     };
     let request = ConnectRequest::decode(frame)?;
@@ -68,7 +72,7 @@ pub(super) async fn serve(stream: UnixStream, sessions: Arc<Sessions>) -> Result
         writer.write_all(&hello).await?;
         return Ok(());
     };
-    let Attached {
+    let AttachedSession {
         tree,
         response,
         lost,
@@ -76,52 +80,55 @@ pub(super) async fn serve(stream: UnixStream, sessions: Arc<Sessions>) -> Result
     response.encode(&mut hello);
     writer.write_all(&hello).await?;
 
-    let outbox = Arc::new(Outbox::default());
-    let watches = Arc::new(Watches::new(outbox.clone()));
-    let listener: Arc<dyn Listener> = watches.clone();
-    sessions.engine.listen(Arc::downgrade(&listener));
-    let connection = Connection {
+    let reply_queue = Arc::new(ReplyQueue::default());
+    let watches = Arc::new(ClientWatches::new(reply_queue.clone()));
+    let listener: Arc<dyn ChangeListener> = watches.clone();
+    sessions.engine.add_listener(Arc::downgrade(&listener));
+    let connection = ClientConnectionState {
         sessions,
         tree,
-        outbox: outbox.clone(),
+        reply_queue: reply_queue.clone(),
         watches,
     };
     let reading = async {
         let result = connection.run(&mut frames).await;
-        connection.outbox.finish();
+        connection.reply_queue.finish();
         result
     };
-    let sending = send(&outbox, &mut writer);
+    let sending = send(&reply_queue, &mut writer);
     tokio::pin!(reading, sending);
     tokio::select! {
         result = &mut reading => {
             result?;
-            // The answer to the last request is still to be sent.
-            match tokio::time::timeout(PATIENCE, sending).await {
+            // Sends the remaining replies.
+            match tokio::time::timeout(CONNECT_TIMEOUT, sending).await {
                 Ok(result) => result,
-                Err(_) => Err(Broken::Silent),
+                Err(_) => Err(ConnectionError::Silent),
             }
         }
         result = &mut sending => result,
-        _ = lost => Err(Broken::Lost),
+        _ = lost => Err(ConnectionError::Lost),
     }
 }
 
-async fn send(outbox: &Outbox, writer: &mut OwnedWriteHalf) -> Result<(), Broken> {
-    while let Some(frame) = outbox.next().await? {
+async fn send(
+    reply_queue: &ReplyQueue,
+    writer: &mut OwnedWriteHalf,
+) -> Result<(), ConnectionError> {
+    while let Some(frame) = reply_queue.next().await? {
         writer.write_all(&frame).await?;
     }
     Ok(())
 }
 
-struct Frames {
+struct FrameReader {
     reader: OwnedReadHalf,
     received: BytesMut,
 }
 
-impl Frames {
-    /// The next frame, or none if the client has gone. Nothing is lost if this is cancelled.
-    async fn next(&mut self, limit: usize) -> Result<Option<Bytes>, Broken> {
+impl FrameReader {
+    /// Reads the next frame. Returns `None` at the end of the stream. Cancel-safe.
+    async fn next(&mut self, limit: usize) -> Result<Option<Bytes>, ConnectionError> {
         loop {
             if let Some(frame) = take_frame(&mut self.received, limit)? {
                 return Ok(Some(frame));
@@ -133,45 +140,45 @@ impl Frames {
     }
 }
 
-/// What came of a write, with the `xid` of its request and how to answer it.
-type Done = (i32, Shape, StoreResult<Vec<Outcome>>);
+/// A finished write: the `xid` of its request, the kind of response, and the result.
+type FinishedWrite = (i32, ResponseShape, StoreResult<Vec<WriteOutcome>>);
 
-/// The writes under way, which are answered in order.
-type Writes = FuturesOrdered<BoxFuture<'static, Done>>;
+/// Concurrent writes, which are answered in order.
+type PendingWrites = FuturesOrdered<BoxFuture<'static, FinishedWrite>>;
 
-struct Connection {
-    sessions: Arc<Sessions>,
+struct ClientConnectionState {
+    sessions: Arc<ClientSessions>,
     tree: Arc<SessionTree>,
-    outbox: Arc<Outbox>,
-    watches: Arc<Watches>,
+    reply_queue: Arc<ReplyQueue>,
+    watches: Arc<ClientWatches>,
 }
 
-enum Next {
+enum ConnectionEvent {
     GoOn,
     Stop,
 }
 
-impl Connection {
-    async fn run(&self, frames: &mut Frames) -> Result<(), Broken> {
-        let mut writes = Writes::new();
+impl ClientConnectionState {
+    async fn run(&self, frames: &mut FrameReader) -> Result<(), ConnectionError> {
+        let mut writes = PendingWrites::new();
         loop {
-            self.outbox.room().await;
+            self.reply_queue.wait_for_room().await;
             tokio::select! {
                 biased;
-                Some(done) = writes.next() => self.answer_write(done).await?,
-                frame = frames.next(MAX_REQUEST), if writes.len() < WINDOW => {
+                Some(done) = writes.next() => self.reply_to_write(done).await?,
+                frame = frames.next(MAX_REQUEST), if writes.len() < MAX_PENDING_WRITES => {
                     let Some(frame) = frame? else { return Ok(()) };
-                    self.sessions.heard(self.tree.id());
+                    self.sessions.touch(self.tree.id());
                     let next = match Request::decode(frame) {
                         Ok((xid, request)) => self.handle(xid, request, &mut writes).await?,
                         Err(WireError::UnknownOperation { xid, .. }) => {
-                            self.settle(&mut writes).await?;
-                            self.refuse(xid, ErrorCode::Unimplemented).await;
-                            Next::GoOn
+                            self.finish_writes(&mut writes).await?;
+                            self.reply_error(xid, ErrorCode::Unimplemented).await;
+                            ConnectionEvent::GoOn
                         }
                         Err(error) => return Err(error.into()),
                     };
-                    if let Next::Stop = next {
+                    if let ConnectionEvent::Stop = next {
                         return Ok(());
                     }
                 }
@@ -183,40 +190,40 @@ impl Connection {
         &self,
         xid: i32,
         request: Request,
-        writes: &mut Writes,
-    ) -> Result<Next, Broken> {
+        writes: &mut PendingWrites,
+    ) -> Result<ConnectionEvent, ConnectionError> {
         if let Request::Create(_)
         | Request::Create2(_)
         | Request::Delete { .. }
         | Request::SetData { .. }
         | Request::Multi(_) = request
         {
-            self.begin_write(xid, request, writes).await?;
-            return Ok(Next::GoOn);
+            self.start_write(xid, request, writes).await?;
+            return Ok(ConnectionEvent::GoOn);
         }
         if let Request::Ping = request {
             self.reply(xid, Ok(Response::Done)).await;
-            return Ok(Next::GoOn);
+            return Ok(ConnectionEvent::GoOn);
         }
-        // Everything else must see what this client wrote before.
-        self.settle(writes).await?;
+        // Other requests must see earlier writes of this client.
+        self.finish_writes(writes).await?;
         match request {
             Request::CloseSession => {
                 self.sessions.end(self.tree.id()).await;
                 self.reply(xid, Ok(Response::Done)).await;
-                return Ok(Next::Stop);
+                return Ok(ConnectionEvent::Stop);
             }
             Request::GetChildren { .. } | Request::GetChildren2 { .. } => {
                 self.children(xid, request).await;
             }
             Request::SetWatches { .. } | Request::SetWatches2 { .. } => {
                 match translate::restored(request) {
-                    Err(error) => self.refuse(xid, error).await,
+                    Err(error) => self.reply_error(xid, error).await,
                     Ok(restored) => {
-                        self.look(xid, |snapshot| {
+                        self.reply_from_snapshot(xid, |snapshot| {
                             self.watches
                                 .restore(restored, snapshot)
-                                .map_err(|error| code(&error))?;
+                                .map_err(|error| error_code(&error))?;
                             Ok(Response::Done)
                         })
                         .await;
@@ -224,76 +231,83 @@ impl Connection {
                 }
             }
             Request::Sync { path } => {
-                // The connection that had the session before may have left writes under way.
-                let synced = self.tree.sync().await.map_err(|error| code(&error));
+                // The previous connection of the session may have writes in flight.
+                let synced = self.tree.sync().await.map_err(|error| error_code(&error));
                 self.reply(xid, synced.map(|()| Response::Sync { path }))
                     .await;
             }
             request => {
-                self.look(xid, |snapshot| self.read(request, snapshot))
+                self.reply_from_snapshot(xid, |snapshot| self.read(request, snapshot))
                     .await;
             }
         }
-        Ok(Next::GoOn)
+        Ok(ConnectionEvent::GoOn)
     }
 
-    async fn begin_write(
+    async fn start_write(
         &self,
         xid: i32,
         request: Request,
-        writes: &mut Writes,
-    ) -> Result<(), Broken> {
-        match translate::work(request) {
+        writes: &mut PendingWrites,
+    ) -> Result<(), ConnectionError> {
+        match translate::parse_write(request) {
             Some(Ok((work, shape))) => {
                 let write = self.tree.write(work);
                 writes.push_back(Box::pin(async move { (xid, shape, write.await) }));
             }
             Some(Err(error)) => {
-                self.settle(writes).await?;
-                self.refuse(xid, error).await;
+                self.finish_writes(writes).await?;
+                self.reply_error(xid, error).await;
             }
             None => {}
         }
         Ok(())
     }
 
-    async fn answer_write(&self, (xid, shape, result): Done) -> Result<(), Broken> {
+    async fn reply_to_write(
+        &self,
+        (xid, shape, result): FinishedWrite,
+    ) -> Result<(), ConnectionError> {
         if let Err(error @ crate::Error::Backend { .. }) = &result {
-            tracing::warn!(%error, "a client's write failed");
+            tracing::warn!(%error, "failed to execute write of a client");
         }
-        let answer = translate::answer(&shape, result).ok_or(Broken::Unknown)?;
+        let answer = translate::write_response(&shape, result).ok_or(ConnectionError::Unknown)?;
         self.reply(xid, answer).await;
         Ok(())
     }
 
-    /// Answers all writes that are under way.
-    async fn settle(&self, writes: &mut Writes) -> Result<(), Broken> {
+    /// Waits for all concurrent writes and replies to them.
+    async fn finish_writes(&self, writes: &mut PendingWrites) -> Result<(), ConnectionError> {
         while let Some(done) = writes.next().await {
-            self.answer_write(done).await?;
+            self.reply_to_write(done).await?;
         }
         Ok(())
     }
 
     async fn reply(&self, xid: i32, result: Result<Response, ErrorCode>) {
-        self.look(xid, |_| result).await;
+        self.reply_from_snapshot(xid, |_| result).await;
     }
 
-    async fn refuse(&self, xid: i32, error: ErrorCode) {
+    async fn reply_error(&self, xid: i32, error: ErrorCode) {
         self.reply(xid, Err(error)).await;
     }
 
-    /// Answers from the newest state. The answer takes its place in the outbox while no change can be
-    /// published, so events of later changes come after it.
-    async fn look(&self, xid: i32, look: impl FnOnce(&Snapshot) -> Result<Response, ErrorCode>) {
+    /// Replies from the latest state. The reply is queued while no change can be published, so events of later changes
+    /// come after it.
+    async fn reply_from_snapshot(
+        &self,
+        xid: i32,
+        look: impl FnOnce(&Snapshot) -> Result<Response, ErrorCode>,
+    ) {
         self.sessions
             .engine
-            .look(|snapshot| {
+            .with_latest(|snapshot| {
                 let reply = Reply {
                     xid,
                     zxid: snapshot.zxid,
                     result: look(snapshot),
                 };
-                self.outbox.push(|out| reply.encode(out));
+                self.reply_queue.push(|out| reply.encode(out));
             })
             .await;
     }
@@ -302,17 +316,17 @@ impl Connection {
         match request {
             Request::Exists { path: at, watch } => {
                 let at = path(&at)?;
-                let stat = snapshot.stat(&at).map_err(|error| code(&error))?;
+                let stat = snapshot.stat(&at).map_err(|error| error_code(&error))?;
                 if watch {
-                    self.watches.add(at, Kind::Data);
+                    self.watches.add(at, WatchKind::Data);
                 }
                 stat.map(Response::Exists).ok_or(ErrorCode::NoNode)
             }
             Request::GetData { path: at, watch } => {
                 let at = path(&at)?;
-                let record = snapshot.get(&at).map_err(|error| code(&error))?;
+                let record = snapshot.get(&at).map_err(|error| error_code(&error))?;
                 if watch {
-                    self.watches.add(at, Kind::Data);
+                    self.watches.add(at, WatchKind::Data);
                 }
                 Ok(Response::GetData {
                     data: record.data,
@@ -321,8 +335,8 @@ impl Connection {
             }
             Request::AddWatch { path: at, mode } => {
                 let kind = match mode {
-                    AddWatchMode::Persistent => Kind::Persistent,
-                    AddWatchMode::PersistentRecursive => Kind::Recursive,
+                    AddWatchMode::Persistent => WatchKind::Persistent,
+                    AddWatchMode::PersistentRecursive => WatchKind::Recursive,
                 };
                 self.watches.add(path(&at)?, kind);
                 Ok(Response::Done)
@@ -338,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// A list may be long, so it is made on the blocking pool; its place and its watch are taken first.
+    /// Replies with a listing, which is created on the blocking pool after reserving its position and adding its watch.
     async fn children(&self, xid: i32, request: Request) {
         let (at, watch, with_stat) = match request {
             Request::GetChildren { path, watch } => (path, watch, false),
@@ -347,14 +361,14 @@ impl Connection {
         };
         let at = match path(&at) {
             Ok(at) => at,
-            Err(error) => return self.refuse(xid, error).await,
+            Err(error) => return self.reply_error(xid, error).await,
         };
-        let begun = self.sessions.engine.look(|snapshot| {
-            // Only a record that exists can have this watch.
+        let begun = self.sessions.engine.with_latest(|snapshot| {
+            // Child watches require an existing record.
             if watch && matches!(snapshot.stat(&at), Ok(Some(_))) {
-                self.watches.add(at.clone(), Kind::Children);
+                self.watches.add(at.clone(), WatchKind::Children);
             }
-            (snapshot.clone(), self.outbox.reserve())
+            (snapshot.clone(), self.reply_queue.reserve())
         });
         let (snapshot, place) = begun.await;
         let listed = tokio::task::spawn_blocking(move || {
@@ -365,17 +379,17 @@ impl Connection {
             };
             let mut frame = BytesMut::new();
             reply.encode(&mut frame);
-            // The connection may be gone.
+            // Fails if the connection was closed.
             let _ = place.send(frame.freeze());
         });
         if let Err(error) = listed.await {
-            tracing::error!(%error, "listing children for a client failed");
+            tracing::error!(%error, "failed to list children for a client");
         }
     }
 }
 
 fn list(snapshot: &Snapshot, at: &TreePath, with_stat: bool) -> Result<Response, ErrorCode> {
-    let listing = snapshot.children(at).map_err(|error| code(&error))?;
+    let listing = snapshot.children(at).map_err(|error| error_code(&error))?;
     let names = listing.names;
     Ok(if with_stat {
         let stat = listing.stat;

@@ -1,4 +1,4 @@
-//! The socket itself: making it, and taking connections.
+//! Creates the socket and accepts connections.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,55 +13,57 @@ use tokio::task::JoinSet;
 use crate::embedded::Embedded;
 use crate::error::{Error, Result};
 
-use super::connection::{self, Broken};
-use super::sessions::Sessions;
+use super::connection::{self, ConnectionError};
+use super::sessions::ClientSessions;
 
-/// How long to wait after a connection could not be taken, which happens when there are too many files.
-const BREATH: Duration = Duration::from_millis(100);
+/// The delay after a failed accept, typically caused by too many open files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-async fn attend(stream: UnixStream, sessions: Arc<Sessions>) {
+async fn serve_client(stream: UnixStream, sessions: Arc<ClientSessions>) {
     match connection::serve(stream, sessions).await {
         Ok(()) => {}
-        Err(Broken::Io(error)) => tracing::debug!(%error, "a client of the store went away"),
-        Err(broken) => {
-            let cause = std::error::Error::source(&broken).map(ToString::to_string);
-            tracing::warn!(error = %broken, cause, "closed the connection of a client of the store");
+        Err(ConnectionError::Io(error)) => {
+            tracing::debug!(%error, "store client disconnected");
+        }
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(error = %error, cause, "closed connection of a store client");
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum BindError {
-    #[error("another process serves it; use that one, or stop it first")]
+enum SocketBindError {
+    #[error("another process is serving it; use or stop that process")]
     Alive,
-    #[error("something that is not a socket has this name; move it away")]
+    #[error("a file that is not a socket has this name; move it away")]
     NotASocket,
-    #[error("the path is longer than a socket's may be; choose a state-dir with a shorter one")]
+    #[error("the path is too long for a socket; choose a shorter state-dir")]
     TooLong,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A socket that takes its name with it when it goes.
+/// A socket that is unlinked when dropped.
 #[derive(Debug)]
-pub struct Socket {
+pub struct StoreSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
-impl Socket {
-    /// Makes the socket. Only the user who owns the process can connect; who does so before it is served waits. A
-    /// socket that a dead process left is replaced.
+impl StoreSocket {
+    /// Creates the socket, which only the owner of the process can connect to. Connections wait until it is served. The
+    /// socket of a dead process is replaced.
     pub async fn bind(path: &Path) -> Result<Self> {
         Self::bound(path).await.map_err(|error| Error::Backend {
-            context: format!("cannot serve the store on {}", path.display()),
+            context: format!("failed to serve the store on {}", path.display()),
             source: Box::new(error),
         })
     }
 
-    /// Serves the store until `shutdown` resolves; the sessions of all clients end then.
+    /// Serves the store until `shutdown` resolves, then ends the sessions of all clients.
     pub async fn serve(self, engine: Arc<Embedded>, shutdown: impl Future<Output = ()> + Send) {
-        let sessions = Arc::new(Sessions::new(engine));
+        let sessions = Arc::new(ClientSessions::new(engine));
         let mut connections = JoinSet::new();
         let expiring = sessions.expire();
         tokio::pin!(shutdown, expiring);
@@ -72,11 +74,11 @@ impl Socket {
                 Some(_) = connections.join_next() => {}
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        connections.spawn(attend(stream, sessions.clone()));
+                        connections.spawn(serve_client(stream, sessions.clone()));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot take a connection to the store");
-                        tokio::time::sleep(BREATH).await;
+                        tracing::warn!(%error, "failed to accept connection to the store");
+                        tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 },
             }
@@ -84,12 +86,12 @@ impl Socket {
         connections.shutdown().await;
     }
 
-    /// The socket is made under another name and gets its own when its rights are set, so nobody else
-    /// can connect in between; taking the name replaces a dead socket.
-    async fn bound(path: &Path) -> Result<Self, BindError> {
+    /// Creates the socket under a temporary name, sets its permissions, and renames it, which also replaces a dead
+    /// socket.
+    async fn bound(path: &Path) -> Result<Self, SocketBindError> {
         match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket),
-            Ok(_) if UnixStream::connect(path).await.is_ok() => return Err(BindError::Alive),
+            Ok(found) if !found.file_type().is_socket() => return Err(SocketBindError::NotASocket),
+            Ok(_) if UnixStream::connect(path).await.is_ok() => return Err(SocketBindError::Alive),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
@@ -103,7 +105,7 @@ impl Socket {
         };
         let listener = match bound {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                return Err(BindError::TooLong);
+                return Err(SocketBindError::TooLong);
             }
             bound => bound?,
         };
@@ -116,7 +118,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for StoreSocket {
     fn drop(&mut self) {
         // A name that stays is replaced by the next owner.
         let _ = fs::remove_file(&self.path);

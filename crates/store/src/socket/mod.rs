@@ -1,33 +1,29 @@
-//! The embedded store for other processes of the same user: a unix socket beside its file.
+//! Serves the embedded store to other processes of the same user, on a unix socket with ZooKeeper's protocol.
 //!
-//! What is spoken on it is ZooKeeper's protocol, so the other end is the ZooKeeper client, and every
-//! tool that speaks it can be pointed here through a forwarder. The owner's process answers from the same
-//! engine that its own handles use.
+//! The client side is the [ZooKeeper client](crate::zookeeper).
 //!
 //! ```text
 //!  client ──► connection ──writes──► engine (queue, group commit)
 //!    ▲            │ reads ─────────► snapshot
 //!    │            ▼
-//!    └──────── outbox ◄── watch table ◄── engine, at each commit
+//!    └──── reply queue ◄── watches ◄── engine, at each commit
 //! ```
 //!
-//! Two promises of the protocol shape the code. Answers come in the order of the requests. And a client
-//! hears of a change before it can read it: the engine tells the watch tables before it shows the new state
-//! to readers, both put what they have to say into the same [`outbox`], and a read takes its place there
-//! at the moment at which it looks.
-//!
-//! A client that falls silent longer than its session timeout loses the session, as with ZooKeeper.
+//! Two guarantees of the protocol: replies are in the order of the requests, and a client receives the event of a
+//! change before it can read the change. So the engine notifies watches before it publishes a state, events and replies
+//! share one [`reply_queue`], and a read reserves its position there while it reads. As in ZooKeeper, a session expires
+//! if its client is silent for longer than the session timeout.
 
 mod client;
 mod connection;
 mod listener;
-mod outbox;
+mod reply_queue;
 mod sessions;
 mod translate;
 mod watches;
 
 pub use client::{ConnectOptions, connect};
-pub use listener::Socket;
+pub use listener::StoreSocket;
 
 /// The name of the socket in the directory of the store.
 pub const FILE_NAME: &str = "store.sock";

@@ -1,4 +1,4 @@
-//! The sessions of clients, which outlive their connections for a while.
+//! The sessions of clients, which outlive their connections until the session timeout.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,37 +13,37 @@ use crate::embedded::{Embedded, SessionTree};
 use crate::tree::Tree;
 use crate::zookeeper::wire::{ConnectRequest, ConnectResponse};
 
-/// A client gets the session timeout it asks for, within these bounds.
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
+/// The bounds of session timeouts.
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct ClientSessions {
     pub(super) engine: Arc<Embedded>,
-    live: Mutex<HashMap<i64, Live>>,
+    live: Mutex<HashMap<i64, LiveSession>>,
     begun: Notify,
 }
 
 #[derive(Debug)]
-struct Live {
+struct LiveSession {
     tree: Arc<SessionTree>,
     password: [u8; 16],
     timeout: Duration,
-    heard: Instant,
-    /// Dropped to end the connection that uses the session.
+    last_seen: Instant,
+    /// Dropped to close the connection that uses the session.
     _connection: oneshot::Sender<()>,
 }
 
-/// A session in the hands of a connection.
+/// A session attached to a connection.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct AttachedSession {
     pub(super) tree: Arc<SessionTree>,
     pub(super) response: ConnectResponse,
-    /// Resolves when the session has ended or another connection has taken it.
+    /// Resolves when the session ends or is taken over by another connection.
     pub(super) lost: oneshot::Receiver<()>,
 }
 
-impl Sessions {
+impl ClientSessions {
     pub(super) fn new(engine: Arc<Embedded>) -> Self {
         Self {
             engine,
@@ -52,19 +52,19 @@ impl Sessions {
         }
     }
 
-    /// Begins a session, or takes up one whose client has come back. None if there is no such session.
-    pub(super) fn attach(&self, request: &ConnectRequest) -> Option<Attached> {
+    /// Creates or resumes a session. Returns `None` if the session does not exist.
+    pub(super) fn attach(&self, request: &ConnectRequest) -> Option<AttachedSession> {
         let (connection, lost) = oneshot::channel();
         let mut live = self.lock();
         let session = if request.session_id == 0 {
             let asked = u64::try_from(request.timeout).unwrap_or(0);
-            let tree = Arc::new(self.engine.begin_session());
+            let tree = Arc::new(self.engine.create_session());
             let id = tree.id();
-            live.entry(id).insert_entry(Live {
+            live.entry(id).insert_entry(LiveSession {
                 tree,
                 password: Uuid::new_v4().into_bytes(),
-                timeout: Duration::from_millis(asked).clamp(SHORTEST, LONGEST),
-                heard: Instant::now(),
+                timeout: Duration::from_millis(asked).clamp(MIN_TIMEOUT, MAX_TIMEOUT),
+                last_seen: Instant::now(),
                 _connection: connection,
             })
         } else {
@@ -76,7 +76,7 @@ impl Sessions {
             if request.password != session.password.as_slice() {
                 return None;
             }
-            session.heard = Instant::now();
+            session.last_seen = Instant::now();
             session._connection = connection;
             entry
         };
@@ -90,7 +90,7 @@ impl Sessions {
         let tree = session.tree.clone();
         drop(live);
         self.begun.notify_one();
-        Some(Attached {
+        Some(AttachedSession {
             tree,
             response,
             lost,
@@ -98,13 +98,13 @@ impl Sessions {
     }
 
     /// The client has given a sign of life.
-    pub(super) fn heard(&self, session: i64) {
+    pub(super) fn touch(&self, session: i64) {
         if let Some(live) = self.lock().get_mut(&session) {
-            live.heard = Instant::now();
+            live.last_seen = Instant::now();
         }
     }
 
-    /// Ends a session; its ephemeral records are gone when this returns.
+    /// Ends a session and waits until its ephemeral records are deleted.
     pub(super) async fn end(&self, session: i64) {
         let live = self.lock().remove(&session);
         if let Some(live) = live {
@@ -118,7 +118,7 @@ impl Sessions {
             let now = Instant::now();
             let (silent, next) = {
                 let live = self.lock();
-                let deadline = |live: &Live| live.heard + live.timeout;
+                let deadline = |live: &LiveSession| live.last_seen + live.timeout;
                 let silent: Vec<i64> = live
                     .iter()
                     .filter(|(_, live)| deadline(live) <= now)
@@ -128,10 +128,7 @@ impl Sessions {
                 (silent, next)
             };
             for session in silent {
-                tracing::info!(
-                    session = format_args!("{session:#x}"),
-                    "client was silent too long"
-                );
+                tracing::info!(session = format_args!("{session:#x}"), "session expired");
                 self.end(session).await;
             }
             let wake = async {
@@ -148,7 +145,7 @@ impl Sessions {
     }
 
     /// A panic while the lock is held cannot leave the map half changed, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Live>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, LiveSession>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,24 +1,24 @@
-//! From the protocol's terms to the store's and back.
+//! Converts protocol requests to store operations, and results to responses.
 
-use crate::embedded::{Outcome, Work};
+use crate::embedded::{WriteOps, WriteOutcome};
 use crate::error::Error;
 use crate::path::TreePath;
 use crate::tree::{Op, Version};
 use crate::zookeeper::wire::{Create, ErrorCode, MultiOp, MultiResult, Request, Response};
 
-use super::watches::Restored;
+use super::watches::RestoredWatches;
 
-/// Storage that fails has no number of its own in the protocol; this one is "system error".
+/// The error code for storage failures.
 const SYSTEM_ERROR: ErrorCode = ErrorCode::Other(-1);
 
-/// How the answer to a write has to look.
+/// The kind of response to a write.
 #[derive(Debug)]
-pub(super) enum Shape {
+pub(super) enum ResponseShape {
     Create,
     Create2,
     SetData,
     Delete,
-    Multi(Vec<Shape>),
+    Multi(Vec<ResponseShape>),
     Check,
 }
 
@@ -37,8 +37,10 @@ fn version(number: i32) -> Version {
     }
 }
 
-/// The request as work for the engine, if it is a write.
-pub(super) fn work(request: Request) -> Option<Result<(Work, Shape), ErrorCode>> {
+/// Converts a request to store operations, if it is a write.
+pub(super) fn parse_write(
+    request: Request,
+) -> Option<Result<(WriteOps, ResponseShape), ErrorCode>> {
     let one = match request {
         Request::Create(create) => MultiOp::Create(create),
         Request::Create2(create) => MultiOp::Create2(create),
@@ -55,19 +57,19 @@ pub(super) fn work(request: Request) -> Option<Result<(Work, Shape), ErrorCode>>
         Request::Multi(ops) => return Some(multi(ops)),
         _ => return None,
     };
-    Some(op(one).map(|(op, shape)| (Work::One(op), shape)))
+    Some(op(one).map(|(op, shape)| (WriteOps::One(op), shape)))
 }
 
-fn multi(ops: Vec<MultiOp>) -> Result<(Work, Shape), ErrorCode> {
+fn multi(ops: Vec<MultiOp>) -> Result<(WriteOps, ResponseShape), ErrorCode> {
     let ops: Result<Vec<_>, _> = ops.into_iter().map(op).collect();
     let (ops, shapes) = ops?.into_iter().unzip();
-    Ok((Work::All(ops), Shape::Multi(shapes)))
+    Ok((WriteOps::All(ops), ResponseShape::Multi(shapes)))
 }
 
-fn op(op: MultiOp) -> Result<(Op, Shape), ErrorCode> {
+fn op(op: MultiOp) -> Result<(Op, ResponseShape), ErrorCode> {
     Ok(match op {
-        MultiOp::Create(create) => (create_op(create)?, Shape::Create),
-        MultiOp::Create2(create) => (create_op(create)?, Shape::Create2),
+        MultiOp::Create(create) => (create_op(create)?, ResponseShape::Create),
+        MultiOp::Create2(create) => (create_op(create)?, ResponseShape::Create2),
         MultiOp::SetData {
             path: at,
             data,
@@ -80,21 +82,21 @@ fn op(op: MultiOp) -> Result<(Op, Shape), ErrorCode> {
                 data,
                 version,
             };
-            (op, Shape::SetData)
+            (op, ResponseShape::SetData)
         }
         MultiOp::Delete {
             path: at,
             version: number,
         } => {
             let (path, version) = (path(&at)?, version(number));
-            (Op::Delete { path, version }, Shape::Delete)
+            (Op::Delete { path, version }, ResponseShape::Delete)
         }
         MultiOp::Check {
             path: at,
             version: number,
         } => {
             let (path, version) = (path(&at)?, version(number));
-            (Op::Check { path, version }, Shape::Check)
+            (Op::Check { path, version }, ResponseShape::Check)
         }
     })
 }
@@ -113,20 +115,20 @@ fn create_op(create: Create) -> Result<Op, ErrorCode> {
     Ok(Op::Create { path, data, mode })
 }
 
-/// The watches in a request that restores them.
-pub(super) fn restored(request: Request) -> Result<Restored, ErrorCode> {
+/// Parses the watches in a request to restore them.
+pub(super) fn restored(request: Request) -> Result<RestoredWatches, ErrorCode> {
     Ok(match request {
         Request::SetWatches {
             relative_zxid,
             data,
             exist,
             child,
-        } => Restored {
+        } => RestoredWatches {
             since: relative_zxid,
             data: paths(&data)?,
             exist: paths(&exist)?,
             children: paths(&child)?,
-            ..Restored::default()
+            ..RestoredWatches::default()
         },
         Request::SetWatches2 {
             relative_zxid,
@@ -135,7 +137,7 @@ pub(super) fn restored(request: Request) -> Result<Restored, ErrorCode> {
             child,
             persistent,
             persistent_recursive,
-        } => Restored {
+        } => RestoredWatches {
             since: relative_zxid,
             data: paths(&data)?,
             exist: paths(&exist)?,
@@ -147,63 +149,65 @@ pub(super) fn restored(request: Request) -> Result<Restored, ErrorCode> {
     })
 }
 
-/// The answer to a write; none if nobody can know what became of it.
-pub(super) fn answer(
-    shape: &Shape,
-    result: crate::error::Result<Vec<Outcome>>,
+/// Returns the response to a write, or `None` if its outcome is unknown.
+pub(super) fn write_response(
+    shape: &ResponseShape,
+    result: crate::error::Result<Vec<WriteOutcome>>,
 ) -> Option<Result<Response, ErrorCode>> {
     match (shape, result) {
         (_, Err(Error::ConnectionLoss)) => None,
-        (Shape::Multi(shapes), Err(Error::Multi { index, source })) => {
+        (ResponseShape::Multi(shapes), Err(Error::Multi { index, source })) => {
             let failed = |at: usize| match at.cmp(&index) {
                 std::cmp::Ordering::Less => None,
-                std::cmp::Ordering::Equal => Some(code(&source)),
+                std::cmp::Ordering::Equal => Some(error_code(&source)),
                 std::cmp::Ordering::Greater => Some(ErrorCode::RuntimeInconsistency),
             };
             let results = (0..shapes.len()).map(|at| MultiResult::Failed(failed(at)));
             Some(Ok(Response::Multi(results.collect())))
         }
-        (_, Err(error)) => Some(Err(code(&error))),
-        (Shape::Multi(shapes), Ok(outcomes)) => {
+        (_, Err(error)) => Some(Err(error_code(&error))),
+        (ResponseShape::Multi(shapes), Ok(outcomes)) => {
             let results = shapes.iter().zip(outcomes);
-            let results = results.map(|(shape, outcome)| one_of_many(shape, outcome));
+            let results = results.map(|(shape, outcome)| multi_result(shape, outcome));
             Some(Ok(Response::Multi(results.collect())))
         }
         (shape, Ok(outcomes)) => {
             let response = match outcomes.into_iter().next() {
-                Some(Outcome::Created(created)) if matches!(shape, Shape::Create) => {
+                Some(WriteOutcome::Created(created)) if matches!(shape, ResponseShape::Create) => {
                     Response::Create {
                         path: created.path.to_string(),
                     }
                 }
-                Some(Outcome::Created(created)) => Response::Create2 {
+                Some(WriteOutcome::Created(created)) => Response::Create2 {
                     path: created.path.to_string(),
                     stat: created.stat,
                 },
-                Some(Outcome::Set(stat)) => Response::SetData(stat),
-                Some(Outcome::Deleted | Outcome::Checked) | None => Response::Done,
+                Some(WriteOutcome::Set(stat)) => Response::SetData(stat),
+                Some(WriteOutcome::Deleted | WriteOutcome::Checked) | None => Response::Done,
             };
             Some(Ok(response))
         }
     }
 }
 
-fn one_of_many(shape: &Shape, outcome: Outcome) -> MultiResult {
+fn multi_result(shape: &ResponseShape, outcome: WriteOutcome) -> MultiResult {
     match outcome {
-        Outcome::Created(created) if matches!(shape, Shape::Create) => MultiResult::Create {
-            path: created.path.to_string(),
-        },
-        Outcome::Created(created) => MultiResult::Create2 {
+        WriteOutcome::Created(created) if matches!(shape, ResponseShape::Create) => {
+            MultiResult::Create {
+                path: created.path.to_string(),
+            }
+        }
+        WriteOutcome::Created(created) => MultiResult::Create2 {
             path: created.path.to_string(),
             stat: created.stat,
         },
-        Outcome::Set(stat) => MultiResult::SetData(stat),
-        Outcome::Deleted => MultiResult::Deleted,
-        Outcome::Checked => MultiResult::Checked,
+        WriteOutcome::Set(stat) => MultiResult::SetData(stat),
+        WriteOutcome::Deleted => MultiResult::Deleted,
+        WriteOutcome::Checked => MultiResult::Checked,
     }
 }
 
-pub(super) fn code(error: &Error) -> ErrorCode {
+pub(super) fn error_code(error: &Error) -> ErrorCode {
     match error {
         Error::NoNode { .. } => ErrorCode::NoNode,
         Error::NodeExists { .. } => ErrorCode::NodeExists,
@@ -214,7 +218,7 @@ pub(super) fn code(error: &Error) -> ErrorCode {
         Error::SessionExpired | Error::Closed => ErrorCode::SessionExpired,
         Error::NoAuth { .. } => ErrorCode::NoAuth,
         Error::ConnectionLoss => ErrorCode::ConnectionLoss,
-        Error::Multi { source, .. } => code(source),
+        Error::Multi { source, .. } => error_code(source),
         Error::LockTimeout(_)
         | Error::Malformed { .. }
         | Error::BadSystemId { .. }

@@ -1,29 +1,28 @@
 //! The watches of one client, with ZooKeeper's rules.
 //!
-//! One-shot watches on data tell of creation, change and deletion of a record; those on children of its
-//! deletion and of children that come or go. Persistent watches tell of all of that and stay; recursive
-//! ones tell of everything below, too, but not of lists of children. However many watches an event
-//! matches, the client is told once.
+//! One-shot data watches report creation, change and deletion of a record; child watches report its deletion and the
+//! creation and deletion of children. Persistent watches report all of these and stay; recursive ones report all
+//! descendants too, but no child events. An event is sent once, however many watches it matches.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::embedded::{Listener, Snapshot};
+use crate::embedded::{ChangeListener, Snapshot};
 use crate::error::Result;
 use crate::path::TreePath;
 use crate::watch::WatchEvent;
 use crate::zookeeper::wire::{Event, EventKind, WatcherKind};
 
-use super::outbox::Outbox;
+use super::reply_queue::ReplyQueue;
 
 #[derive(Debug)]
-pub(super) struct Watches {
-    tables: Mutex<Tables>,
-    outbox: Arc<Outbox>,
+pub(super) struct ClientWatches {
+    tables: Mutex<WatchTables>,
+    reply_queue: Arc<ReplyQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Tables {
+struct WatchTables {
     data: HashSet<TreePath>,
     children: HashSet<TreePath>,
     persistent: HashSet<TreePath>,
@@ -31,16 +30,16 @@ struct Tables {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum WatchKind {
     Data,
     Children,
     Persistent,
     Recursive,
 }
 
-/// What a client knew when it lost its connection.
+/// The watches of a client that has reconnected, and the last transaction it has seen.
 #[derive(Debug, Default)]
-pub(super) struct Restored {
+pub(super) struct RestoredWatches {
     pub(super) since: i64,
     pub(super) data: Vec<TreePath>,
     pub(super) exist: Vec<TreePath>,
@@ -49,33 +48,33 @@ pub(super) struct Restored {
     pub(super) recursive: Vec<TreePath>,
 }
 
-impl Watches {
-    pub(super) fn new(outbox: Arc<Outbox>) -> Self {
+impl ClientWatches {
+    pub(super) fn new(reply_queue: Arc<ReplyQueue>) -> Self {
         Self {
             tables: Mutex::default(),
-            outbox,
+            reply_queue,
         }
     }
 
-    pub(super) fn add(&self, path: TreePath, kind: Kind) {
+    pub(super) fn add(&self, path: TreePath, kind: WatchKind) {
         let mut tables = self.lock();
         let table = match kind {
-            Kind::Data => &mut tables.data,
-            Kind::Children => &mut tables.children,
-            Kind::Persistent => &mut tables.persistent,
-            Kind::Recursive => &mut tables.recursive,
+            WatchKind::Data => &mut tables.data,
+            WatchKind::Children => &mut tables.children,
+            WatchKind::Persistent => &mut tables.persistent,
+            WatchKind::Recursive => &mut tables.recursive,
         };
         table.insert(path);
     }
 
-    /// False if there was none.
+    /// Removes a watch. Returns false if there was none.
     pub(super) fn remove(&self, path: &TreePath, kind: WatcherKind) -> bool {
         let mut tables = self.lock();
         match kind {
             WatcherKind::Data => tables.data.remove(path),
             WatcherKind::Children => tables.children.remove(path),
             WatcherKind::Any => {
-                let Tables {
+                let WatchTables {
                     data,
                     children,
                     persistent,
@@ -88,61 +87,63 @@ impl Watches {
         }
     }
 
-    /// Sets the watches of a client that has come back. Those that would have fired meanwhile fire now.
-    pub(super) fn restore(&self, restored: Restored, snapshot: &Snapshot) -> Result<()> {
+    /// Restores the watches of a reconnected client. Those that would have fired meanwhile fire immediately.
+    pub(super) fn restore(&self, restored: RestoredWatches, snapshot: &Snapshot) -> Result<()> {
         let since = restored.since;
         for path in restored.data {
             match snapshot.stat(&path)? {
-                None => self.tell(EventKind::Deleted, &path),
-                Some(stat) if stat.mzxid > since => self.tell(EventKind::DataChanged, &path),
-                Some(_) => self.add(path, Kind::Data),
+                None => self.send_event(EventKind::Deleted, &path),
+                Some(stat) if stat.mzxid > since => self.send_event(EventKind::DataChanged, &path),
+                Some(_) => self.add(path, WatchKind::Data),
             }
         }
         for path in restored.exist {
             match snapshot.stat(&path)? {
-                Some(_) => self.tell(EventKind::Created, &path),
-                None => self.add(path, Kind::Data),
+                Some(_) => self.send_event(EventKind::Created, &path),
+                None => self.add(path, WatchKind::Data),
             }
         }
         for path in restored.children {
             match snapshot.stat(&path)? {
-                None => self.tell(EventKind::Deleted, &path),
-                Some(stat) if stat.pzxid > since => self.tell(EventKind::ChildrenChanged, &path),
-                Some(_) => self.add(path, Kind::Children),
+                None => self.send_event(EventKind::Deleted, &path),
+                Some(stat) if stat.pzxid > since => {
+                    self.send_event(EventKind::ChildrenChanged, &path);
+                }
+                Some(_) => self.add(path, WatchKind::Children),
             }
         }
         for path in restored.persistent {
-            self.add(path, Kind::Persistent);
+            self.add(path, WatchKind::Persistent);
         }
         for path in restored.recursive {
-            self.add(path, Kind::Recursive);
+            self.add(path, WatchKind::Recursive);
         }
         Ok(())
     }
 
-    fn tell(&self, kind: EventKind, path: &TreePath) {
+    fn send_event(&self, kind: EventKind, path: &TreePath) {
         let event = Event {
             kind,
             path: path.to_string(),
         };
-        self.outbox.push(|out| event.encode(out));
+        self.reply_queue.push(|out| event.encode(out));
     }
 
-    /// A panic while the lock is held cannot leave a set half changed, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, Tables> {
+    /// Ignores poisoning, since the sets are consistent at every panic.
+    fn lock(&self) -> MutexGuard<'_, WatchTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Tables {
-    /// Whether someone watches the record itself. One-shot watches are used up.
+impl WatchTables {
+    /// Returns whether the record is watched, and removes one-shot watches.
     fn record(&mut self, path: &TreePath, deleted: bool) -> bool {
         let data = self.data.remove(path);
         let children = deleted && self.children.remove(path);
         data || children || self.persistent.contains(path) || self.is_inside_recursive(path)
     }
 
-    /// Whether someone watches the list of children.
+    /// Returns whether the children are watched, and removes one-shot watches.
     fn list(&mut self, path: &TreePath) -> bool {
         self.children.remove(path) || self.persistent.contains(path)
     }
@@ -162,7 +163,7 @@ impl Tables {
     }
 }
 
-impl Listener for Watches {
+impl ChangeListener for ClientWatches {
     fn changed(&self, events: &[WatchEvent]) {
         let mut tables = self.lock();
         for event in events {
@@ -173,13 +174,13 @@ impl Listener for Watches {
                 WatchEvent::Gap => continue,
             };
             if tables.record(path, kind == EventKind::Deleted) {
-                self.tell(kind, path);
+                self.send_event(kind, path);
             }
             if kind != EventKind::DataChanged
                 && let Some(parent) = path.parent()
                 && tables.list(&parent)
             {
-                self.tell(EventKind::ChildrenChanged, &parent);
+                self.send_event(EventKind::ChildrenChanged, &parent);
             }
         }
     }
@@ -194,10 +195,10 @@ mod tests {
         TreePath::new(text).unwrap()
     }
 
-    async fn told(outbox: &Outbox) -> Vec<(EventKind, String)> {
-        outbox.finish();
+    async fn told(reply_queue: &ReplyQueue) -> Vec<(EventKind, String)> {
+        reply_queue.finish();
         let mut events = Vec::new();
-        while let Some(frame) = outbox.next().await.unwrap() {
+        while let Some(frame) = reply_queue.next().await.unwrap() {
             let mut frame = frame.as_ref().into();
             let frame = take_frame(&mut frame, 4096).unwrap().unwrap();
             let (_, body) = ReplyHeader::decode(&frame).unwrap();
@@ -208,16 +209,16 @@ mod tests {
     }
 
     async fn after(
-        watches: &[(&str, Kind)],
+        watches: &[(&str, WatchKind)],
         events: &[WatchEvent],
     ) -> Vec<(EventKind, &'static str)> {
-        let outbox = Arc::new(Outbox::default());
-        let table = Watches::new(outbox.clone());
+        let reply_queue = Arc::new(ReplyQueue::default());
+        let table = ClientWatches::new(reply_queue.clone());
         for (at, kind) in watches {
             table.add(path(at), *kind);
         }
         table.changed(events);
-        let told = told(&outbox).await.into_iter();
+        let told = told(&reply_queue).await.into_iter();
         told.map(|(kind, at)| (kind, &*at.leak())).collect()
     }
 
@@ -229,7 +230,7 @@ mod tests {
             WatchEvent::Created(path("/a/b")),
             WatchEvent::Created(path("/a/c")),
         ];
-        let both = [("/a", Kind::Data), ("/a", Kind::Children)];
+        let both = [("/a", WatchKind::Data), ("/a", WatchKind::Children)];
         assert_eq!(
             after(&both, &changes).await,
             [
@@ -242,10 +243,10 @@ mod tests {
     #[tokio::test]
     async fn a_deletion_is_told_once_however_many_watch() {
         let all = [
-            ("/a", Kind::Data),
-            ("/a", Kind::Children),
-            ("/a", Kind::Persistent),
-            ("/", Kind::Recursive),
+            ("/a", WatchKind::Data),
+            ("/a", WatchKind::Children),
+            ("/a", WatchKind::Persistent),
+            ("/", WatchKind::Recursive),
         ];
         let changes = [WatchEvent::Deleted(path("/a"))];
         assert_eq!(after(&all, &changes).await, [(EventKind::Deleted, "/a")]);
@@ -260,14 +261,14 @@ mod tests {
             WatchEvent::Deleted(path("/a/b")),
         ];
         assert_eq!(
-            after(&[("/a", Kind::Persistent)], &changes).await,
+            after(&[("/a", WatchKind::Persistent)], &changes).await,
             [
                 (EventKind::ChildrenChanged, "/a"),
                 (EventKind::ChildrenChanged, "/a")
             ]
         );
         assert_eq!(
-            after(&[("/a", Kind::Recursive)], &changes).await,
+            after(&[("/a", WatchKind::Recursive)], &changes).await,
             [
                 (EventKind::Created, "/a/b"),
                 (EventKind::DataChanged, "/a/b"),

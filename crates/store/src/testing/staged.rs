@@ -1,4 +1,4 @@
-//! A store whose calls a test sees before they are made, and can hold up or lose.
+//! A store whose calls a test can intercept, delay or lose.
 //!
 //! For tests of what becomes of a service when one certain answer does not arrive, or when several processes do
 //! something at the very same time. The session outlives a lost call, as it does when a server is restarted.
@@ -31,7 +31,7 @@ pub enum Fate {
     Done,
     /// It never reaches the store.
     Lost,
-    /// It takes effect, but nobody hears of it.
+    /// It takes effect, but its response is lost.
     AnswerLost,
 }
 
@@ -43,7 +43,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Each call waits for what `director` has to say about it. Watches and syncs are left alone.
+    /// Creates a store that calls `director` before each read and write. Watches and syncs are passed through.
     pub fn new(
         tree: Arc<dyn Tree>,
         director: impl Fn(Call<'_>) -> BoxFuture<'static, Fate> + Send + Sync + 'static,

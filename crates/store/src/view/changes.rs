@@ -1,36 +1,36 @@
-//! Tells subscribers what changed, without keeping more than a bounded set for the slow ones.
+//! Change notifications for subscribers, with a bounded backlog.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-/// Ids a subscriber may fall behind before it is told to look at everything.
+/// The maximum number of pending ids of a subscriber; on overflow it receives [`Change::Everything`].
 const BACKLOG: usize = 16_384;
 
-/// What changed since the last time a subscriber asked.
+/// The changes since the last call of [`Changes::next`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change<I> {
-    /// These appeared, changed, vanished, or were locked or unlocked.
+    /// The ids of records that were created, changed, deleted, locked or unlocked.
     Ids(BTreeSet<I>),
-    /// Too many to name.
+    /// Too many ids; everything may have changed.
     Everything,
 }
 
-/// The changes of a view, since it was made or since the last [`Changes::next`].
+/// A subscription to the changes of a view.
 #[derive(Debug)]
 pub struct Changes<I> {
-    mailbox: Arc<Mailbox<I>>,
+    mailbox: Arc<ChangeMailbox<I>>,
 }
 
 #[derive(Debug)]
-struct Mailbox<I> {
-    state: Mutex<Pending<I>>,
+struct ChangeMailbox<I> {
+    state: Mutex<PendingIds<I>>,
     wake: Notify,
 }
 
 #[derive(Debug)]
-struct Pending<I> {
+struct PendingIds<I> {
     ids: BTreeSet<I>,
     everything: bool,
     closed: bool,
@@ -38,16 +38,16 @@ struct Pending<I> {
 
 /// The view's side of all its [`Changes`].
 #[derive(Debug)]
-pub(super) struct Subscribers<I>(Vec<Weak<Mailbox<I>>>);
+pub(super) struct Subscribers<I>(Vec<Weak<ChangeMailbox<I>>>);
 
-impl<I> Mailbox<I> {
-    fn lock(&self) -> MutexGuard<'_, Pending<I>> {
+impl<I> ChangeMailbox<I> {
+    fn lock(&self) -> MutexGuard<'_, PendingIds<I>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<I: Clone + Ord> Changes<I> {
-    /// Waits for the next change; none when the store has been closed.
+    /// Waits for the next change. Returns `None` once the store is closed.
     pub async fn next(&mut self) -> Option<Change<I>> {
         loop {
             {
@@ -63,7 +63,7 @@ impl<I: Clone + Ord> Changes<I> {
                     return None;
                 }
             }
-            // A notification between the look and the wait is kept for us.
+            // `Notify` stores a notification sent in the meantime.
             self.mailbox.wake.notified().await;
         }
     }
@@ -77,8 +77,8 @@ impl<I> Default for Subscribers<I> {
 
 impl<I: Clone + Ord> Subscribers<I> {
     pub(super) fn subscribe(&mut self) -> Changes<I> {
-        let mailbox = Arc::new(Mailbox {
-            state: Mutex::new(Pending {
+        let mailbox = Arc::new(ChangeMailbox {
+            state: Mutex::new(PendingIds {
                 ids: BTreeSet::new(),
                 everything: false,
                 closed: false,
@@ -106,7 +106,7 @@ impl<I: Clone + Ord> Subscribers<I> {
         self.each(|pending| pending.closed = true);
     }
 
-    fn each(&mut self, mut tell: impl FnMut(&mut Pending<I>)) {
+    fn each(&mut self, mut tell: impl FnMut(&mut PendingIds<I>)) {
         self.0.retain(|mailbox| {
             let Some(mailbox) = mailbox.upgrade() else {
                 return false;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn many_changes_of_one_record_are_told_once() {
+    async fn changes_of_one_record_are_coalesced() {
         let mut subscribers = Subscribers::default();
         let mut changes = subscribers.subscribe();
         for id in ["b", "a", "b"] {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_subscriber_is_told_to_look_at_everything() {
+    async fn a_slow_subscriber_receives_everything() {
         let mut subscribers = Subscribers::default();
         let mut changes = subscribers.subscribe();
         for id in 0..=BACKLOG + 10 {

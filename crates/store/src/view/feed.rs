@@ -1,7 +1,7 @@
-//! The task behind a view: turns watch events into reads, and reads into changes.
+//! The task that updates a view: turns watch events into reads, and reads into changes.
 //!
-//! For each record at most one read is under way. Events that arrive meanwhile ask for one more
-//! after it, because the read may have passed the store before the event's change did.
+//! At most one read per record is in flight. Events that arrive meanwhile cause another read after it, because the
+//! first may have been executed before the event's change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,56 +12,56 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
-use super::walk::{self, WINDOW};
-use super::{Kind, Shape, Shared};
+use super::walk::{self, MAX_CONCURRENT_READS};
+use super::{Kind, Shape, ViewInner};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
 use crate::tree::{Record, Session};
 use crate::watch::{WatchEvent, Watcher};
 
-/// Before everything is listed again because something could not be read.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The delay before listing everything again after an error.
+const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 type Barriers = mpsc::UnboundedReceiver<oneshot::Sender<()>>;
 
-type Read<I> = (I, TreePath, Result<Option<Record>>);
+type ReadResult<I> = (I, TreePath, Result<Option<Record>>);
 
-struct Feed<S: Shape> {
-    shared: Arc<Shared<S>>,
+struct ViewFeed<S: Shape> {
+    inner: Arc<ViewInner<S>>,
     /// Everything must be listed again.
     stale: bool,
-    /// What each record with a read to come still needs.
-    reads: HashMap<S::Id, Need>,
-    /// Those of `reads` whose read has not begun.
+    /// The state of each record with queued or running reads.
+    reads: HashMap<S::Id, ReadState>,
+    /// The queued reads.
     queue: VecDeque<(S::Id, TreePath)>,
-    running: FuturesUnordered<BoxFuture<'static, Read<S::Id>>>,
-    barriers: Vec<Barrier<S::Id>>,
+    running: FuturesUnordered<BoxFuture<'static, ReadResult<S::Id>>>,
+    barriers: Vec<SyncBarrier<S::Id>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum ReadState {
     Queued,
     Running,
     /// One is running and another must follow.
     RunningAndAgain,
 }
 
-/// Somebody who waits until the reads that were outstanding when they asked are done.
-struct Barrier<I> {
+/// A caller waiting for the reads that were outstanding when it called.
+struct SyncBarrier<I> {
     /// How many reads of each record.
     outstanding: HashMap<I, u8>,
     done: oneshot::Sender<()>,
 }
 
-/// Follows the store until it is closed.
-pub(super) async fn run<S: Shape>(shared: Arc<Shared<S>>, mut barriers: Barriers) {
-    let tree = Arc::clone(&shared.tree);
-    match ext::persist(&*tree, || tree.watch(&shared.root)).await {
+/// Updates the view until the store is closed.
+pub(super) async fn run<S: Shape>(inner: Arc<ViewInner<S>>, mut barriers: Barriers) {
+    let tree = Arc::clone(&inner.tree);
+    match ext::persist(&*tree, || tree.watch(&inner.root)).await {
         Ok(watcher) => {
-            let mut feed = Feed {
-                shared: Arc::clone(&shared),
+            let mut feed = ViewFeed {
+                inner: Arc::clone(&inner),
                 stale: true,
                 reads: HashMap::new(),
                 queue: VecDeque::new(),
@@ -72,25 +72,25 @@ pub(super) async fn run<S: Shape>(shared: Arc<Shared<S>>, mut barriers: Barriers
         }
         Err(Error::Closed) => {}
         Err(error) => tracing::error!(
-            root = %shared.root,
+            root = %inner.root,
             error = &error as &dyn std::error::Error,
-            "cannot watch; the view stays as it is"
+            "failed to set watch; the view will not be updated"
         ),
     }
-    shared.write().close();
+    inner.write().close();
 }
 
-impl<S: Shape> Feed<S> {
+impl<S: Shape> ViewFeed<S> {
     async fn follow(&mut self, mut watcher: Watcher, barriers: &mut Barriers) {
         loop {
             if self.stale && self.list_all().await.is_err() {
                 return;
             }
-            self.begin_reads();
-            self.note_backlog(watcher.waiting());
+            self.start_reads();
+            self.update_backlog(watcher.waiting());
             tokio::select! {
                 event = watcher.next() => match event {
-                    Some(event) => self.event(&event),
+                    Some(event) => self.handle_event(&event),
                     None => return,
                 },
                 Some(read) = self.running.next(), if !self.running.is_empty() => {
@@ -98,27 +98,27 @@ impl<S: Shape> Feed<S> {
                 }
                 Some(done) = barriers.recv() => {
                     while let Some(event) = watcher.try_next() {
-                        self.event(&event);
+                        self.handle_event(&event);
                     }
-                    self.note_backlog(0);
+                    self.update_backlog(0);
                     self.wait_for_reads(done);
                 }
             }
         }
     }
 
-    /// Fails only when the store has been closed. As long as something cannot be read, the view is not current.
+    /// Lists everything, retrying until it succeeds. Fails only when the store is closed.
     async fn list_all(&mut self) -> Result<()> {
-        let tree = Arc::clone(&self.shared.tree);
-        let mut pause = SHORTEST_PAUSE;
+        let tree = Arc::clone(&self.inner.tree);
+        let mut pause = INITIAL_RETRY_DELAY;
         let seen = loop {
             ext::connected(&*tree).await?;
-            // What is outstanding now is seen by the listing.
+            // The listing includes the outstanding reads.
             self.reads.clear();
             self.queue.clear();
             self.running.clear();
-            self.shared.write().listing_begins();
-            match walk::walk(&self.shared).await {
+            self.inner.write().start_listing();
+            match walk::walk(&self.inner).await {
                 Ok(seen) => break seen,
                 Err(error) if error.is_connection() => {
                     ext::reconnected(&*tree).await?;
@@ -126,28 +126,28 @@ impl<S: Shape> Feed<S> {
                 Err(Error::Closed) => return Err(Error::Closed),
                 Err(error) => {
                     tracing::warn!(
-                        root = %self.shared.root,
+                        root = %self.inner.root,
                         error = &error as &dyn std::error::Error,
-                        "cannot read everything; what was known before stands until that works"
+                        "failed to load view; retrying, using the last known state until then"
                     );
                     let mut sessions = tree.session();
                     let closed = sessions.wait_for(|session| *session == Session::Closed);
                     // Either way, it is tried again.
                     let _ = tokio::time::timeout(pause, closed).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(MAX_RETRY_DELAY);
                 }
             }
         };
-        self.shared.write().listing_ended(&seen);
+        self.inner.write().finish_listing(&seen);
         self.stale = false;
         for barrier in self.barriers.drain(..) {
-            // Whoever asked may have gone.
+            // Fails if the caller was dropped.
             let _ = barrier.done.send(());
         }
         Ok(())
     }
 
-    fn event(&mut self, event: &WatchEvent) {
+    fn handle_event(&mut self, event: &WatchEvent) {
         let (path, exists) = match event {
             WatchEvent::Gap => {
                 self.stale = true;
@@ -156,44 +156,44 @@ impl<S: Shape> Feed<S> {
             WatchEvent::Created(path) | WatchEvent::Changed(path) => (path, true),
             WatchEvent::Deleted(path) => (path, false),
         };
-        match self.shared.shape.kind(path) {
+        match self.inner.shape.kind(path) {
             Kind::Contender(id) => {
-                let mut state = self.shared.write();
+                let mut state = self.inner.write();
                 if exists {
-                    state.contender_came(&id, path.name());
+                    state.add_contender(&id, path.name());
                 } else {
-                    state.contender_went(&id, path.name());
+                    state.remove_contender(&id, path.name());
                 }
             }
-            Kind::Record { id, .. } if exists => self.want(id, path),
+            Kind::Record { id, .. } if exists => self.schedule_read(id, path),
             Kind::Record { id, .. } if self.reads.contains_key(&id) => {
-                // The read under way may still bring the record back, so it is not the last.
-                self.shared.write().forget(&id);
-                self.want(id, path);
+                // The read in flight may return the deleted record, so another one must follow.
+                self.inner.write().remove_deleted(&id);
+                self.schedule_read(id, path);
             }
-            Kind::Record { id, .. } => self.shared.write().remove(&id),
+            Kind::Record { id, .. } => self.inner.write().remove(&id),
             Kind::Directory | Kind::Nothing => {}
         }
     }
 
-    fn want(&mut self, id: S::Id, path: &TreePath) {
+    fn schedule_read(&mut self, id: S::Id, path: &TreePath) {
         match self.reads.get_mut(&id) {
-            Some(Need::Queued | Need::RunningAndAgain) => {}
-            Some(need) => *need = Need::RunningAndAgain,
+            Some(ReadState::Queued | ReadState::RunningAndAgain) => {}
+            Some(need) => *need = ReadState::RunningAndAgain,
             None => {
-                self.reads.insert(id.clone(), Need::Queued);
+                self.reads.insert(id.clone(), ReadState::Queued);
                 self.queue.push_back((id, path.clone()));
             }
         }
     }
 
-    fn begin_reads(&mut self) {
-        while self.running.len() < WINDOW
+    fn start_reads(&mut self) {
+        while self.running.len() < MAX_CONCURRENT_READS
             && let Some((id, path)) = self.queue.pop_front()
         {
-            self.reads.insert(id.clone(), Need::Running);
-            self.shared.write().read_begins(&id);
-            let tree = Arc::clone(&self.shared.tree);
+            self.reads.insert(id.clone(), ReadState::Running);
+            self.inner.write().start_read(&id);
+            let tree = Arc::clone(&self.inner.tree);
             self.running.push(Box::pin(async move {
                 let result = ext::get_opt(&*tree, &path).await;
                 (id, path, result)
@@ -201,42 +201,48 @@ impl<S: Shape> Feed<S> {
         }
     }
 
-    fn finish_read(&mut self, (id, path, result): Read<S::Id>) {
+    fn finish_read(&mut self, (id, path, result): ReadResult<S::Id>) {
         match result {
-            Ok(Some(record)) => walk::store(&self.shared, &id, &path, &record),
-            Ok(None) => self.shared.write().remove(&id),
-            // The listing says what is wrong, if it still is.
+            Ok(Some(record)) => walk::store(&self.inner, &id, &path, &record),
+            Ok(None) => self.inner.write().remove(&id),
+            // The listing reports the error if it persists.
             Err(_) => self.stale = true,
         }
-        self.shared.write().read_ended(&id);
-        let again = self.reads.remove(&id) == Some(Need::RunningAndAgain);
-        // Whoever waits for this read sees it done.
-        let backlog = &self.shared.backlog;
+        self.inner.write().end_read(&id);
+        let again = self.reads.remove(&id) == Some(ReadState::RunningAndAgain);
+        // Updated before the barriers are released.
+        let backlog = &self.inner.backlog;
         backlog.reads.store(self.reads.len(), Ordering::Relaxed);
-        self.pass_barriers(&id);
+        self.count_read(&id);
         if again {
-            self.want(id, &path);
+            self.schedule_read(id, &path);
         }
     }
 
-    fn note_backlog(&self, events: usize) {
-        let backlog = &self.shared.backlog;
+    fn update_backlog(&self, events: usize) {
+        let backlog = &self.inner.backlog;
         backlog.events.store(events, Ordering::Relaxed);
         backlog.reads.store(self.reads.len(), Ordering::Relaxed);
     }
 
     fn wait_for_reads(&mut self, done: oneshot::Sender<()>) {
-        let count = |need| if need == Need::RunningAndAgain { 2 } else { 1 };
+        let count = |need| {
+            if need == ReadState::RunningAndAgain {
+                2
+            } else {
+                1
+            }
+        };
         let outstanding = self
             .reads
             .iter()
             .map(|(id, need)| (id.clone(), count(*need)))
             .collect();
-        self.barriers.push(Barrier { outstanding, done });
-        self.open_barriers();
+        self.barriers.push(SyncBarrier { outstanding, done });
+        self.release_barriers();
     }
 
-    fn pass_barriers(&mut self, id: &S::Id) {
+    fn count_read(&mut self, id: &S::Id) {
         for barrier in &mut self.barriers {
             if let Some(count) = barrier.outstanding.get_mut(id) {
                 *count -= 1;
@@ -245,10 +251,10 @@ impl<S: Shape> Feed<S> {
                 }
             }
         }
-        self.open_barriers();
+        self.release_barriers();
     }
 
-    fn open_barriers(&mut self) {
+    fn release_barriers(&mut self) {
         if self.stale {
             return;
         }
@@ -256,7 +262,7 @@ impl<S: Shape> Feed<S> {
             .barriers
             .extract_if(.., |barrier| barrier.outstanding.is_empty())
         {
-            // Whoever asked may have gone.
+            // Fails if the caller was dropped.
             let _ = barrier.done.send(());
         }
     }

@@ -1,4 +1,4 @@
-//! What a view holds, and the rules by which a newer record replaces an older one.
+//! The records of a view, and the rules by which newer records replace older ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,62 +6,61 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::changes::{Changes, Subscribers};
-use super::{Flaw, Item, Shape};
+use super::{InvalidRecord, Item, Shape};
 use crate::path::TreePath;
 use crate::tree::{Record, Stat};
 use nodeyard_model::with_causes;
 
-pub(super) struct State<S: Shape> {
-    slots: BTreeMap<S::Id, Slot<S::Value>>,
-    /// Names of the contenders of each lock that has some. They are unique for ever, so adding and
-    /// removing them by events is exact whatever a listing has shown before.
+pub(super) struct ViewState<S: Shape> {
+    slots: BTreeMap<S::Id, ViewSlot<S::Value>>,
+    /// The names of contenders by lock. They are unique, so applying events is correct after any listing.
     contenders: HashMap<S::Id, Vec<Box<str>>>,
-    /// Deleted, but reads that began earlier may still bring it back.
+    /// Deleted records with reads in flight that may still return them.
     forgotten: HashSet<S::Id>,
-    /// Being read, apart from a full listing.
+    /// Records with a read in flight, apart from a full listing.
     reading: HashSet<S::Id>,
-    /// Written by us while a full listing is under way, which may have passed by already.
+    /// Records written by this process during a full listing, which may not include them.
     written: HashSet<S::Id>,
     subscribers: Subscribers<S::Id>,
     current: bool,
 }
 
-struct Slot<T> {
-    content: Content<T>,
+struct ViewSlot<T> {
+    content: RecordContent<T>,
     stat: Stat,
-    /// The full listing under way has not confirmed it yet.
+    /// Whether the current full listing has not confirmed it yet.
     unconfirmed: bool,
 }
 
-pub(super) enum Content<T> {
+pub(super) enum RecordContent<T> {
     Value(Arc<T>),
     Empty,
-    Flaw(Box<Damage>),
+    Malformed(Box<MalformedRecord>),
 }
 
-pub(super) struct Damage {
+pub(super) struct MalformedRecord {
     path: TreePath,
     reason: String,
     data: Bytes,
 }
 
 /// More than any record has that something could be made of.
-const KEPT_BYTES: usize = 64 << 10;
+const MAX_KEPT_BYTES: usize = 64 << 10;
 
-impl<T> Content<T> {
+impl<T> RecordContent<T> {
     pub(super) fn parse<S>(shape: &S, id: &S::Id, path: &TreePath, record: &Record) -> Self
     where
         S: Shape<Value = T>,
     {
         if record.data.is_empty() {
-            return Content::Empty;
+            return RecordContent::Empty;
         }
         match shape.parse(id, &record.data) {
-            Ok(value) => Content::Value(Arc::new(value)),
-            Err(error) => Content::Flaw(Box::new(Damage {
+            Ok(value) => RecordContent::Value(Arc::new(value)),
+            Err(error) => RecordContent::Malformed(Box::new(MalformedRecord {
                 path: path.clone(),
                 reason: with_causes(&*error),
-                data: if record.data.len() <= KEPT_BYTES {
+                data: if record.data.len() <= MAX_KEPT_BYTES {
                     Bytes::copy_from_slice(&record.data)
                 } else {
                     Bytes::new()
@@ -71,7 +70,7 @@ impl<T> Content<T> {
     }
 }
 
-impl<S: Shape> Default for State<S> {
+impl<S: Shape> Default for ViewState<S> {
     fn default() -> Self {
         Self {
             slots: BTreeMap::new(),
@@ -85,7 +84,7 @@ impl<S: Shape> Default for State<S> {
     }
 }
 
-impl<S: Shape> State<S> {
+impl<S: Shape> ViewState<S> {
     pub(super) fn item(&self, id: &S::Id) -> Option<Item<S>> {
         self.to_item(id, self.slots.get(id)?)
     }
@@ -96,8 +95,8 @@ impl<S: Shape> State<S> {
             .filter_map(|(id, slot)| self.to_item(id, slot))
     }
 
-    fn to_item(&self, id: &S::Id, slot: &Slot<S::Value>) -> Option<Item<S>> {
-        let Content::Value(value) = &slot.content else {
+    fn to_item(&self, id: &S::Id, slot: &ViewSlot<S::Value>) -> Option<Item<S>> {
+        let RecordContent::Value(value) = &slot.content else {
             return None;
         };
         Some(Item {
@@ -109,30 +108,30 @@ impl<S: Shape> State<S> {
     }
 
     pub(super) fn len(&self) -> usize {
-        let is_value = |slot: &&Slot<S::Value>| matches!(slot.content, Content::Value(_));
+        let is_value = |slot: &&ViewSlot<S::Value>| matches!(slot.content, RecordContent::Value(_));
         self.slots.values().filter(is_value).count()
     }
 
-    pub(super) fn flaws(&self) -> Vec<Flaw<S::Id>> {
+    pub(super) fn flaws(&self) -> Vec<InvalidRecord<S::Id>> {
         let flaws = self.slots.iter();
         flaws.filter_map(|(id, slot)| to_flaw(id, slot)).collect()
     }
 
-    pub(super) fn flaw(&self, id: &S::Id) -> Option<Flaw<S::Id>> {
+    pub(super) fn flaw(&self, id: &S::Id) -> Option<InvalidRecord<S::Id>> {
         to_flaw(id, self.slots.get(id)?)
     }
 
     pub(super) fn empty(&self) -> Vec<(S::Id, Stat)> {
         self.slots
             .iter()
-            .filter(|(_, slot)| matches!(slot.content, Content::Empty))
+            .filter(|(_, slot)| matches!(slot.content, RecordContent::Empty))
             .map(|(id, slot)| (id.clone(), slot.stat))
             .collect()
     }
 
     pub(super) fn is_blank(&self, id: &S::Id) -> bool {
         let slot = self.slots.get(id);
-        slot.is_some_and(|slot| matches!(slot.content, Content::Empty))
+        slot.is_some_and(|slot| matches!(slot.content, RecordContent::Empty))
     }
 
     pub(super) fn subscribe(&mut self) -> Changes<S::Id> {
@@ -148,8 +147,8 @@ impl<S: Shape> State<S> {
         self.subscribers.close();
     }
 
-    /// True if a record of this transaction would change what we hold. While everything is listed anew, an older one
-    /// does, too: the store may have been restored from a backup.
+    /// Returns whether a record with this stat would change the view. During a full listing this includes older ones,
+    /// because the store may have been restored from a backup.
     pub(super) fn wants(&self, id: &S::Id, stat: &Stat) -> bool {
         !self.forgotten.contains(id)
             && self.slots.get(id).is_none_or(|slot| {
@@ -157,17 +156,17 @@ impl<S: Shape> State<S> {
             })
     }
 
-    pub(super) fn put(&mut self, id: &S::Id, content: Content<S::Value>, stat: Stat) {
+    pub(super) fn put(&mut self, id: &S::Id, content: RecordContent<S::Value>, stat: Stat) {
         if !self.wants(id, &stat) {
             return;
         }
-        if let Content::Flaw(flaw) = &content {
-            // Once per write, since the same transaction is not taken twice.
-            let Damage { path, reason, .. } = &**flaw;
-            tracing::warn!(%path, reason, "malformed record ignored");
+        if let RecordContent::Malformed(flaw) = &content {
+            // Logged once per write, since a record is not replaced by the same transaction.
+            let MalformedRecord { path, reason, .. } = &**flaw;
+            tracing::warn!(%path, reason, "ignoring malformed record");
         }
         self.subscribers.changed(id);
-        let slot = Slot {
+        let slot = ViewSlot {
             content,
             stat,
             unconfirmed: false,
@@ -175,29 +174,28 @@ impl<S: Shape> State<S> {
         self.slots.insert(id.clone(), slot);
     }
 
-    /// Our own write, whose event is still to come; or has come, and that of its deletion, too: what was changed and is
-    /// not there any more stays away.
+    /// Puts the result of an own write. Ignored if the record was deleted since, which its events have already shown.
     pub(super) fn put_own(&mut self, id: S::Id, value: Arc<S::Value>, stat: Stat) {
         let is_new = stat.version == 0;
         if !is_new && !self.slots.contains_key(&id) {
             return;
         }
         self.forgotten.remove(&id);
-        self.put(&id, Content::Value(value), stat);
+        self.put(&id, RecordContent::Value(value), stat);
         if !self.current {
             self.written.insert(id);
         }
     }
 
-    /// The store says that the record is gone.
+    /// Removes a record that the store reports as missing.
     pub(super) fn remove(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.take_out(id);
     }
 
-    /// The record is gone, whatever reads that are under way say. If none is, and the record is not here, then the
-    /// event of its deletion has been seen already, and there is nothing to remember until it comes.
-    pub(super) fn forget(&mut self, id: &S::Id) {
+    /// Removes a deleted record and ignores reads in flight, which may still return it. If there is none and the record
+    /// is missing, its deletion event was already processed.
+    pub(super) fn remove_deleted(&mut self, id: &S::Id) {
         if !self.current || self.slots.contains_key(id) || self.reading.contains(id) {
             self.forgotten.insert(id.clone());
         }
@@ -205,13 +203,13 @@ impl<S: Shape> State<S> {
         self.take_out(id);
     }
 
-    /// This read sees what came before it, deletes included.
-    pub(super) fn read_begins(&mut self, id: &S::Id) {
+    /// Starts a read, which will include all earlier deletions.
+    pub(super) fn start_read(&mut self, id: &S::Id) {
         self.forgotten.remove(id);
         self.reading.insert(id.clone());
     }
 
-    pub(super) fn read_ended(&mut self, id: &S::Id) {
+    pub(super) fn end_read(&mut self, id: &S::Id) {
         self.reading.remove(id);
     }
 
@@ -222,7 +220,7 @@ impl<S: Shape> State<S> {
         }
     }
 
-    pub(super) fn contender_came(&mut self, id: &S::Id, name: &str) {
+    pub(super) fn add_contender(&mut self, id: &S::Id, name: &str) {
         let names = self.contenders.entry(id.clone()).or_default();
         if names.iter().any(|known| **known == *name) {
             return;
@@ -233,7 +231,7 @@ impl<S: Shape> State<S> {
         }
     }
 
-    pub(super) fn contender_went(&mut self, id: &S::Id, name: &str) {
+    pub(super) fn remove_contender(&mut self, id: &S::Id, name: &str) {
         let Some(names) = self.contenders.get_mut(id) else {
             return;
         };
@@ -263,8 +261,8 @@ impl<S: Shape> State<S> {
         }
     }
 
-    /// A full listing begins: it will see everything we have written or deleted so far.
-    pub(super) fn listing_begins(&mut self) {
+    /// Starts a full listing, which will include all own writes and deletions so far.
+    pub(super) fn start_listing(&mut self) {
         self.current = false;
         self.forgotten.clear();
         self.reading.clear();
@@ -274,8 +272,8 @@ impl<S: Shape> State<S> {
         }
     }
 
-    /// A full listing has ended: what it has not seen is gone.
-    pub(super) fn listing_ended(&mut self, seen: &HashSet<S::Id>) {
+    /// Finishes a full listing and removes records that it did not include.
+    pub(super) fn finish_listing(&mut self, seen: &HashSet<S::Id>) {
         let written = std::mem::take(&mut self.written);
         let gone: Vec<S::Id> = self
             .slots
@@ -295,12 +293,12 @@ impl<S: Shape> State<S> {
     }
 }
 
-fn to_flaw<I: Clone, T>(id: &I, slot: &Slot<T>) -> Option<Flaw<I>> {
-    let Content::Flaw(damage) = &slot.content else {
+fn to_flaw<I: Clone, T>(id: &I, slot: &ViewSlot<T>) -> Option<InvalidRecord<I>> {
+    let RecordContent::Malformed(damage) = &slot.content else {
         return None;
     };
-    let Damage { path, reason, data } = &**damage;
-    Some(Flaw {
+    let MalformedRecord { path, reason, data } = &**damage;
+    Some(InvalidRecord {
         id: id.clone(),
         path: path.clone(),
         reason: reason.clone(),
@@ -333,33 +331,33 @@ mod tests {
         }
     }
 
-    fn put(state: &mut State<Texts>, id: u32) {
-        let content = Content::Value(Arc::new(String::new()));
+    fn put(state: &mut ViewState<Texts>, id: u32) {
+        let content = RecordContent::Value(Arc::new(String::new()));
         state.put(&id, content, Stat::default());
     }
 
-    fn listed() -> State<Texts> {
-        let mut state = State::<Texts>::default();
-        state.listing_begins();
-        state.listing_ended(&HashSet::new());
+    fn listed() -> ViewState<Texts> {
+        let mut state = ViewState::<Texts>::default();
+        state.start_listing();
+        state.finish_listing(&HashSet::new());
         state
     }
 
     #[test]
-    fn a_listing_replaces_what_a_restored_store_has_in_an_older_version() {
+    fn a_listing_of_a_restored_store_replaces_newer_records() {
         let at = |mzxid| Stat {
             mzxid,
             ..Stat::default()
         };
-        let text = |text: &str| Content::Value(Arc::new(text.to_owned()));
-        let held = |state: &State<Texts>| state.item(&1).map(|item| item.value.to_string());
+        let text = |text: &str| RecordContent::Value(Arc::new(text.to_owned()));
+        let held = |state: &ViewState<Texts>| state.item(&1).map(|item| item.value.to_string());
         let mut state = listed();
         state.put(&1, text("new"), at(9));
         state.put(&1, text("a late read"), at(5));
         assert_eq!(held(&state).as_deref(), Some("new"));
-        state.listing_begins();
+        state.start_listing();
         state.put(&1, text("restored"), at(5));
-        state.listing_ended(&HashSet::from([1]));
+        state.finish_listing(&HashSet::from([1]));
         assert_eq!(held(&state).as_deref(), Some("restored"));
         state.put(&1, text("a late read"), at(4));
         assert_eq!(held(&state).as_deref(), Some("restored"));
@@ -370,18 +368,18 @@ mod tests {
         let mut state = listed();
         put(&mut state, 1);
         state.remove(&1);
-        state.forget(&1);
+        state.remove_deleted(&1);
         assert!(state.forgotten.is_empty());
     }
 
     #[test]
     fn a_deletion_is_remembered_until_its_event_comes() {
         let mut state = listed();
-        // The first read of a record that has come and gone.
-        state.read_begins(&1);
-        state.forget(&1);
+        // The first read of a record that was created and deleted.
+        state.start_read(&1);
+        state.remove_deleted(&1);
         put(&mut state, 1);
-        state.read_ended(&1);
+        state.end_read(&1);
         assert_eq!(state.len(), 0);
         state.remove(&1);
         assert!(state.forgotten.is_empty() && state.reading.is_empty());

@@ -1,26 +1,25 @@
-//! Reads everything a view holds, many reads at a time.
+//! Reads all records of a view with bounded concurrency.
 //!
-//! The records are read one by one instead of with `list`, so that only those under way are in memory
-//! beside the parsed values: a listing of a hundred thousand nodes would double what the view needs.
+//! Records are read individually instead of by `list`, which would hold all unparsed records in memory.
 
 use std::collections::{HashSet, VecDeque};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::state::Content;
-use super::{Kind, Shape, Shared};
+use super::state::RecordContent;
+use super::{Kind, Shape, ViewInner};
 use crate::error::Result;
 use crate::ext;
 use crate::path::TreePath;
 use crate::tree::{Record, Tree};
 
-/// Reads under way at a time.
-pub(super) const WINDOW: usize = 512;
+/// The maximum number of concurrent reads.
+pub(super) const MAX_CONCURRENT_READS: usize = 512;
 
 /// The directory of a record's lock.
 const LOCK: &str = "lock";
 
-enum Task<I> {
+enum WalkTask<I> {
     /// Look for records below this path.
     Children(TreePath),
     Record {
@@ -33,53 +32,53 @@ enum Task<I> {
     Contenders { path: TreePath, id: I },
 }
 
-enum Answer {
+enum WalkResult {
     Names(Vec<String>),
     Record(Option<Record>),
 }
 
-/// Brings the view up to date with the store and returns what is there. One answer that does not come makes the whole
-/// of it worthless: what is missing would be taken for deleted.
-pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<S::Id>> {
+/// Updates the view from the store and returns the ids of all records. Fails if any read fails, because missing records
+/// would be taken for deleted ones.
+pub(super) async fn walk<S: Shape>(inner: &ViewInner<S>) -> Result<HashSet<S::Id>> {
     let mut seen = HashSet::new();
-    let mut tasks = VecDeque::from([Task::Children(shared.root.clone())]);
+    let mut tasks = VecDeque::from([WalkTask::Children(inner.root.clone())]);
     let mut running = FuturesUnordered::new();
     loop {
-        while running.len() < WINDOW
+        while running.len() < MAX_CONCURRENT_READS
             && let Some(task) = tasks.pop_front()
         {
-            running.push(run(&*shared.tree, task));
+            running.push(run(&*inner.tree, task));
         }
         let Some((task, answer)) = running.next().await else {
             return Ok(seen);
         };
         match (task, answer?) {
-            (Task::Children(parent), Answer::Names(names)) => {
-                tasks.extend(names.iter().filter_map(|name| child(shared, &parent, name)));
+            (WalkTask::Children(parent), WalkResult::Names(names)) => {
+                tasks.extend(names.iter().filter_map(|name| child(inner, &parent, name)));
             }
-            (Task::Contenders { id, .. }, Answer::Names(names)) => {
+            (WalkTask::Contenders { id, .. }, WalkResult::Names(names)) => {
                 let names = names.into_iter().map(String::into_boxed_str).collect();
-                shared.write().set_contenders(&id, names);
+                inner.write().set_contenders(&id, names);
             }
             (
-                Task::Record {
+                WalkTask::Record {
                     path,
                     id,
                     branch,
                     lock,
                 },
-                Answer::Record(Some(record)),
+                WalkResult::Record(Some(record)),
             ) => {
-                store(shared, &id, &path, &record);
+                store(inner, &id, &path, &record);
                 seen.insert(id.clone());
                 let has_children = record.stat.num_children > 0;
                 if branch && has_children {
-                    tasks.push_back(Task::Children(path.clone()));
+                    tasks.push_back(WalkTask::Children(path.clone()));
                 }
                 if lock && has_children {
-                    tasks.push_back(Task::Contenders { path, id });
+                    tasks.push_back(WalkTask::Contenders { path, id });
                 } else {
-                    shared.write().set_contenders(&id, Vec::new());
+                    inner.write().set_contenders(&id, Vec::new());
                 }
             }
             _ => {}
@@ -88,40 +87,40 @@ pub(super) async fn walk<S: Shape>(shared: &Shared<S>) -> Result<HashSet<S::Id>>
     }
 }
 
-/// Takes a record that was read into the view, and parses it only if it is new to it.
-pub(super) fn store<S: Shape>(shared: &Shared<S>, id: &S::Id, path: &TreePath, record: &Record) {
-    if shared.read().wants(id, &record.stat) {
-        let content = Content::parse(&shared.shape, id, path, record);
-        shared.write().put(id, content, record.stat);
+/// Puts a record into the view, parsing it only if it is newer.
+pub(super) fn store<S: Shape>(inner: &ViewInner<S>, id: &S::Id, path: &TreePath, record: &Record) {
+    if inner.read().wants(id, &record.stat) {
+        let content = RecordContent::parse(&inner.shape, id, path, record);
+        inner.write().put(id, content, record.stat);
     }
 }
 
-fn child<S: Shape>(shared: &Shared<S>, parent: &TreePath, name: &str) -> Option<Task<S::Id>> {
+fn child<S: Shape>(inner: &ViewInner<S>, parent: &TreePath, name: &str) -> Option<WalkTask<S::Id>> {
     let path = parent.join(name).ok()?;
-    match shared.shape.kind(&path) {
-        Kind::Record { id, branch, lock } => Some(Task::Record {
+    match inner.shape.kind(&path) {
+        Kind::Record { id, branch, lock } => Some(WalkTask::Record {
             path,
             id,
             branch,
             lock,
         }),
-        Kind::Directory => Some(Task::Children(path)),
+        Kind::Directory => Some(WalkTask::Children(path)),
         Kind::Contender(_) | Kind::Nothing => None,
     }
 }
 
-async fn run<I>(tree: &dyn Tree, task: Task<I>) -> (Task<I>, Result<Answer>) {
+async fn run<I>(tree: &dyn Tree, task: WalkTask<I>) -> (WalkTask<I>, Result<WalkResult>) {
     let answer = answer(tree, &task).await;
     (task, answer)
 }
 
-async fn answer<I>(tree: &dyn Tree, task: &Task<I>) -> Result<Answer> {
+async fn answer<I>(tree: &dyn Tree, task: &WalkTask<I>) -> Result<WalkResult> {
     match task {
-        Task::Children(path) => ext::child_names(tree, path).await.map(Answer::Names),
-        Task::Contenders { path, .. } => {
+        WalkTask::Children(path) => ext::child_names(tree, path).await.map(WalkResult::Names),
+        WalkTask::Contenders { path, .. } => {
             let dir = path.join(LOCK)?;
-            ext::child_names(tree, &dir).await.map(Answer::Names)
+            ext::child_names(tree, &dir).await.map(WalkResult::Names)
         }
-        Task::Record { path, .. } => ext::get_opt(tree, path).await.map(Answer::Record),
+        WalkTask::Record { path, .. } => ext::get_opt(tree, path).await.map(WalkResult::Record),
     }
 }

@@ -1,95 +1,95 @@
-//! What travels between a handle and the session's task.
+//! Messages from handles to the session task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
 
-use super::watches::Member;
+use super::watches::WatchMember;
 use super::wire::{ErrorCode, Request, Response};
 use crate::tree::SessionId;
 
 #[derive(Debug)]
-pub(super) enum Command {
-    Call(Call),
-    Watch(WatchCall),
+pub(super) enum SessionCommand {
+    Call(PendingCall),
+    Watch(WatchRequest),
     Close(oneshot::Sender<()>),
 }
 
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct PendingCall {
     pub(super) request: Request,
-    pub(super) fence: Fence,
-    pub(super) reply: oneshot::Sender<Outcome>,
-    /// To be told about the next change of the record that an `Exists` asks for.
+    pub(super) fence: SessionFence,
+    pub(super) reply: oneshot::Sender<CallResult>,
+    /// The one-shot watch of an `Exists` request.
     pub(super) once: Option<oneshot::Sender<()>>,
-    /// Connections that broke while this was the first unanswered request on them.
+    /// How many connections were lost while this was the oldest pending request.
     pub(super) broke: u32,
-    pub(super) _counted: Counted,
+    pub(super) _counted: CallCounter,
 }
 
-/// One of the calls that exist.
+/// Counts a pending call until dropped.
 #[derive(Debug)]
-pub(super) struct Counted(Arc<AtomicUsize>);
+pub(super) struct CallCounter(Arc<AtomicUsize>);
 
-impl Counted {
+impl CallCounter {
     pub(super) fn new(calls: &Arc<AtomicUsize>) -> Self {
         calls.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(calls))
     }
 }
 
-impl Drop for Counted {
+impl Drop for CallCounter {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[derive(Debug)]
-pub(super) struct WatchCall {
+pub(super) struct WatchRequest {
     pub(super) path: String,
-    pub(super) member: Member,
-    pub(super) fence: Fence,
-    pub(super) reply: oneshot::Sender<Settled>,
+    pub(super) member: WatchMember,
+    pub(super) fence: SessionFence,
+    pub(super) reply: oneshot::Sender<AckResult>,
 }
 
-/// The session that an operation was begun in; none if there was none yet, and then the next one will do.
-pub(super) type Fence = Option<SessionId>;
+/// The session that an operation was started in. `None` if there was none yet; then any session is valid.
+pub(super) type SessionFence = Option<SessionId>;
 
-pub(super) type Outcome = Result<Response, Failure>;
-pub(super) type Settled = Result<(), Failure>;
+pub(super) type CallResult = Result<Response, SessionCallError>;
+pub(super) type AckResult = Result<(), SessionCallError>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum SessionCallError {
     Server(ErrorCode),
-    /// The answer has this many bytes, which is more than we take.
+    /// The response has this many bytes, which exceeds the limit.
     TooLarge(usize),
     ConnectionLoss,
     SessionExpired,
     Closed,
 }
 
-impl Command {
-    /// Answers without doing it.
-    pub(super) fn fail(self, failure: Failure) {
+impl SessionCommand {
+    /// Fails the command without executing it.
+    pub(super) fn fail(self, failure: SessionCallError) {
         match self {
-            Command::Call(call) => {
+            SessionCommand::Call(call) => {
                 let _ = call.reply.send(Err(failure));
             }
-            Command::Watch(call) => {
+            SessionCommand::Watch(call) => {
                 let _ = call.reply.send(Err(failure));
             }
-            Command::Close(reply) => {
+            SessionCommand::Close(reply) => {
                 let _ = reply.send(());
             }
         }
     }
 
-    pub(super) fn fence(&self) -> Fence {
+    pub(super) fn fence(&self) -> SessionFence {
         match self {
-            Command::Call(call) => call.fence,
-            Command::Watch(call) => call.fence,
-            Command::Close(_) => None,
+            SessionCommand::Call(call) => call.fence,
+            SessionCommand::Watch(call) => call.fence,
+            SessionCommand::Close(_) => None,
         }
     }
 }

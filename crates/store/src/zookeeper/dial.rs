@@ -1,4 +1,4 @@
-//! Opens a connection to one server: name, TCP, TLS, and the exchange that begins or resumes a session.
+//! Connects to one server: name resolution, TCP, TLS and the session handshake.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,53 +14,53 @@ use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 use super::options::Host;
-use super::tls::{Tls, TlsError};
+use super::tls::{ZooKeeperTlsError, ZooKeeperTlsFiles};
 use super::wire::{ConnectRequest, ConnectResponse, WireError, take_frame};
 
-/// A reply to the first packet is far smaller than this.
-const MAX_GREETING: usize = 4096;
-/// How long one address of a name is tried before the next is tried beside it, as in RFC 8305.
+/// The maximum size of a connect response.
+const MAX_CONNECT_RESPONSE_LEN: usize = 4096;
+/// The delay before the next address of a host is tried concurrently, as in RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);
 
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+pub(super) trait AsyncStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> AsyncStream for T {}
 
-pub(super) struct Connection {
+pub(super) struct ServerConnection {
     pub(super) host: Host,
-    pub(super) stream: Box<dyn Stream>,
+    pub(super) stream: Box<dyn AsyncStream>,
     pub(super) response: ConnectResponse,
-    /// What came after the response already.
+    /// Bytes received after the response.
     pub(super) received: BytesMut,
 }
 
-/// Why a server could not be used.
+/// An error connecting to a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    #[error("there is no server to connect to")]
+    #[error("no servers are configured")]
     NoHosts,
-    #[error("the name of {host} cannot be resolved")]
+    #[error("failed to resolve {host}")]
     Resolve {
         host: Host,
         #[source]
         source: io::Error,
     },
-    #[error("cannot connect to {host}")]
+    #[error("failed to connect to {host}")]
     Connect {
         host: Host,
         #[source]
         source: io::Error,
     },
-    #[error("cannot use TLS")]
-    Tls(#[from] TlsError),
-    #[error("the TLS handshake with {host} failed")]
+    #[error("failed to configure TLS")]
+    Tls(#[from] ZooKeeperTlsError),
+    #[error("TLS handshake with {host} failed")]
     TlsHandshake {
         host: Host,
         #[source]
         source: io::Error,
     },
     #[error(
-        "{host} did not take us for a client; a server that has no quorum yet, that lags behind, or that does not accept our certificate does this"
+        "{host} closed the connection during the session handshake: it may have no quorum, lag behind, or reject the client certificate"
     )]
     Refused {
         host: Host,
@@ -73,19 +73,19 @@ pub enum DialError {
         #[source]
         source: WireError,
     },
-    #[error("{host} did not answer within {after:?}")]
+    #[error("timed out connecting to {host} after {after:?}")]
     TimedOut { host: Host, after: Duration },
 }
 
-pub(super) async fn dial(
+pub(super) async fn connect_to(
     host: Host,
-    tls: Option<Tls>,
+    tls: Option<ZooKeeperTlsFiles>,
     request: ConnectRequest,
     patience: Duration,
-) -> Result<Connection, DialError> {
+) -> Result<ServerConnection, DialError> {
     let attempt = async {
         let stream = open(&host, tls).await?;
-        greet(host.clone(), stream, &request).await
+        handshake(host.clone(), stream, &request).await
     };
     match tokio::time::timeout(patience, attempt).await {
         Ok(result) => result,
@@ -96,7 +96,10 @@ pub(super) async fn dial(
     }
 }
 
-async fn open(host: &Host, tls: Option<Tls>) -> Result<Box<dyn Stream>, DialError> {
+async fn open(
+    host: &Host,
+    tls: Option<ZooKeeperTlsFiles>,
+) -> Result<Box<dyn AsyncStream>, DialError> {
     let failed = |source| DialError::Connect {
         host: host.clone(),
         source,
@@ -120,8 +123,8 @@ async fn open(host: &Host, tls: Option<Tls>) -> Result<Box<dyn Stream>, DialErro
     }
 }
 
-/// Connects to whichever address of a name answers first. Attempts start one after the other, the next as soon as the
-/// one before has failed or has been silent for [`STAGGER`].
+/// Connects to the first address that accepts. The next attempt starts when the previous one failed or did not respond
+/// within [`STAGGER`].
 async fn connect_any(addresses: impl IntoIterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut addresses = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
@@ -152,8 +155,8 @@ async fn wrap(
     host: &Host,
     name: &str,
     stream: TcpStream,
-    tls: Tls,
-) -> Result<Box<dyn Stream>, DialError> {
+    tls: ZooKeeperTlsFiles,
+) -> Result<Box<dyn AsyncStream>, DialError> {
     let failed = |source| DialError::TlsHandshake {
         host: host.clone(),
         source,
@@ -175,11 +178,11 @@ async fn wrap(
     Ok(Box::new(stream))
 }
 
-async fn greet(
+async fn handshake(
     host: Host,
-    mut stream: Box<dyn Stream>,
+    mut stream: Box<dyn AsyncStream>,
     request: &ConnectRequest,
-) -> Result<Connection, DialError> {
+) -> Result<ServerConnection, DialError> {
     let mut buffer = BytesMut::new();
     request.encode(&mut buffer);
     let mut received = BytesMut::new();
@@ -198,14 +201,14 @@ async fn greet(
         if let Err(source) = progress {
             return Err(DialError::Refused { host, source });
         }
-        match take_frame(&mut received, MAX_GREETING) {
+        match take_frame(&mut received, MAX_CONNECT_RESPONSE_LEN) {
             Ok(Some(frame)) => break frame,
             Ok(None) => {}
             Err(source) => return Err(DialError::Protocol { host, source }),
         }
     };
     match ConnectResponse::decode(frame) {
-        Ok(response) => Ok(Connection {
+        Ok(response) => Ok(ServerConnection {
             host,
             stream,
             response,
@@ -228,12 +231,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_drops_packets_does_not_hide_the_next() {
+    async fn the_next_address_is_tried_if_one_does_not_respond() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();
         let silent = full.local_addr().unwrap();
-        // The kernel drops what comes when nobody accepts and the queue is full.
+        // The kernel drops connections when the accept queue is full.
         let mut waiting = Vec::new();
         while let Ok(stream) =
             tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(silent)).await
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_refuses_does_not_hide_the_next() {
+    async fn the_next_address_is_tried_if_one_refuses() {
         let (listener, refusing) = listening().await;
         drop(listener);
         let (_listener, answering) = listening().await;

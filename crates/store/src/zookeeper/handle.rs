@@ -1,4 +1,4 @@
-//! The handle: the store's operations as requests to the session's task.
+//! [`ZooKeeper`]: a handle that sends operations to the session task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::call::{Call, Command, Counted, Failure, Fence, Outcome, WatchCall};
+use super::call::{
+    CallCounter, CallResult, PendingCall, SessionCallError, SessionCommand, SessionFence,
+    WatchRequest,
+};
 use super::dial::DialError;
 use super::options::{Host, Options};
 use super::session::SessionTask;
@@ -18,7 +21,7 @@ use super::translate::{
     absolute, absolute_to_create, backend, error, multi_op, multi_outcomes, number, relative,
     unexpected,
 };
-use super::watches::Member;
+use super::watches::WatchMember;
 use super::wire::{Create, ErrorCode, Request, Response};
 use crate::error::{Error, Result};
 use crate::limits::{check_multi, check_size};
@@ -28,21 +31,21 @@ use crate::tree::{
 };
 use crate::watch::{self as tree_watch, Once, Watcher};
 
-/// Records that a [`Tree::list`] asks for before the first has arrived.
+/// The maximum number of concurrent reads of a [`Tree::list`].
 const LIST_WINDOW: usize = 256;
 
-/// A handle on a ZooKeeper session. Clones share the session; dropping the last one ends the connection, and
-/// the server ends the session when it has timed out. [`Tree::close`] ends it at once.
+/// A handle on a ZooKeeper session. Clones share the session. Dropping the last one closes the connection, and the
+/// session expires; [`Tree::close`] ends it immediately.
 #[derive(Clone)]
 pub struct ZooKeeper {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<SessionCommand>,
     session: watch::Receiver<Session>,
     hosts: Arc<watch::Sender<Vec<Host>>>,
     trouble: watch::Receiver<Option<Arc<DialError>>>,
     /// Empty for none.
     chroot: Arc<str>,
     pin: Option<SessionId>,
-    /// How many calls have no answer yet.
+    /// The number of pending calls.
     calls: Arc<AtomicUsize>,
 }
 
@@ -57,8 +60,8 @@ impl fmt::Debug for ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Starts to connect, and tries until it works. Must be called inside a tokio runtime. Operations
-    /// may be begun at once; they wait for the connection.
+    /// Starts connecting in the background, with retries. Must be called inside a tokio runtime. Operations
+    /// may be started immediately; they wait for the connection.
     pub fn connect(options: Options) -> Arc<Self> {
         let (commands, command_queue) = mpsc::unbounded_channel();
         let (hosts, hosts_seen) = watch::channel(options.hosts);
@@ -84,7 +87,7 @@ impl ZooKeeper {
         })
     }
 
-    /// Waits for a connection. The error tells why the last attempt failed.
+    /// Waits until connected. On timeout, returns the error of the last attempt.
     pub async fn connected(&self, patience: Duration) -> Result<SessionId> {
         let mut session = self.session.clone();
         let settled =
@@ -93,7 +96,7 @@ impl ZooKeeper {
             Ok(Ok(state)) => state.id().ok_or(Error::Closed),
             Ok(Err(_)) => Err(Error::Closed),
             Err(elapsed) => {
-                let context = format!("no ZooKeeper server could be used within {patience:?}");
+                let context = format!("no ZooKeeper server was reachable within {patience:?}");
                 let trouble = self.trouble.borrow().clone();
                 Err(match trouble {
                     Some(trouble) => backend(context, trouble),
@@ -103,7 +106,7 @@ impl ZooKeeper {
         }
     }
 
-    /// Replaces the list of servers. The connection moves if its server is not in the new list; the
+    /// Replaces the list of servers. Reconnects if the current server is not in the new list; the
     /// session stays, so all must belong to the same ensemble.
     pub fn set_hosts(&self, hosts: Vec<Host>) {
         self.hosts.send_if_modified(|current| {
@@ -113,7 +116,7 @@ impl ZooKeeper {
         });
     }
 
-    /// A handle on the same session that sees only what is below `chroot`, which is an absolute path on
+    /// Returns a handle on the same session with a chroot, which is an absolute path on
     /// the server. It must exist before anything can be created in it.
     pub fn with_chroot(&self, chroot: &TreePath) -> Arc<Self> {
         Arc::new(Self {
@@ -122,7 +125,7 @@ impl ZooKeeper {
         })
     }
 
-    fn fence(&self) -> Result<Fence> {
+    fn fence(&self) -> Result<SessionFence> {
         let state = *self.session.borrow();
         match (self.pin, state) {
             (_, Session::Closed) => Err(Error::Closed),
@@ -131,30 +134,30 @@ impl ZooKeeper {
         }
     }
 
-    /// The request is on its way when this returns, before anything is awaited.
+    /// Sends a request to the session task without waiting.
     fn begin(
         &self,
         request: Request,
-        fence: Fence,
+        fence: SessionFence,
         once: Option<oneshot::Sender<()>>,
-    ) -> oneshot::Receiver<Outcome> {
+    ) -> oneshot::Receiver<CallResult> {
         let (reply, receiver) = oneshot::channel();
-        let call = Call {
+        let call = PendingCall {
             request,
             fence,
             reply,
             once,
             broke: 0,
-            _counted: Counted::new(&self.calls),
+            _counted: CallCounter::new(&self.calls),
         };
-        // If the task has ended the receiver learns it by the lost sender.
-        let _ = self.commands.send(Command::Call(call));
+        // If the task has ended, the receiver sees the dropped sender.
+        let _ = self.commands.send(SessionCommand::Call(call));
         receiver
     }
 
-    async fn call(&self, request: Request) -> Result<Outcome> {
+    async fn call(&self, request: Request) -> Result<CallResult> {
         let receiver = self.begin(request, self.fence()?, None);
-        Ok(receiver.await.unwrap_or(Err(Failure::Closed)))
+        Ok(receiver.await.unwrap_or(Err(SessionCallError::Closed)))
     }
 
     fn absolute(&self, path: &TreePath) -> String {
@@ -166,7 +169,7 @@ fn prefix(chroot: &TreePath) -> Arc<str> {
     Arc::from(chroot.as_str().trim_end_matches('/'))
 }
 
-fn record(outcome: Outcome, path: &TreePath) -> Result<Record> {
+fn record(outcome: CallResult, path: &TreePath) -> Result<Record> {
     match outcome {
         Ok(Response::GetData { data, stat }) => Ok(Record { data, stat }),
         Ok(_) => Err(unexpected(path)),
@@ -174,11 +177,11 @@ fn record(outcome: Outcome, path: &TreePath) -> Result<Record> {
     }
 }
 
-fn existing(outcome: &Outcome, path: &TreePath) -> Result<Option<Stat>> {
+fn existing(outcome: &CallResult, path: &TreePath) -> Result<Option<Stat>> {
     match outcome {
         Ok(Response::Exists(stat)) => Ok(Some(*stat)),
         Ok(_) => Err(unexpected(path)),
-        Err(Failure::Server(ErrorCode::NoNode)) => Ok(None),
+        Err(SessionCallError::Server(ErrorCode::NoNode)) => Ok(None),
         Err(failure) => Err(error(*failure, path)),
     }
 }
@@ -261,7 +264,7 @@ impl Tree for ZooKeeper {
     async fn list(&self, path: &TreePath) -> Result<Vec<(String, Record)>> {
         let fence = self.fence()?;
         let names = self.children(path).await?.names;
-        // All in the session that the list was begun in.
+        // All reads must be in the session that the list was started in.
         let read = |name: String| async move {
             let child = path.join(&name)?;
             let request = Request::GetData {
@@ -269,7 +272,10 @@ impl Tree for ZooKeeper {
                 watch: false,
             };
             let receiver = self.begin(request, fence, None);
-            match record(receiver.await.unwrap_or(Err(Failure::Closed)), &child) {
+            match record(
+                receiver.await.unwrap_or(Err(SessionCallError::Closed)),
+                &child,
+            ) {
                 Ok(record) => Ok(Some((name, record))),
                 Err(error) if error.is_no_node() => Ok(None),
                 Err(error) => Err(error),
@@ -300,17 +306,17 @@ impl Tree for ZooKeeper {
         let fence = self.fence()?;
         let (sender, watcher) = tree_watch::channel();
         let (reply, settled) = oneshot::channel();
-        let call = WatchCall {
+        let call = WatchRequest {
             path: self.absolute(path),
-            member: Member {
+            member: WatchMember {
                 sender,
                 chroot: self.chroot.clone(),
             },
             fence,
             reply,
         };
-        let _ = self.commands.send(Command::Watch(call));
-        match settled.await.unwrap_or(Err(Failure::Closed)) {
+        let _ = self.commands.send(SessionCommand::Watch(call));
+        match settled.await.unwrap_or(Err(SessionCallError::Closed)) {
             Ok(()) => Ok(watcher),
             Err(failure) => Err(error(failure, path)),
         }
@@ -323,7 +329,10 @@ impl Tree for ZooKeeper {
             watch: true,
         };
         let receiver = self.begin(request, self.fence()?, Some(sender));
-        let stat = existing(&receiver.await.unwrap_or(Err(Failure::Closed)), path)?;
+        let stat = existing(
+            &receiver.await.unwrap_or(Err(SessionCallError::Closed)),
+            path,
+        )?;
         Ok((stat, once))
     }
 
@@ -359,7 +368,7 @@ impl Tree for ZooKeeper {
             return;
         }
         let (reply, closed) = oneshot::channel();
-        if self.commands.send(Command::Close(reply)).is_ok() {
+        if self.commands.send(SessionCommand::Close(reply)).is_ok() {
             let _ = closed.await;
         }
     }

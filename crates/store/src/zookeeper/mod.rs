@@ -1,12 +1,11 @@
 //! The store on a ZooKeeper ensemble, version 3.6 or later.
 //!
-//! A client of our own: why is told in `docs/decisions/zookeeper-client.md`. [`ZooKeeper`] is a handle; behind all
-//! handles of one client there is one task ([`session`]) that owns the session, the connection ([`serve`])
-//! and the watches ([`watches`]). Handles and task talk through one queue, so the order in which operations
-//! are begun is the order in which they are sent.
+//! `docs/decisions/zookeeper-client.md` explains why this client exists. All [`ZooKeeper`] handles of a client share one
+//! task ([`session`]) that owns the session, the connection ([`serve`]) and the watches ([`watches`]). Operations are
+//! sent in the order in which they were started.
 //!
-//! When the connection breaks, reads are asked again on the next connection of the same session; writes
-//! fail with [`Error::ConnectionLoss`](crate::Error::ConnectionLoss), since they may have been done.
+//! When the connection is lost, reads are repeated on the next connection of the same session; writes fail with
+//! [`Error::ConnectionLoss`](crate::Error::ConnectionLoss), since they may have been executed.
 
 pub mod wire;
 
@@ -23,5 +22,5 @@ mod watches;
 pub use dial::DialError;
 pub use handle::ZooKeeper;
 pub use options::{Host, InvalidHost, Options};
-pub use tls::{Tls, TlsError};
+pub use tls::{ZooKeeperTlsError, ZooKeeperTlsFiles};
 pub use translate::ServerError;

@@ -1,26 +1,26 @@
-//! Where the servers are and how to talk to them.
+//! Connection options.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::tls::Tls;
+use super::tls::ZooKeeperTlsFiles;
 use crate::path::TreePath;
 
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Servers of one ensemble, tried in random order.
     pub hosts: Vec<Host>,
-    /// Every path is below this record, which must exist before anything is created in it.
+    /// The chroot, prepended to every path. It must exist before anything is created in it.
     pub chroot: TreePath,
-    /// What is asked for; the server may grant more or less.
+    /// The requested session timeout; the server may grant another one.
     pub session_timeout: Duration,
-    pub tls: Option<Tls>,
+    pub tls: Option<ZooKeeperTlsFiles>,
 }
 
 impl Options {
-    /// Without TLS and chroot, and with the session timeout that Nodepool uses.
+    /// Creates options without TLS and chroot, with Nodepool's session timeout.
     pub fn new(hosts: Vec<Host>) -> Self {
         Self {
             hosts,
@@ -38,12 +38,12 @@ pub enum Host {
         name: String,
         port: u16,
     },
-    /// TLS is not used here: the rights of the socket's file decide who may connect.
+    /// Without TLS: access is controlled by the permissions of the socket.
     Unix(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a server: write name:port, or [address]:port for IPv6")]
+#[error("invalid server {0:?}: use name:port, or [address]:port for IPv6")]
 pub struct InvalidHost(String);
 
 impl FromStr for Host {

@@ -1,7 +1,6 @@
-//! What the session's task does while it has a connection.
+//! The session task while connected: sends requests and dispatches replies and events.
 //!
-//! Requests are sent without waiting for the answers to earlier ones, and everything that is there to be
-//! sent goes out in one write. Answers come in the order of the requests.
+//! Requests are pipelined and batched into one write. Replies arrive in the order of the requests.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::call::{Call, Command, Failure, Outcome, WatchCall};
-use super::dial::Connection;
+use super::call::{CallResult, PendingCall, SessionCallError, SessionCommand, WatchRequest};
+use super::dial::ServerConnection;
 use super::session::{SessionTask, until};
 use super::wire::{
     AddWatchMode, ErrorCode, Event, MAX_REPLY, OpCode, ReplyHeader, Request, Response, WatcherKind,
@@ -24,65 +23,65 @@ use super::wire::{
 };
 use crate::tree::Session;
 
-/// More than this is not collected before it is written.
-const OUTBOX: usize = 256 * 1024;
-const INBOX: usize = 64 * 1024;
-/// Bytes of paths in one packet that restores watches.
-const RESTORE_BATCH: usize = 128 * 1024;
-/// A read that was the oldest unanswered one when this many connections broke is the likely reason.
-const BREAKS: u32 = 10;
+/// The maximum size of batched requests.
+const MAX_BATCHED_BYTES: usize = 256 * 1024;
+const READ_BUFFER_LEN: usize = 64 * 1024;
+/// The maximum size of paths in one packet that restores watches.
+const MAX_RESTORE_BYTES: usize = 128 * 1024;
+/// A read that was the oldest pending request when this many connections were lost is failed as their likely cause.
+const MAX_READ_ATTEMPTS: u32 = 10;
 
-/// Why a connection is not used any more.
+/// Why a connection was closed.
 #[derive(Debug, thiserror::Error)]
-enum Lost {
+enum DisconnectReason {
     #[error("the server closed the connection")]
     Eof,
-    #[error("reading or writing failed")]
+    #[error("connection failed")]
     Io(#[from] io::Error),
-    #[error("the server was silent for {0:?}")]
+    #[error("no response from the server for {0:?}")]
     Silent(Duration),
-    #[error("the server sent something that cannot be understood")]
+    #[error("the server sent a malformed packet")]
     Wire(#[from] WireError),
-    #[error("the server answered something that was not asked")]
+    #[error("the server sent an unexpected reply")]
     OutOfOrder,
-    #[error("the server did not restore the watches (error {})", .0.number())]
-    Watches(ErrorCode),
-    #[error("the server is not in the list any more")]
+    #[error("the server failed to restore the watches (error {})", .0.number())]
+    WatchesNotRestored(ErrorCode),
+    #[error("the server was removed from the list")]
     Removed,
 }
 
 /// The state of one connection.
 #[derive(Default)]
-struct Link {
-    outbox: BytesMut,
-    /// Bytes were written that a layer below may hold back.
+struct ActiveConnection {
+    send_buffer: BytesMut,
+    /// Written bytes that were not flushed.
     unflushed: bool,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingReply>,
     last_xid: i32,
     answered: bool,
     close_sent: bool,
     closed: bool,
 }
 
-struct Pending {
+struct PendingReply {
     xid: i32,
     opcode: OpCode,
-    then: Then,
+    then: ReplyAction,
 }
 
-/// What to do with an answer.
-enum Then {
-    /// Can be asked again on another connection.
-    Read(Call),
-    Write(oneshot::Sender<Outcome>),
+/// What to do with a reply.
+enum ReplyAction {
+    /// Can be repeated on another connection.
+    Read(PendingCall),
+    Write(oneshot::Sender<CallResult>),
     Watch(String),
     Restored(Vec<String>),
     Nothing,
     Close,
 }
 
-impl Link {
-    fn send(&mut self, request: &Request, then: Then) {
+impl ActiveConnection {
+    fn send(&mut self, request: &Request, then: ReplyAction) {
         let opcode = request.opcode();
         let xid = match opcode {
             OpCode::SetWatches2 => XID_SET_WATCHES,
@@ -91,32 +90,32 @@ impl Link {
                 self.last_xid
             }
         };
-        request.encode(xid, &mut self.outbox);
-        self.pending.push_back(Pending { xid, opcode, then });
+        request.encode(xid, &mut self.send_buffer);
+        self.pending.push_back(PendingReply { xid, opcode, then });
     }
 
-    /// Answers to pings come out of order, so they are not waited for.
+    /// Sends a ping. Its reply is out of order and not awaited.
     fn ping(&mut self) {
-        Request::Ping.encode(XID_PING, &mut self.outbox);
+        Request::Ping.encode(XID_PING, &mut self.send_buffer);
     }
 
     fn has_output(&self) -> bool {
-        self.unflushed || !self.outbox.is_empty()
+        self.unflushed || !self.send_buffer.is_empty()
     }
 
-    /// Gives back what a burst has needed.
+    /// Frees buffers that grew in a burst.
     fn rest(&mut self) {
-        if self.pending.is_empty() && self.outbox.is_empty() {
+        if self.pending.is_empty() && self.send_buffer.is_empty() {
             self.pending = VecDeque::new();
-            self.outbox = BytesMut::new();
+            self.send_buffer = BytesMut::new();
         }
     }
 }
 
 impl SessionTask {
-    /// Works on one connection until it is lost, or breaks off if there is nothing more to do at all.
-    pub(super) async fn serve(&mut self, connection: Connection) -> ControlFlow<()> {
-        let Connection {
+    /// Serves one connection until it is lost. Breaks if the session task should end.
+    pub(super) async fn serve(&mut self, connection: ServerConnection) -> ControlFlow<()> {
+        let ServerConnection {
             host,
             stream,
             response,
@@ -125,7 +124,7 @@ impl SessionTask {
         let timeout = Duration::from_millis(u64::from(response.timeout.unsigned_abs()));
         let (ping_every, silence) = (timeout / 3, timeout / 3 * 2);
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let mut link = Link::default();
+        let mut link = ActiveConnection::default();
         let (mut heard, mut sent) = (Instant::now(), Instant::now());
         let timer = tokio::time::sleep(ping_every);
         tokio::pin!(timer);
@@ -141,39 +140,39 @@ impl SessionTask {
             if link.closed {
                 return ControlFlow::Break(());
             }
-            while link.outbox.len() < OUTBOX {
+            while link.send_buffer.len() < MAX_BATCHED_BYTES {
                 match self.commands.try_recv() {
                     Ok(command) => self.start(&mut link, command),
                     Err(_) => break,
                 }
             }
             self.send_close(&mut link);
-            inbox.reserve(INBOX);
+            inbox.reserve(READ_BUFFER_LEN);
             let deadline = self.closing.as_ref().map(|closing| closing.deadline);
             tokio::select! {
                 read = reader.read_buf(&mut inbox) => match read {
-                    Ok(0) => break Lost::Eof,
+                    Ok(0) => break DisconnectReason::Eof,
                     Ok(_) => heard = Instant::now(),
-                    Err(error) => break Lost::Io(error),
+                    Err(error) => break DisconnectReason::Io(error),
                 },
-                written = write_some(&mut writer, &mut link.outbox), if link.has_output() => match written {
+                written = write_some(&mut writer, &mut link.send_buffer), if link.has_output() => match written {
                     Ok(count) => {
                         link.unflushed = count > 0;
                         sent = Instant::now();
                     }
-                    Err(error) => break Lost::Io(error),
+                    Err(error) => break DisconnectReason::Io(error),
                 },
-                command = self.commands.recv(), if link.outbox.len() < OUTBOX => match command {
+                command = self.commands.recv(), if link.send_buffer.len() < MAX_BATCHED_BYTES => match command {
                     Some(command) => self.start(&mut link, command),
                     None => return ControlFlow::Break(()),
                 },
                 () = &mut timer => {
                     let now = Instant::now();
                     if now >= heard + silence {
-                        // This process may have slept, with the answer waiting to be read.
+                        // This process may have been suspended, with the reply waiting to be read.
                         match reader.read_buf(&mut inbox).now_or_never() {
                             Some(Ok(count)) if count > 0 => heard = now,
-                            _ => break Lost::Silent(silence),
+                            _ => break DisconnectReason::Silent(silence),
                         }
                     }
                     if now >= sent + ping_every {
@@ -186,21 +185,21 @@ impl SessionTask {
                 },
                 changed = self.hosts.changed() => match changed {
                     Ok(()) if self.hosts.borrow().contains(&host) => {}
-                    Ok(()) => break Lost::Removed,
+                    Ok(()) => break DisconnectReason::Removed,
                     Err(_) => return ControlFlow::Break(()),
                 },
                 () = until(deadline) => return ControlFlow::Break(()),
             }
         };
         if self.closing.is_none() {
-            tracing::warn!(server = %host, reason = with_causes(&lost), "lost the connection to ZooKeeper");
+            tracing::warn!(server = %host, reason = with_causes(&lost), "connection to ZooKeeper lost");
         }
-        self.lose(link);
+        self.abandon(link);
         ControlFlow::Continue(())
     }
 
-    /// The watches come first, so that whoever lists after the gap misses nothing.
-    fn restore_watches(&self, link: &mut Link) {
+    /// Restores the watches before other requests, so that listings after the gap miss no changes.
+    fn restore_watches(&self, link: &mut ActiveConnection) {
         let mut send = |paths: Vec<String>| {
             let request = Request::SetWatches2 {
                 relative_zxid: self.last_zxid,
@@ -210,14 +209,14 @@ impl SessionTask {
                 persistent: Vec::new(),
                 persistent_recursive: paths.clone(),
             };
-            link.send(&request, Then::Restored(paths));
+            link.send(&request, ReplyAction::Restored(paths));
         };
         let mut batch = Vec::new();
         let mut size = 0;
         for path in self.watches.paths() {
             size += path.len();
             batch.push(path.to_owned());
-            if size > RESTORE_BATCH {
+            if size > MAX_RESTORE_BYTES {
                 send(std::mem::take(&mut batch));
                 size = 0;
             }
@@ -227,17 +226,17 @@ impl SessionTask {
         }
     }
 
-    fn start(&mut self, link: &mut Link, command: Command) {
-        match self.admit(command) {
-            Some(Command::Call(call)) => self.start_call(link, call),
-            Some(Command::Watch(call)) => self.start_watch(link, call),
-            Some(Command::Close(_)) | None => {}
+    fn start(&mut self, link: &mut ActiveConnection, command: SessionCommand) {
+        match self.check_command(command) {
+            Some(SessionCommand::Call(call)) => self.start_call(link, call),
+            Some(SessionCommand::Watch(call)) => self.start_watch(link, call),
+            Some(SessionCommand::Close(_)) | None => {}
         }
     }
 
-    fn start_call(&mut self, link: &mut Link, mut call: Call) {
+    fn start_call(&mut self, link: &mut ActiveConnection, mut call: PendingCall) {
         if let Request::Exists { path, watch } = &mut call.request {
-            // Asked for the second time, the watch has told already that the connection broke.
+            // On a retry the watch has already fired because of the lost connection.
             *watch = match call.once.take() {
                 Some(once) => self.watches.add_once(path, once),
                 None => false,
@@ -245,53 +244,57 @@ impl SessionTask {
         }
         if call.request.is_read() {
             let request = call.request.clone();
-            link.send(&request, Then::Read(call));
+            link.send(&request, ReplyAction::Read(call));
         } else {
-            link.send(&call.request, Then::Write(call.reply));
+            link.send(&call.request, ReplyAction::Write(call.reply));
         }
     }
 
-    fn start_watch(&mut self, link: &mut Link, call: WatchCall) {
+    fn start_watch(&mut self, link: &mut ActiveConnection, call: WatchRequest) {
         if self.watches.add(&call.path, call.member, call.reply) {
             let request = Request::AddWatch {
                 path: call.path.clone(),
                 mode: AddWatchMode::PersistentRecursive,
             };
-            link.send(&request, Then::Watch(call.path));
+            link.send(&request, ReplyAction::Watch(call.path));
         }
     }
 
-    fn remove_unused_watches(&mut self, link: &mut Link) {
-        for path in self.watches.sweep() {
+    fn remove_unused_watches(&mut self, link: &mut ActiveConnection) {
+        for path in self.watches.remove_dropped() {
             let request = Request::RemoveWatches {
                 path,
                 kind: WatcherKind::Any,
             };
-            link.send(&request, Then::Nothing);
+            link.send(&request, ReplyAction::Nothing);
         }
     }
 
-    fn send_close(&mut self, link: &mut Link) {
+    fn send_close(&mut self, link: &mut ActiveConnection) {
         if self.closing.is_some() && !link.close_sent {
             link.close_sent = true;
-            link.send(&Request::CloseSession, Then::Close);
+            link.send(&Request::CloseSession, ReplyAction::Close);
         }
     }
 
-    fn receive(&mut self, link: &mut Link, inbox: &mut BytesMut) -> Result<(), Lost> {
+    fn receive(
+        &mut self,
+        link: &mut ActiveConnection,
+        inbox: &mut BytesMut,
+    ) -> Result<(), DisconnectReason> {
         loop {
             match take_frame(inbox, MAX_REPLY) {
                 Ok(Some(frame)) => self.receive_frame(link, &frame)?,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    // Asking again would bring the same again.
+                    // A retry would return the same response.
                     if let WireError::TooLarge { size, .. } = error
-                        && let Some(Pending {
-                            then: Then::Read(call),
+                        && let Some(PendingReply {
+                            then: ReplyAction::Read(call),
                             ..
                         }) = link.pending.pop_front()
                     {
-                        let _ = call.reply.send(Err(Failure::TooLarge(size)));
+                        let _ = call.reply.send(Err(SessionCallError::TooLarge(size)));
                     }
                     return Err(error.into());
                 }
@@ -299,7 +302,11 @@ impl SessionTask {
         }
     }
 
-    fn receive_frame(&mut self, link: &mut Link, frame: &Bytes) -> Result<(), Lost> {
+    fn receive_frame(
+        &mut self,
+        link: &mut ActiveConnection,
+        frame: &Bytes,
+    ) -> Result<(), DisconnectReason> {
         let (header, body) = ReplyHeader::decode(frame)?;
         if !link.answered {
             link.answered = true;
@@ -310,22 +317,22 @@ impl SessionTask {
             XID_EVENT => self.watches.dispatch(&Event::decode(body)?),
             XID_PING => {}
             xid => match link.pending.pop_front_if(|pending| pending.xid == xid) {
-                Some(pending) => self.settle(link, pending, header.error, body)?,
-                None => return Err(Lost::OutOfOrder),
+                Some(pending) => self.handle_reply(link, pending, header.error, body)?,
+                None => return Err(DisconnectReason::OutOfOrder),
             },
         }
         Ok(())
     }
 
-    fn settle(
+    fn handle_reply(
         &mut self,
-        link: &mut Link,
-        pending: Pending,
+        link: &mut ActiveConnection,
+        pending: PendingReply,
         error: Option<ErrorCode>,
         body: Bytes,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), DisconnectReason> {
         match pending.then {
-            Then::Read(Call { reply, .. }) | Then::Write(reply) => {
+            ReplyAction::Read(PendingCall { reply, .. }) | ReplyAction::Write(reply) => {
                 let answer = match error {
                     None => Response::decode(pending.opcode, body),
                     Some(code) => {
@@ -338,27 +345,27 @@ impl SessionTask {
                         let _ = reply.send(Ok(response));
                     }
                     Err(error) => {
-                        let _ = reply.send(Err(Failure::ConnectionLoss));
+                        let _ = reply.send(Err(SessionCallError::ConnectionLoss));
                         return Err(error.into());
                     }
                 }
             }
-            Then::Watch(path) => match error {
+            ReplyAction::Watch(path) => match error {
                 None => self.watches.confirm(&path),
                 Some(code) => self.watches.refuse(&path, failure(code)),
             },
-            Then::Restored(paths) => match error {
+            ReplyAction::Restored(paths) => match error {
                 None => paths.iter().for_each(|path| self.watches.restored(path)),
-                Some(code) => return Err(Lost::Watches(code)),
+                Some(code) => return Err(DisconnectReason::WatchesNotRestored(code)),
             },
-            Then::Nothing => {}
-            Then::Close => link.closed = true,
+            ReplyAction::Nothing => {}
+            ReplyAction::Close => link.closed = true,
         }
         Ok(())
     }
 
-    /// Reads go back to the head of the queue; what became of a write nobody knows.
-    fn lose(&mut self, link: Link) {
+    /// Requeues pending reads at the front, and fails writes with unknown outcome.
+    fn abandon(&mut self, link: ActiveConnection) {
         let session = self.identity.as_ref().map(|identity| identity.id);
         if let Some(id) = session {
             self.state.send_replace(Session::Suspended(id));
@@ -370,21 +377,24 @@ impl SessionTask {
         let mut queue = VecDeque::new();
         for (position, pending) in link.pending.into_iter().enumerate() {
             match pending.then {
-                Then::Read(mut call) => {
+                ReplyAction::Read(mut call) => {
                     call.fence = session;
                     if position == 0 {
                         call.broke += 1;
                     }
-                    if call.broke < BREAKS && self.closing.is_none() {
-                        queue.push_back(Command::Call(call));
+                    if call.broke < MAX_READ_ATTEMPTS && self.closing.is_none() {
+                        queue.push_back(SessionCommand::Call(call));
                     } else {
-                        let _ = call.reply.send(Err(Failure::ConnectionLoss));
+                        let _ = call.reply.send(Err(SessionCallError::ConnectionLoss));
                     }
                 }
-                Then::Write(reply) => {
-                    let _ = reply.send(Err(Failure::ConnectionLoss));
+                ReplyAction::Write(reply) => {
+                    let _ = reply.send(Err(SessionCallError::ConnectionLoss));
                 }
-                Then::Watch(_) | Then::Restored(_) | Then::Nothing | Then::Close => {}
+                ReplyAction::Watch(_)
+                | ReplyAction::Restored(_)
+                | ReplyAction::Nothing
+                | ReplyAction::Close => {}
             }
         }
         queue.append(&mut self.queue);
@@ -392,25 +402,25 @@ impl SessionTask {
     }
 }
 
-fn failure(code: ErrorCode) -> Failure {
+fn failure(code: ErrorCode) -> SessionCallError {
     match code {
-        ErrorCode::SessionExpired => Failure::SessionExpired,
-        // Another server has the session now; this one did not do what was asked, but saying less is safe.
-        ErrorCode::SessionMoved | ErrorCode::ConnectionLoss => Failure::ConnectionLoss,
-        code => Failure::Server(code),
+        ErrorCode::SessionExpired => SessionCallError::SessionExpired,
+        // The session moved to another server. The operation was not executed, but connection loss is a safe result.
+        ErrorCode::SessionMoved | ErrorCode::ConnectionLoss => SessionCallError::ConnectionLoss,
+        code => SessionCallError::Server(code),
     }
 }
 
-/// Writes what a single call takes, or flushes if all is written: 0 then.
+/// Writes as much as one call accepts. Flushes and returns 0 if there is nothing to write.
 async fn write_some(
     writer: &mut (impl AsyncWrite + Unpin),
-    outbox: &mut BytesMut,
+    send_buffer: &mut BytesMut,
 ) -> io::Result<usize> {
-    if outbox.is_empty() {
+    if send_buffer.is_empty() {
         writer.flush().await?;
         return Ok(0);
     }
-    match writer.write_buf(outbox).await? {
+    match writer.write_buf(send_buffer).await? {
         0 => Err(io::ErrorKind::WriteZero.into()),
         count => Ok(count),
     }

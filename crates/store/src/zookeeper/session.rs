@@ -1,8 +1,7 @@
-//! The task behind all handles of one client: it keeps the session alive across connections.
+//! The session task, which keeps the session alive across connections.
 //!
-//! Only a server ends a session. While no server can be reached the session is suspended, however long
-//! that lasts, because our ephemeral records may still be there. What was asked waits in a queue meanwhile.
-//! When a server says that the session has ended, everything begun in it fails, and a new one is asked for.
+//! Only a server can expire a session. While no server is reachable, the session is suspended and commands are queued.
+//! When a server reports expiry, all operations started in the session fail and a new session is created.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,68 +13,68 @@ use nodeyard_model::with_causes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::call::{Command, Failure, Fence};
-use super::dial::{Connection, DialError, dial};
+use super::call::{SessionCallError, SessionCommand, SessionFence};
+use super::dial::{DialError, ServerConnection, connect_to};
 use super::options::Host;
-use super::tls::Tls;
-use super::watches::Watches;
+use super::tls::ZooKeeperTlsFiles;
+use super::watches::WatchTable;
 use super::wire::ConnectRequest;
 use crate::tree::{Session, SessionId};
 
-/// How long the end of a session may take; the server ends it by itself later.
-const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// How often a lasting failure to connect is worth a line in the log.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Timeout for closing a session, which otherwise expires on the server.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The minimum interval of log messages about failed connections.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct SessionTask {
     pub(super) hosts: watch::Receiver<Vec<Host>>,
-    pub(super) commands: mpsc::UnboundedReceiver<Command>,
-    pub(super) identity: Option<Identity>,
+    pub(super) commands: mpsc::UnboundedReceiver<SessionCommand>,
+    pub(super) identity: Option<SessionCredentials>,
     pub(super) last_zxid: i64,
-    pub(super) watches: Watches,
-    pub(super) closing: Option<Closing>,
-    /// What waits for a connection.
-    pub(super) queue: VecDeque<Command>,
-    /// Attempts since a server last answered.
+    pub(super) watches: WatchTable,
+    pub(super) closing: Option<CloseRequest>,
+    /// Commands waiting for a connection.
+    pub(super) queue: VecDeque<SessionCommand>,
+    /// Failed attempts since the last successful connection.
     pub(super) failures: u32,
     pub(super) state: watch::Sender<Session>,
     session_timeout: Duration,
-    tls: Option<Tls>,
+    tls: Option<ZooKeeperTlsFiles>,
     trouble: watch::Sender<Option<Arc<DialError>>>,
     complained: Option<Instant>,
-    /// Since when every server that answers refuses us.
+    /// Since when all reachable servers have refused connections.
     refused_since: Option<Instant>,
 }
 
-/// What a server needs to know to let us resume a session.
-pub(super) struct Identity {
+/// The credentials for resuming a session.
+pub(super) struct SessionCredentials {
     pub(super) id: SessionId,
     password: Bytes,
 }
 
-/// The owner wants to end the session.
-pub(super) struct Closing {
+/// A request to close the session.
+pub(super) struct CloseRequest {
     pub(super) deadline: Instant,
     callers: Vec<oneshot::Sender<()>>,
 }
 
 impl SessionTask {
     pub(super) fn new(
-        commands: mpsc::UnboundedReceiver<Command>,
+        commands: mpsc::UnboundedReceiver<SessionCommand>,
         hosts: watch::Receiver<Vec<Host>>,
         state: watch::Sender<Session>,
         trouble: watch::Sender<Option<Arc<DialError>>>,
         session_timeout: Duration,
-        tls: Option<Tls>,
+        tls: Option<ZooKeeperTlsFiles>,
     ) -> Self {
         Self {
             hosts,
             commands,
             identity: None,
             last_zxid: 0,
-            watches: Watches::default(),
+            watches: WatchTable::default(),
             closing: None,
             queue: VecDeque::new(),
             failures: 0,
@@ -88,7 +87,7 @@ impl SessionTask {
         }
     }
 
-    /// Ends when the session was closed or the last handle is gone.
+    /// Runs until the session is closed or the last handle is dropped.
     pub(super) async fn run(mut self) {
         while let Some(connection) = self.connect().await {
             if self.serve(connection).await.is_break() {
@@ -98,51 +97,57 @@ impl SessionTask {
         self.finish();
     }
 
-    /// Tries server after server until one takes us. None if there is no more reason to.
-    async fn connect(&mut self) -> Option<Connection> {
+    /// Tries the servers until connected. Returns `None` if the task should end.
+    async fn connect(&mut self) -> Option<ServerConnection> {
         'round: loop {
             if self.closing.is_some() && self.identity.is_none() {
                 return None;
             }
             if self.failures > 0 {
-                let pause = tokio::time::sleep(pause(self.failures));
-                self.attend(pause).await?;
+                let pause = tokio::time::sleep(retry_delay(self.failures));
+                self.run_while_queueing(pause).await?;
             }
             let mut hosts = self.hosts.borrow_and_update().clone();
             hosts.sort_by_cached_key(|_| random());
             let mut failure = DialError::NoHosts;
             let mut refused = false;
             for host in hosts {
-                let attempt = dial(host, self.tls.clone(), self.greeting(), self.patience());
-                match self.attend(Box::pin(attempt)).await? {
+                let attempt = connect_to(
+                    host,
+                    self.tls.clone(),
+                    self.connect_request(),
+                    self.attempt_timeout(),
+                );
+                match self.run_while_queueing(Box::pin(attempt)).await? {
                     Ok(connection) if connection.response.is_expired() => {
                         self.expire();
                         continue 'round;
                     }
                     Ok(connection) => {
-                        self.adopt(&connection);
+                        self.accept_session(&connection);
                         return Some(connection);
                     }
                     Err(error) => {
                         tracing::debug!(
                             error = with_causes(&error),
-                            "a ZooKeeper server is no help"
+                            "failed to connect to ZooKeeper server"
                         );
                         refused |= matches!(error, DialError::Refused { .. });
                         failure = error;
                     }
                 }
             }
-            self.note_refusal(refused);
-            self.complain(failure);
+            self.reset_zxid_after_refusals(refused);
+            self.log_failure(failure);
         }
     }
 
-    /// Forgets the last transaction that was seen once servers have refused us for longer than a session lasts.
+    /// Resets the last seen transaction id once all servers have refused connections for longer than the session
+    /// timeout.
     ///
-    /// A server closes the connection of a client that has seen more than the server knows. One that lags behind
-    /// catches up in that time; an ensemble restored from a backup never does.
-    fn note_refusal(&mut self, refused: bool) {
+    /// A server refuses clients that have seen later transactions. A lagging server catches up within that time; an
+    /// ensemble restored from a backup never does.
+    fn reset_zxid_after_refusals(&mut self, refused: bool) {
         if !refused {
             self.refused_since = None;
             return;
@@ -158,7 +163,7 @@ impl SessionTask {
         }
     }
 
-    fn greeting(&self) -> ConnectRequest {
+    fn connect_request(&self) -> ConnectRequest {
         let (session_id, password) = match &self.identity {
             Some(identity) => (identity.id.0, identity.password.clone()),
             None => (0, Bytes::from_static(&[0; 16])),
@@ -172,19 +177,19 @@ impl SessionTask {
         }
     }
 
-    /// Time for one server: enough for a busy one, and several fit into the life of a session.
-    fn patience(&self) -> Duration {
+    /// Returns the timeout of one attempt, a fraction of the session timeout.
+    fn attempt_timeout(&self) -> Duration {
         (self.session_timeout / 3).clamp(Duration::from_secs(2), Duration::from_secs(10))
     }
 
-    /// Does `work` while commands are put aside. None if there is no more reason to do it.
-    async fn attend<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    /// Runs `work` while queueing commands. Returns `None` if the task should end.
+    async fn run_while_queueing<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
             let deadline = self.closing.as_ref().map(|closing| closing.deadline);
             tokio::select! {
                 done = &mut work => return Some(done),
-                command = self.commands.recv() => self.put_aside(command?),
+                command = self.commands.recv() => self.queue_command(command?),
                 () = until(deadline) => return None,
             }
             if self.closing.is_some() && self.identity.is_none() {
@@ -193,51 +198,51 @@ impl SessionTask {
         }
     }
 
-    fn put_aside(&mut self, command: Command) {
-        if let Some(command) = self.admit(command) {
+    fn queue_command(&mut self, command: SessionCommand) {
+        if let Some(command) = self.check_command(command) {
             self.queue.push_back(command);
         }
     }
 
-    /// Answers what cannot be done; the rest is handed back.
-    pub(super) fn admit(&mut self, command: Command) -> Option<Command> {
-        if let Command::Close(caller) = command {
-            self.begin_closing(caller);
+    /// Fails commands that cannot be executed and returns others.
+    pub(super) fn check_command(&mut self, command: SessionCommand) -> Option<SessionCommand> {
+        if let SessionCommand::Close(caller) = command {
+            self.start_closing(caller);
             return None;
         }
         if self.closing.is_some() {
-            command.fail(Failure::Closed);
+            command.fail(SessionCallError::Closed);
             return None;
         }
         if self.is_stale(command.fence()) {
-            command.fail(Failure::SessionExpired);
+            command.fail(SessionCallError::SessionExpired);
             return None;
         }
         Some(command)
     }
 
-    fn is_stale(&self, fence: Fence) -> bool {
+    fn is_stale(&self, fence: SessionFence) -> bool {
         fence.is_some() && fence != self.identity.as_ref().map(|identity| identity.id)
     }
 
-    fn begin_closing(&mut self, caller: oneshot::Sender<()>) {
+    fn start_closing(&mut self, caller: oneshot::Sender<()>) {
         for command in self.queue.drain(..) {
-            command.fail(Failure::Closed);
+            command.fail(SessionCallError::Closed);
         }
         self.closing
-            .get_or_insert_with(|| Closing {
-                deadline: Instant::now() + CLOSE_GRACE,
+            .get_or_insert_with(|| CloseRequest {
+                deadline: Instant::now() + CLOSE_TIMEOUT,
                 callers: Vec::new(),
             })
             .callers
             .push(caller);
     }
 
-    fn adopt(&mut self, connection: &Connection) {
+    fn accept_session(&mut self, connection: &ServerConnection) {
         let response = &connection.response;
         let id = SessionId(response.session_id);
         let resumed = self.identity.is_some();
-        self.identity = Some(Identity {
+        self.identity = Some(SessionCredentials {
             id,
             password: response.password.clone(),
         });
@@ -250,28 +255,28 @@ impl SessionTask {
 
     fn expire(&mut self) {
         let Some(identity) = self.identity.take() else {
-            // A server that refuses to begin a session is as bad as one that does not answer.
+            // A server that does not create a session counts as a failed attempt.
             self.failures += 1;
             return;
         };
-        tracing::warn!(session = %identity.id, "the ZooKeeper session has expired");
+        tracing::warn!(session = %identity.id, "ZooKeeper session expired");
         self.state.send_replace(Session::Connecting);
         self.watches.expired();
         for command in std::mem::take(&mut self.queue) {
-            self.put_aside(command);
+            self.queue_command(command);
         }
     }
 
-    fn complain(&mut self, failure: DialError) {
+    fn log_failure(&mut self, failure: DialError) {
         self.failures = self.failures.saturating_add(1);
         let due = self
             .complained
-            .is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
+            .is_none_or(|last| last.elapsed() >= LOG_INTERVAL);
         if due && self.closing.is_none() {
             self.complained = Some(Instant::now());
             tracing::warn!(
                 error = with_causes(&failure),
-                "no ZooKeeper server can be used; trying on"
+                "failed to connect to any ZooKeeper server; retrying"
             );
         }
         self.trouble.send_replace(Some(Arc::new(failure)));
@@ -282,10 +287,10 @@ impl SessionTask {
         self.watches.close();
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
-            command.fail(Failure::Closed);
+            command.fail(SessionCallError::Closed);
         }
         for command in self.queue {
-            command.fail(Failure::Closed);
+            command.fail(SessionCallError::Closed);
         }
         for caller in self.closing.into_iter().flat_map(|closing| closing.callers) {
             let _ = caller.send(());
@@ -293,7 +298,7 @@ impl SessionTask {
     }
 }
 
-/// Never, if there is no deadline.
+/// Sleeps until the deadline, or forever if there is none.
 pub(super) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -301,11 +306,10 @@ pub(super) async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Twice as long after each failure, up to a limit, and a part of it random so that many clients do not
-/// come back in step.
-fn pause(failures: u32) -> Duration {
-    let doubled = FIRST_PAUSE * 2u32.pow(failures.saturating_sub(1).min(10));
-    let most = doubled.min(LONGEST_PAUSE);
+/// Returns the retry delay: exponential backoff with jitter.
+fn retry_delay(failures: u32) -> Duration {
+    let doubled = INITIAL_RETRY_DELAY * 2u32.pow(failures.saturating_sub(1).min(10));
+    let most = doubled.min(MAX_RETRY_DELAY);
     let fraction = (random() % 1000) as u32;
     most / 2 + most / 2 * fraction / 1000
 }

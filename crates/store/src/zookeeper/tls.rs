@@ -1,8 +1,7 @@
 //! TLS with a client certificate.
 //!
-//! Python's ZooKeeper client checks that the server's certificate comes from the configured authority,
-//! but not the name in it, and deployments rely on that. So names are checked only on demand. The
-//! cryptography is always aws-lc-rs, whatever a program has installed as its default.
+//! Like Python's ZooKeeper client, this verifies the server's certificate chain but by default not its host name,
+//! because deployments rely on that. The crypto provider is always aws-lc-rs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,85 +14,84 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-/// Files in PEM format. They are read anew for every connection, so that certificates can be replaced
-/// while the program runs.
+/// PEM files, reloaded for each connection so that certificates can be replaced at runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// The authorities that may have signed the server's certificate.
+pub struct ZooKeeperTlsFiles {
+    /// The trusted CA certificates.
     pub ca: PathBuf,
-    /// Our certificate, followed by intermediate ones if there are any.
+    /// The client certificate, followed by intermediate certificates.
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Also demand that the certificate is for the name that was connected to.
+    /// Whether to verify the host name in the server's certificate.
     pub verify_hostname: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TlsError {
-    #[error("cannot read {what} from {}", path.display())]
+pub enum ZooKeeperTlsError {
+    #[error("failed to read {what} from {}", path.display())]
     Unreadable {
         what: &'static str,
         path: PathBuf,
         #[source]
         source: pem::Error,
     },
-    #[error("there is no certificate in {}", path.display())]
+    #[error("{} contains no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("{} cannot be used as a certificate authority", path.display())]
+    #[error("{} is not usable as a certificate authority", path.display())]
     BadAuthority {
         path: PathBuf,
         #[source]
         source: rustls::Error,
     },
-    #[error("the certificate in {} and the key in {} cannot be used together", cert.display(), key.display())]
+    #[error("the certificate in {} and the key in {} do not match", cert.display(), key.display())]
     BadIdentity {
         cert: PathBuf,
         key: PathBuf,
         #[source]
         source: rustls::Error,
     },
-    #[error("the TLS library cannot be set up")]
+    #[error("failed to initialize the TLS library")]
     Setup(#[source] rustls::Error),
 }
 
-impl Tls {
-    /// Reads and checks the files. Connecting does this by itself; a program that wants to complain about
-    /// its configuration right at the start calls it then.
-    pub fn load(&self) -> Result<ClientConfig, TlsError> {
+impl ZooKeeperTlsFiles {
+    /// Loads and validates the files. Connecting does this too; call it to report configuration errors early.
+    pub fn load(&self) -> Result<ClientConfig, ZooKeeperTlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let roots = Arc::new(self.roots()?);
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(TlsError::Setup)?;
+            .map_err(ZooKeeperTlsError::Setup)?;
         let builder = if self.verify_hostname {
             builder.with_root_certificates(roots)
         } else {
             builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(AnyName { roots, provider }))
+                .with_custom_certificate_verifier(Arc::new(NoNameCheckVerifier { roots, provider }))
         };
-        let key =
-            PrivateKeyDer::from_pem_file(&self.key).map_err(|source| TlsError::Unreadable {
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|source| {
+            ZooKeeperTlsError::Unreadable {
                 what: "the private key",
                 path: self.key.clone(),
                 source,
-            })?;
+            }
+        })?;
         builder
             .with_client_auth_cert(certificates(&self.cert, "the certificate")?, key)
-            .map_err(|source| TlsError::BadIdentity {
+            .map_err(|source| ZooKeeperTlsError::BadIdentity {
                 cert: self.cert.clone(),
                 key: self.key.clone(),
                 source,
             })
     }
 
-    fn roots(&self) -> Result<RootCertStore, TlsError> {
+    fn roots(&self) -> Result<RootCertStore, ZooKeeperTlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&self.ca, "the certificate authority")? {
             roots
                 .add(certificate)
-                .map_err(|source| TlsError::BadAuthority {
+                .map_err(|source| ZooKeeperTlsError::BadAuthority {
                     path: self.ca.clone(),
                     source,
                 })?;
@@ -102,8 +100,11 @@ impl Tls {
     }
 }
 
-fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let unreadable = |source| TlsError::Unreadable {
+fn certificates(
+    path: &Path,
+    what: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, ZooKeeperTlsError> {
+    let unreadable = |source| ZooKeeperTlsError::Unreadable {
         what,
         path: path.to_owned(),
         source,
@@ -113,21 +114,21 @@ fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'s
         .collect::<Result<Vec<_>, _>>()
         .map_err(unreadable)?;
     if certificates.is_empty() {
-        return Err(TlsError::NoCertificate {
+        return Err(ZooKeeperTlsError::NoCertificate {
             path: path.to_owned(),
         });
     }
     Ok(certificates)
 }
 
-/// Accepts whatever one of our authorities has signed, for any name.
+/// Accepts certificates signed by a trusted CA, for any host name.
 #[derive(Debug)]
-struct AnyName {
+struct NoNameCheckVerifier {
     roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for NoNameCheckVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

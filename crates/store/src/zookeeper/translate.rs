@@ -1,17 +1,17 @@
-//! From the store's terms to the protocol's and back.
+//! Converts store operations to protocol requests, and responses to results.
 
-use super::call::Failure;
+use super::call::SessionCallError;
 use super::wire::{Create, ErrorCode, MAX_REPLY, MultiOp, MultiResult, WireError};
 use crate::error::{Error, Result};
 use crate::path::{InvalidPath, TreePath};
 use crate::tree::{CreateMode, Op, OpOutcome, Version};
 
-/// A refusal that this client has no name for.
+/// An error code without a corresponding store error.
 #[derive(Debug, thiserror::Error)]
-#[error("error number {} of ZooKeeper's protocol", .0.number())]
+#[error("ZooKeeper error {}", .0.number())]
 pub struct ServerError(ErrorCode);
 
-/// Which part of the server's tree a handle sees: a prefix without a trailing slash.
+/// Prepends the chroot, which has no trailing slash.
 pub(super) fn absolute(chroot: &str, path: &TreePath) -> String {
     match (chroot, path.as_str()) {
         ("", path) => path.to_owned(),
@@ -20,7 +20,7 @@ pub(super) fn absolute(chroot: &str, path: &TreePath) -> String {
     }
 }
 
-/// As [`absolute`], but a sequential create of the root means one below it, with digits for a name.
+/// As [`absolute`], but a sequential create of the root creates a child whose name is only digits.
 pub(super) fn absolute_to_create(chroot: &str, path: &TreePath, mode: CreateMode) -> String {
     if path.is_root() && mode.is_sequential() {
         format!("{chroot}/")
@@ -29,7 +29,7 @@ pub(super) fn absolute_to_create(chroot: &str, path: &TreePath, mode: CreateMode
     }
 }
 
-/// The reverse of [`absolute`], for paths that the server makes.
+/// Removes the chroot from a path that the server sent.
 pub(super) fn relative(chroot: &str, path: &str) -> Result<TreePath> {
     let below = match path.strip_prefix(chroot) {
         Some("") => "/",
@@ -64,14 +64,14 @@ pub(super) fn backend(
 pub(super) fn unexpected(path: &TreePath) -> Error {
     backend(
         format!("{path}: the server gave an answer of the wrong kind"),
-        WireError::Malformed("unexpected kind of answer"),
+        WireError::Malformed("unexpected response type"),
     )
 }
 
-pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
+pub(super) fn error(failure: SessionCallError, path: &TreePath) -> Error {
     let owned = || path.clone();
     match failure {
-        Failure::Server(code) => match code {
+        SessionCallError::Server(code) => match code {
             ErrorCode::NoNode => Error::NoNode { path: owned() },
             ErrorCode::NodeExists => Error::NodeExists { path: owned() },
             ErrorCode::BadVersion => Error::BadVersion { path: owned() },
@@ -80,7 +80,7 @@ pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
             ErrorCode::NoAuth => Error::NoAuth { path: owned() },
             ErrorCode::BadArguments => Error::InvalidPath(InvalidPath {
                 path: path.to_string(),
-                reason: "the server refuses it for this operation",
+                reason: "rejected by the server",
             }),
             ErrorCode::Unimplemented => backend(
                 format!("{path}: the server is too old for this; use ZooKeeper 3.6 or later"),
@@ -91,16 +91,16 @@ pub(super) fn error(failure: Failure, path: &TreePath) -> Error {
                 ServerError(code),
             ),
         },
-        Failure::TooLarge(size) => backend(
+        SessionCallError::TooLarge(size) => backend(
             format!("{path}: the answer is too large"),
             WireError::TooLarge {
                 size,
                 limit: MAX_REPLY,
             },
         ),
-        Failure::ConnectionLoss => Error::ConnectionLoss,
-        Failure::SessionExpired => Error::SessionExpired,
-        Failure::Closed => Error::Closed,
+        SessionCallError::ConnectionLoss => Error::ConnectionLoss,
+        SessionCallError::SessionExpired => Error::SessionExpired,
+        SessionCallError::Closed => Error::Closed,
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) fn multi_outcomes(
             MultiResult::Failed(Some(code)) => {
                 return Err(Error::Multi {
                     index,
-                    source: Box::new(error(Failure::Server(*code), op.path())),
+                    source: Box::new(error(SessionCallError::Server(*code), op.path())),
                 });
             }
             _ => {}

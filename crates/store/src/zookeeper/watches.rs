@@ -1,43 +1,42 @@
-//! Who watches what, as far as the session's task knows.
+//! The watches of a session.
 //!
-//! A recursive watch is set on the server once per path, however many watchers share it. A one-shot watch
-//! cannot be set on a path that has a recursive one: the server keeps one mode per path and connection, and
-//! would forget the recursive watch when the one-shot fires (ZOOKEEPER-4466). So an event on a path tells
-//! all who wait for that path, no matter which of the server's watches sent it, and where a recursive
-//! watch is on exactly that path no one-shot is set at all.
+//! A recursive watch is set on the server once per path and shared by its watchers. A one-shot watch must not be set on
+//! a path with a recursive one, because the server would remove the recursive watch when the one-shot fires
+//! (ZOOKEEPER-4466). So an event notifies all watchers of its path, and no one-shot watch is set where a recursive
+//! watch exists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::call::{Failure, Settled};
+use super::call::{AckResult, SessionCallError};
 use super::wire::{Event, EventKind};
 use crate::path::TreePath;
 use crate::watch::{WatchEvent, WatchSender};
 
 #[derive(Debug, Default)]
-pub(super) struct Watches {
+pub(super) struct WatchTable {
     recursive: HashMap<String, Recursive>,
     onces: HashMap<String, Vec<oneshot::Sender<()>>>,
 }
 
 #[derive(Debug, Default)]
 struct Recursive {
-    /// The server of this connection has it.
+    /// Set on the server of the current connection.
     confirmed: bool,
-    watchers: Vec<Member>,
-    waiting: Vec<oneshot::Sender<Settled>>,
+    watchers: Vec<WatchMember>,
+    waiting: Vec<oneshot::Sender<AckResult>>,
 }
 
-/// A watcher that sees paths below its own chroot.
+/// A watcher with its chroot.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct WatchMember {
     pub(super) sender: WatchSender,
     pub(super) chroot: Arc<str>,
 }
 
-impl Member {
+impl WatchMember {
     fn send(&self, event: &Event) -> bool {
         let path = match event.path.strip_prefix(&*self.chroot) {
             Some("") => "/",
@@ -58,13 +57,13 @@ impl Member {
     }
 }
 
-impl Watches {
-    /// True if the watch must be set on the server; `reply` is answered when it is in place.
+impl WatchTable {
+    /// Adds a watcher. Returns true if the watch must be set on the server; `reply` is sent once it is.
     pub(super) fn add(
         &mut self,
         path: &str,
-        member: Member,
-        reply: oneshot::Sender<Settled>,
+        member: WatchMember,
+        reply: oneshot::Sender<AckResult>,
     ) -> bool {
         let new = !self.recursive.contains_key(path);
         let entry = self.recursive.entry(path.to_owned()).or_default();
@@ -77,7 +76,7 @@ impl Watches {
         new
     }
 
-    /// The server has set the watch.
+    /// Marks a watch as set on the server.
     pub(super) fn confirm(&mut self, path: &str) {
         if let Some(entry) = self.recursive.get_mut(path) {
             entry.confirmed = true;
@@ -87,7 +86,7 @@ impl Watches {
         }
     }
 
-    /// The server has set the watch again on a new connection.
+    /// Marks a watch as restored on a new connection.
     pub(super) fn restored(&mut self, path: &str) {
         if let Some(entry) = self.recursive.get(path) {
             for member in &entry.watchers {
@@ -97,8 +96,8 @@ impl Watches {
         self.confirm(path);
     }
 
-    /// The server will not set the watch.
-    pub(super) fn refuse(&mut self, path: &str, failure: Failure) {
+    /// Removes a watch that the server rejected.
+    pub(super) fn refuse(&mut self, path: &str, failure: SessionCallError) {
         if let Some(entry) = self.recursive.remove(path) {
             for reply in entry.waiting {
                 let _ = reply.send(Err(failure));
@@ -106,24 +105,24 @@ impl Watches {
         }
     }
 
-    /// True if a one-shot watch must be set on the server.
+    /// Adds a one-shot watch. Returns true if it must be set on the server.
     pub(super) fn add_once(&mut self, path: &str, once: oneshot::Sender<()>) -> bool {
         self.onces.entry(path.to_owned()).or_default().push(once);
         !self.recursive.contains_key(path)
     }
 
-    /// Paths to be set again on a new connection.
+    /// Returns the paths to restore on a new connection.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         self.recursive.keys().map(String::as_str)
     }
 
-    /// Tells everybody concerned. Paths whose last watcher turns out to be gone are left to [`Self::sweep`].
+    /// Notifies the watchers of an event. [`Self::remove_dropped`] removes dropped ones.
     pub(super) fn dispatch(&mut self, event: &Event) {
         if matches!(
             event.kind,
             EventKind::Created | EventKind::Deleted | EventKind::DataChanged
         ) {
-            // Dropping the senders is the signal.
+            // Dropping the senders fires the watches.
             self.onces.remove(&event.path);
         }
         let mut at = event.path.as_str();
@@ -139,8 +138,8 @@ impl Watches {
         }
     }
 
-    /// Forgets those who have gone, and returns the paths that the server need not watch any more.
-    pub(super) fn sweep(&mut self) -> Vec<String> {
+    /// Removes dropped watchers and returns the paths whose watches are no longer needed on the server.
+    pub(super) fn remove_dropped(&mut self) -> Vec<String> {
         self.onces.retain(|_, onces| {
             onces.retain(|once| !once.is_closed());
             !onces.is_empty()
@@ -149,7 +148,7 @@ impl Watches {
         self.recursive
             .extract_if(|path, entry| {
                 entry.watchers.retain(|member| !member.sender.is_dropped());
-                // A one-shot on the same path lives from this watch.
+                // A one-shot watch on the same path depends on this watch.
                 entry.confirmed && entry.watchers.is_empty() && !onces.contains_key(path)
             })
             .map(|(path, _)| path)
@@ -163,11 +162,11 @@ impl Watches {
         }
     }
 
-    /// The watchers stay, but nobody who asked in the old session gets an answer from the new one.
+    /// Keeps the watchers but fails requests that were started in the old session.
     pub(super) fn expired(&mut self) {
         for entry in self.recursive.values_mut() {
             for reply in entry.waiting.drain(..) {
-                let _ = reply.send(Err(Failure::SessionExpired));
+                let _ = reply.send(Err(SessionCallError::SessionExpired));
             }
         }
     }
@@ -179,7 +178,7 @@ impl Watches {
                 member.sender.close();
             }
             for reply in entry.waiting {
-                let _ = reply.send(Err(Failure::Closed));
+                let _ = reply.send(Err(SessionCallError::Closed));
             }
         }
     }

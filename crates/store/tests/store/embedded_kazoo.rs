@@ -1,10 +1,10 @@
-//! Python programs take the socket for ZooKeeper: kazoo, the client of Nodepool and Zuul, works on it.
+//! kazoo, the ZooKeeper client of Nodepool and Zuul, on the socket of the embedded store.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::socket::{self, Socket};
+use nodeyard_store::socket::{self, StoreSocket};
 use nodeyard_testbeds::checkout;
 use tokio::io::{AsyncBufReadExt, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, UnixStream};
@@ -25,7 +25,7 @@ fn python() -> PathBuf {
     Path::new(String::from_utf8(output.stdout).unwrap().trim()).join("bin/python")
 }
 
-/// Leads TCP connections to the socket; all of them break when `drops` changes.
+/// Forwards TCP connections to the socket; all of them are closed when `drops` changes.
 async fn forward(listener: TcpListener, socket: PathBuf, drops: watch::Receiver<u32>) {
     loop {
         let (mut outside, _) = listener.accept().await.unwrap();
@@ -47,7 +47,7 @@ async fn kazoo_works() {
     let directory = tempfile::tempdir().unwrap();
     let engine = Embedded::open(directory.path()).unwrap();
     let socket = directory.path().join(socket::FILE_NAME);
-    let serving = Socket::bind(&socket).await.unwrap();
+    let serving = StoreSocket::bind(&socket).await.unwrap();
     tokio::spawn(serving.serve(engine, std::future::pending()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A process that is killed in the middle of its work has kept every promise it made.
+//! Acknowledged writes of a killed process are durable.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ fn counter(writer: u64) -> TreePath {
     path(&format!("/counters/{writer}"))
 }
 
-/// Counts up under a lock-like ephemeral record, and says each number once it was answered.
+/// Increments a record under an ephemeral one and prints each acknowledged number.
 async fn count(tree: Arc<dyn Tree>, writer: u64) {
     let lock = path(&format!("/counters/lock-{writer}"));
     let at = counter(writer);
@@ -68,7 +68,8 @@ fn writing_until_killed() {
     });
 }
 
-/// Runs the writing process, kills it after so many answers, and returns the last number of each writer.
+/// Runs the writing process, kills it after a number of acknowledged writes, and returns the last number of each
+/// writer.
 fn killed_after(answers: u64, directory: &Path) -> HashMap<u64, u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -101,7 +102,7 @@ fn killed_after(answers: u64, directory: &Path) -> HashMap<u64, u64> {
 }
 
 #[test]
-fn no_answered_write_is_missing_after_a_kill() {
+fn acknowledged_writes_survive_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut last = HashMap::new();

@@ -1,4 +1,4 @@
-//! The embedded store as other processes see it, through its socket.
+//! The embedded store through its socket.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::socket::{self, ConnectOptions, Socket};
+use nodeyard_store::socket::{self, ConnectOptions, StoreSocket};
 use nodeyard_store::zookeeper::wire::{
     AddWatchMode, ConnectRequest, ConnectResponse, Create, ErrorCode, Event, EventKind, OpCode,
     Reply, ReplyHeader, Request, Response, WatcherKind, XID_EVENT, take_frame,
@@ -60,7 +60,7 @@ async fn bed() -> Bed {
 
 async fn serve(engine: &Arc<Embedded>, path: PathBuf) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
-    let socket = Socket::bind(&path).await.unwrap();
+    let socket = StoreSocket::bind(&path).await.unwrap();
     let shutdown = async { drop(stopped.await) };
     let serving = tokio::spawn(socket.serve(engine.clone(), shutdown));
     (stop, serving)
@@ -87,7 +87,7 @@ async fn put(tree: &Arc<dyn Tree>, at: &str, mode: CreateMode) {
         .unwrap();
 }
 
-/// A client that says exactly what a test wants it to.
+/// A client that sends raw requests.
 struct Raw {
     stream: UnixStream,
     received: BytesMut,
@@ -135,35 +135,35 @@ impl Raw {
         self.stream.write_all(&out).await.unwrap();
     }
 
-    /// The next packet: an event, or the answer to a request with this operation code.
-    async fn next(&mut self, opcode: OpCode) -> Packet {
+    /// Reads the next packet: an event, or the reply to a request with this operation code.
+    async fn next(&mut self, opcode: OpCode) -> ReceivedPacket {
         let frame = self.frame().await.expect("the connection is open");
         let (header, body) = ReplyHeader::decode(&frame).unwrap();
         if header.xid == XID_EVENT {
-            return Packet::Event(Event::decode(body).unwrap());
+            return ReceivedPacket::Event(Event::decode(body).unwrap());
         }
-        Packet::Reply(Reply::decode(opcode, &frame).unwrap())
+        ReceivedPacket::Reply(Reply::decode(opcode, &frame).unwrap())
     }
 
     async fn ask(&mut self, xid: i32, request: Request) -> Result<Response, ErrorCode> {
         let opcode = request.opcode();
         self.send(&[(xid, request)]).await;
         match self.next(opcode).await {
-            Packet::Reply(reply) => reply.result,
-            Packet::Event(event) => panic!("unexpected {event:?}"),
+            ReceivedPacket::Reply(reply) => reply.result,
+            ReceivedPacket::Event(event) => panic!("unexpected {event:?}"),
         }
     }
 
     async fn event(&mut self) -> (EventKind, String) {
         match self.next(OpCode::Ping).await {
-            Packet::Event(event) => (event.kind, event.path),
-            Packet::Reply(reply) => panic!("unexpected {reply:?}"),
+            ReceivedPacket::Event(event) => (event.kind, event.path),
+            ReceivedPacket::Reply(reply) => panic!("unexpected {reply:?}"),
         }
     }
 }
 
 #[derive(Debug)]
-enum Packet {
+enum ReceivedPacket {
     Event(Event),
     Reply(Reply),
 }
@@ -240,7 +240,7 @@ async fn the_client_sees_and_changes_the_same_tree() {
 }
 
 #[tokio::test]
-async fn the_client_hears_of_changes_and_others_of_its_end() {
+async fn clients_receive_events_and_their_ephemerals_end() {
     let bed = bed().await;
     let client = bed.client().await;
     let mut theirs = client.watch(&path("/a")).await.unwrap();
@@ -260,7 +260,7 @@ async fn the_client_hears_of_changes_and_others_of_its_end() {
 }
 
 #[tokio::test]
-async fn pipelined_requests_are_answered_in_order_and_see_what_came_before() {
+async fn pipelined_requests_are_executed_in_order() {
     let bed = bed().await;
     let mut raw = Raw::connect(&bed, None, 10_000).await;
     let mut requests = vec![(1, create("/c", CreateMode::Persistent))];
@@ -270,7 +270,7 @@ async fn pipelined_requests_are_answered_in_order_and_see_what_came_before() {
     }
     raw.send(&requests).await;
     for (xid, request) in &requests {
-        let Packet::Reply(reply) = raw.next(request.opcode()).await else {
+        let ReceivedPacket::Reply(reply) = raw.next(request.opcode()).await else {
             panic!("no event was asked for");
         };
         assert_eq!(reply.xid, *xid);
@@ -300,13 +300,13 @@ async fn an_event_comes_before_the_data_it_announces() {
         let mut told = false;
         let (data, version) = loop {
             match raw.next(OpCode::GetData).await {
-                Packet::Event(event) => {
+                ReceivedPacket::Event(event) => {
                     assert_eq!(event.kind, EventKind::DataChanged);
                     assert!(watched, "no watch is set, so nothing can be told");
                     told = true;
                     watched = false;
                 }
-                Packet::Reply(reply) => match reply.result.unwrap() {
+                ReceivedPacket::Reply(reply) => match reply.result.unwrap() {
                     Response::GetData { data, stat } => break (data, stat.version),
                     other => panic!("{other:?}"),
                 },
@@ -325,7 +325,7 @@ async fn an_event_comes_before_the_data_it_announces() {
 }
 
 #[tokio::test]
-async fn a_session_can_be_taken_up_again_with_its_password_only() {
+async fn resuming_a_session_requires_its_password() {
     let bed = bed().await;
     let mut first = Raw::connect(&bed, None, 30_000).await;
     let hello = first.hello.clone();
@@ -382,14 +382,14 @@ async fn a_silent_client_loses_its_session() {
 }
 
 #[tokio::test]
-async fn restored_watches_tell_what_happened_meanwhile() {
+async fn restored_watches_report_missed_changes() {
     let bed = bed().await;
     for at in ["/same", "/changed", "/gone", "/list", "/deep"] {
         put(&bed.own, at, CreateMode::Persistent).await;
     }
     let mut raw = Raw::connect(&bed, None, 10_000).await;
     raw.send(&[(1, Request::Ping)]).await;
-    let Packet::Reply(Reply { zxid, .. }) = raw.next(OpCode::Ping).await else {
+    let ReceivedPacket::Reply(Reply { zxid, .. }) = raw.next(OpCode::Ping).await else {
         panic!("no event was asked for");
     };
     let data = Bytes::from_static(b"1");
@@ -420,7 +420,7 @@ async fn restored_watches_tell_what_happened_meanwhile() {
         let (kind, at) = raw.event().await;
         assert_eq!((kind, &*at), expected);
     }
-    let Packet::Reply(reply) = raw.next(OpCode::SetWatches2).await else {
+    let ReceivedPacket::Reply(reply) = raw.next(OpCode::SetWatches2).await else {
         panic!("all events have come");
     };
     assert_eq!((reply.xid, reply.result), (-8, Ok(Response::Done)));
@@ -476,7 +476,7 @@ async fn watches_are_added_and_removed() {
 }
 
 #[tokio::test]
-async fn nonsense_ends_one_connection_and_harms_no_other() {
+async fn malformed_requests_close_only_their_connection() {
     let bed = bed().await;
     let mut good = Raw::connect(&bed, None, 10_000).await;
     for nonsense in [
@@ -498,13 +498,13 @@ async fn nonsense_ends_one_connection_and_harms_no_other() {
     let unknown = [0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0x7f, 0xff];
     good.stream.write_all(&unknown).await.unwrap();
     match good.next(OpCode::Ping).await {
-        Packet::Reply(reply) => {
+        ReceivedPacket::Reply(reply) => {
             assert_eq!(
                 (reply.xid, reply.result),
                 (9, Err(ErrorCode::Unimplemented))
             );
         }
-        Packet::Event(event) => panic!("unexpected {event:?}"),
+        ReceivedPacket::Event(event) => panic!("unexpected {event:?}"),
     }
     let relative = good.ask(1, get("relative", false)).await;
     assert_eq!(relative, Err(ErrorCode::BadArguments));
@@ -517,7 +517,7 @@ async fn only_a_dead_socket_is_replaced() {
     let at = bed.socket();
     let mode = std::fs::metadata(&at).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = Socket::bind(&at).await;
+    let second = StoreSocket::bind(&at).await;
     let cause = std::error::Error::source(&second.unwrap_err())
         .unwrap()
         .to_string();
@@ -539,7 +539,7 @@ async fn only_a_dead_socket_is_replaced() {
 
     let file = bed.dir.path().join("file");
     std::fs::write(&file, "text").unwrap();
-    let refused = Socket::bind(&file).await;
+    let refused = StoreSocket::bind(&file).await;
     assert!(refused.is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"text");
 }

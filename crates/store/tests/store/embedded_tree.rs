@@ -1,4 +1,4 @@
-//! The embedded backend keeps ZooKeeper's rules.
+//! The embedded backend follows ZooKeeper's rules.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -105,7 +105,7 @@ async fn sequence_numbers_count_every_create_below_the_parent() {
 }
 
 #[tokio::test]
-async fn what_zookeeper_refuses_is_refused() {
+async fn invalid_operations_fail_as_in_zookeeper() {
     let Bed { tree, .. } = &bed();
     let create = async |at: &str, mode| tree.create(&path(at), Bytes::new(), mode).await;
     put(tree, "/a").await;
@@ -220,7 +220,7 @@ async fn a_multi_is_applied_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn ephemeral_records_go_with_their_session_and_others_hear_of_it() {
+async fn ephemeral_records_are_deleted_with_their_session() {
     let Bed { tree, engine, .. } = &bed();
     put(tree, "/locks").await;
     let mut watcher = tree.watch(&path("/locks")).await.unwrap();
@@ -349,7 +349,7 @@ async fn persistent_records_survive_and_ephemeral_ones_do_not() {
 }
 
 #[tokio::test]
-async fn only_the_owner_may_look_and_only_one_process_may_open() {
+async fn the_file_is_private_and_locked() {
     let top = tempfile::tempdir().unwrap();
     let dir = top.path().join("state/store");
     let engine = Embedded::open(&dir).unwrap();
@@ -365,7 +365,7 @@ async fn only_the_owner_may_look_and_only_one_process_may_open() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_store_is_named_and_left_alone() {
+async fn other_files_are_rejected_and_not_changed() {
     let top = tempfile::tempdir().unwrap();
     let file = top.path().join("store.redb");
     std::fs::write(&file, vec![7; 100_000]).unwrap();

@@ -80,9 +80,9 @@ fn every_key_of_the_file_arrives() {
     assert_eq!(
         choices,
         [
-            &ImageChoice::Reference("debian:12".into()),
-            &ImageChoice::Filters(vec![filter]),
-            &ImageChoice::Id("0123456789ab".into()),
+            &ContainerImageChoice::Reference("debian:12".into()),
+            &ContainerImageChoice::Filters(vec![filter]),
+            &ContainerImageChoice::Id("0123456789ab".into()),
         ]
     );
     let [all, shell, newest] = &options.pools[0].labels[..] else {
@@ -90,7 +90,7 @@ fn every_key_of_the_file_arrives() {
     };
     assert_eq!(
         all.image,
-        LabelImage::Disk(ImageName::new("built").unwrap())
+        ContainerImage::Disk(ImageName::new("built").unwrap())
     );
     // The image says on which port and how, unless the label does.
     assert_eq!((all.ssh_port, &*all.connection_type), (2200, "network_cli"));
@@ -106,8 +106,8 @@ fn every_key_of_the_file_arrives() {
     assert_eq!(all.command.as_deref(), Some(&["/sbin/init".to_owned()][..]));
     assert_eq!(all.env, BTreeMap::from([("A".to_owned(), "b".to_owned())]));
     assert_eq!(all.volumes, ["/srv:/srv:ro"]);
-    assert_eq!(shell.reach, Reach::Exec);
-    assert_eq!(shell.image, LabelImage::Reference("debian:12".into()));
+    assert_eq!(shell.access, ContainerAccess::Exec);
+    assert_eq!(shell.image, ContainerImage::Reference("debian:12".into()));
 }
 
 #[test]

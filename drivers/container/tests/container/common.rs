@@ -1,24 +1,26 @@
-//! Runtimes for all tests, orders for them, and a caller in small.
+//! Runtimes for all tests, and helpers that call the driver.
 
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nodeyard_driver::{
-    CreateOrder, Driver, Error, ExternalId, Instance, Owner, State, Step, SystemId, Target, kit,
+    CreateOrder, Error, ExternalId, Instance, Machines, Owner, Progress, SystemId, Target, kit,
 };
 use nodeyard_driver_container::{
-    ContainerDriver, LabelImage, LabelOptions, Options, PoolOptions, Socket, Transport,
+    ContainerDriver, ContainerImage, ContainerLabelOptions, ContainerPoolOptions, Options,
+    RuntimeTransport, Socket,
 };
-use nodeyard_model::{NodeId, ProviderName, Timestamp};
+use nodeyard_model::{NodeId, ProviderName};
 use nodeyard_nodescan::NetworkScanner;
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
+use tokio::time::timeout;
 
 /// The name of an image with sshd in it, and without a command.
 pub(crate) const IMAGE: &str = "localhost/base";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One of each kind for all tests: each has a system id of its own. None where it cannot run, which is said.
+/// Returns a runtime that all tests share: each has a system id of its own. None, with a message, where it cannot run.
 pub(crate) fn runtime(kind: Kind) -> Option<&'static ContainerRuntime> {
     static PODMAN: LazyLock<Option<ContainerRuntime>> = LazyLock::new(|| start(Kind::Podman));
     static DOCKER: LazyLock<Option<ContainerRuntime>> = LazyLock::new(|| start(Kind::Docker));
@@ -64,12 +66,12 @@ pub(crate) fn owner(system: &str) -> Owner {
 }
 
 /// One pool with one label.
-pub(crate) fn options(system: &str, label: impl FnOnce(&mut LabelOptions)) -> Options {
-    let image = LabelImage::Reference(IMAGE.into());
-    let mut small = LabelOptions::new("small".into(), image);
+pub(crate) fn options(system: &str, label: impl FnOnce(&mut ContainerLabelOptions)) -> Options {
+    let image = ContainerImage::Reference(IMAGE.into());
+    let mut small = ContainerLabelOptions::new("small".into(), image);
     label(&mut small);
     Options {
-        pools: vec![PoolOptions {
+        pools: vec![ContainerPoolOptions {
             name: "main".into(),
             labels: vec![small],
         }],
@@ -81,7 +83,10 @@ pub(crate) fn driver(runtime: &ContainerRuntime, options: Options) -> ContainerD
     driver_through(options, Arc::new(Socket::new(runtime.socket())))
 }
 
-pub(crate) fn driver_through(options: Options, transport: Arc<dyn Transport>) -> ContainerDriver {
+pub(crate) fn driver_through(
+    options: Options,
+    transport: Arc<dyn RuntimeTransport>,
+) -> ContainerDriver {
     ContainerDriver::new(options, transport, Arc::new(NetworkScanner::default()))
 }
 
@@ -93,47 +98,38 @@ pub(crate) fn order(system: &str, number: u32) -> CreateOrder {
     kit::order(&owner(system), node(number))
 }
 
-pub(crate) fn now() -> Timestamp {
-    let age = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    Timestamp::from_secs(age.as_secs_f64()).unwrap()
-}
-
-/// Takes the steps of a creation to their end.
+/// Returns the machine, or the error and the id that was reported before it.
 pub(crate) async fn create(
-    driver: &dyn Driver,
+    driver: &ContainerDriver,
     order: &CreateOrder,
 ) -> Result<Instance, (Error, Option<ExternalId>)> {
-    let mut state = State::fresh();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match driver.create(order, &mut state, now()).await {
-            Ok(Step::Done(instance)) => return Ok(instance),
-            Ok(Step::Wait(wait)) => {
-                assert!(Instant::now() < deadline, "no end");
-                tokio::time::sleep(wait.at_most).await;
-            }
-            Err(error) => return Err((error, state.external_id)),
-        }
-    }
+    let progress = Progress::default();
+    let created = timeout(PATIENCE, driver.create(order, &progress)).await;
+    created
+        .expect("the launch never ends")
+        .map_err(|error| (error, progress.external_id()))
 }
 
-pub(crate) async fn delete(driver: &dyn Driver, order: &CreateOrder) {
+/// Creates a machine as a later attempt, for which an earlier one may have left something behind.
+pub(crate) async fn create_again(driver: &ContainerDriver, order: &CreateOrder) -> Instance {
+    let order = CreateOrder {
+        first_attempt: false,
+        ..order.clone()
+    };
+    create(driver, &order).await.unwrap()
+}
+
+pub(crate) async fn delete(driver: &ContainerDriver, order: &CreateOrder) {
     let target = Target::Node {
         node: order.node,
         external_id: None,
     };
-    let mut state = State::default();
-    let deadline = Instant::now() + PATIENCE;
-    while let Step::Wait(wait) = driver.delete(&target, &mut state, now()).await.unwrap() {
-        assert!(Instant::now() < deadline, "no end");
-        tokio::time::sleep(wait.at_most).await;
-    }
+    let deleted = timeout(PATIENCE, driver.delete(&target)).await;
+    deleted.expect("the deletion never ends").unwrap();
 }
 
-/// How many containers with this system id there are.
-pub(crate) async fn count(driver: &dyn Driver, system: &str) -> usize {
+/// Returns the number of containers with this system id.
+pub(crate) async fn count(driver: &ContainerDriver, system: &str) -> usize {
     let listed = driver.list().await.unwrap();
     let owner = owner(system);
     listed

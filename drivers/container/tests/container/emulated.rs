@@ -1,15 +1,17 @@
-//! A container runtime in memory: the few calls of the driver, answered as Docker does.
+//! A container runtime in memory that responds to the calls of the driver like Docker.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
 use http_body_util::BodyExt;
-use nodeyard_driver_container::{Answer, Call, CallBody, CallError, Transport};
+use nodeyard_driver_container::{
+    RuntimeCall, RuntimeCallBody, RuntimeCallError, RuntimeResponse, RuntimeTransport,
+};
 use serde_json::{Value, json};
 
 #[derive(Debug, Default)]
-pub(crate) struct Runtime(Mutex<Things>);
+pub(crate) struct EmulatedRuntime(Mutex<Things>);
 
 #[derive(Debug, Default)]
 struct Things {
@@ -25,7 +27,7 @@ impl Things {
     }
 }
 
-impl Runtime {
+impl EmulatedRuntime {
     pub(crate) fn with_image(name: &str) -> Self {
         let runtime = Self::default();
         runtime.import(name, &json!({}));
@@ -66,7 +68,7 @@ impl Runtime {
         Some(id)
     }
 
-    /// Everything there is, a line each.
+    /// Lists everything that exists, one line each.
     pub(crate) fn exists(&self) -> Vec<String> {
         let things = self.0.lock().unwrap();
         let containers = things.containers.values();
@@ -76,7 +78,7 @@ impl Runtime {
         containers.chain(images).collect()
     }
 
-    fn answer(&self, method: &str, path: &[&str], query: &str) -> (u16, Value) {
+    fn respond(&self, method: &str, path: &[&str], query: &str) -> (u16, Value) {
         let missing = (404, json!({"message": "no such thing"}));
         let mut things = self.0.lock().unwrap();
         match (method, path) {
@@ -153,7 +155,7 @@ fn parameter(query: &str, key: &str) -> String {
 }
 
 /// An archive with accounts, or with what is in an empty directory.
-fn archive(query: &str) -> Answer {
+fn archive(query: &str) -> RuntimeResponse {
     let mut builder = tar::Builder::new(Vec::new());
     if query.ends_with("passwd") {
         let content = b"root:x:0:0::/root:/bin/sh\n";
@@ -164,30 +166,30 @@ fn archive(query: &str) -> Answer {
             .unwrap();
     }
     let body = builder.into_inner().unwrap().into();
-    Answer { status: 200, body }
+    RuntimeResponse { status: 200, body }
 }
 
 #[async_trait]
-impl Transport for Runtime {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for EmulatedRuntime {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let (path, query) = call.uri.split_once('?').unwrap_or((&call.uri, ""));
         let path: Vec<_> = path.trim_start_matches('/').split('/').collect();
-        let json_answer = |status, value: Value| Answer {
+        let json_response = |status, value: Value| RuntimeResponse {
             status,
             body: value.to_string().into(),
         };
         Ok(match (call.method.as_str(), &path[..], call.body) {
-            ("POST", ["containers", "create"], CallBody::Json(body)) => {
+            ("POST", ["containers", "create"], RuntimeCallBody::Json(body)) => {
                 let body = serde_json::from_slice(&body).unwrap();
                 match self.create(&parameter(query, "name"), &body) {
-                    Some(id) => json_answer(201, json!({"Id": id})),
-                    None => json_answer(409, json!({"message": "the name is already in use"})),
+                    Some(id) => json_response(201, json!({"Id": id})),
+                    None => json_response(409, json!({"message": "the name is already in use"})),
                 }
             }
-            ("POST", ["images", "create"], CallBody::Stream(body)) => {
+            ("POST", ["images", "create"], RuntimeCallBody::Stream(body)) => {
                 body.collect()
                     .await
-                    .map_err(|cause| CallError::NoAnswer(Some(cause.into())))?;
+                    .map_err(|cause| RuntimeCallError::Disconnected(Some(cause.into())))?;
                 let change = parameter(query, "changes");
                 let (key, value) = change
                     .strip_prefix("LABEL ")
@@ -195,12 +197,12 @@ impl Transport for Runtime {
                     .split_once('=')
                     .unwrap();
                 let id = self.import(&parameter(query, "repo"), &json!({key: value}));
-                json_answer(200, json!({"status": id}))
+                json_response(200, json!({"status": id}))
             }
             ("GET", ["containers", _, "archive"], _) => archive(query),
             (method, path, _) => {
-                let (status, value) = self.answer(method, path, query);
-                json_answer(status, value)
+                let (status, value) = self.respond(method, path, query);
+                json_response(status, value)
             }
         })
     }

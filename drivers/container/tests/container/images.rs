@@ -5,23 +5,24 @@ use std::process::Command;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    BootImage, Driver, ErrorClass, ImageFilter, ImageTarget, ResourceKind, State, Step, Target,
-    UploadOrder, UploadedImage,
+    BootImage, Error, ErrorClass, ImageFilter, ImageTarget, Images, Machines, Progress,
+    ResourceKind, Target, UploadOrder, UploadedImage, image_filters,
 };
-use nodeyard_driver_container::{ContainerDriver, LabelImage, Reach};
+use nodeyard_driver_container::{ContainerAccess, ContainerDriver, ContainerImage};
 use nodeyard_model::{BuildId, BuildKey, ImageName, UploadKey};
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::{Kind, Registry, root_filesystem};
+use tokio::time::timeout;
 
 use crate::common::{
-    IMAGE, PATIENCE, create, delete, driver, now, on_both_runtimes, options, order, owner, runtime,
+    IMAGE, PATIENCE, create, delete, driver, on_both_runtimes, options, order, owner, runtime,
 };
 
 on_both_runtimes!(
     an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used,
     packed_archives_are_unpacked_by_the_runtime,
     a_file_that_is_not_what_was_promised_becomes_no_image,
-    an_import_whose_answer_was_lost_is_found_again,
+    an_import_whose_response_was_lost_is_found_again,
 );
 
 fn upload_order(system: &str, number: u32, file: &Path, format: &str) -> UploadOrder {
@@ -46,19 +47,22 @@ fn upload_order(system: &str, number: u32, file: &Path, format: &str) -> UploadO
             .into(),
         tags: owner(system).upload_tags(build, upload),
         marks: Vec::new(),
-        progress: Default::default(),
+        first_attempt: true,
     }
 }
 
+async fn try_upload(driver: &ContainerDriver, order: &UploadOrder) -> Result<UploadedImage, Error> {
+    driver.upload(order, &Progress::default()).await
+}
+
 async fn upload(driver: &ContainerDriver, order: &UploadOrder) -> UploadedImage {
-    match driver
-        .upload(order, &mut State::fresh(), now())
-        .await
-        .unwrap()
-    {
-        Step::Done(image) => image,
-        Step::Wait(wait) => panic!("{wait:?}"),
-    }
+    let progress = Progress::default();
+    let image = driver.upload(order, &progress).await.unwrap();
+    let size = std::fs::metadata(&order.file).unwrap().len();
+    let bytes = progress.subscribe().borrow().bytes;
+    assert_eq!((bytes.sent, bytes.total), (size, size));
+    assert_eq!(progress.external_id().as_ref(), Some(&image.external_id));
+    image
 }
 
 fn target(order: &UploadOrder) -> ImageTarget {
@@ -69,17 +73,9 @@ fn target(order: &UploadOrder) -> ImageTarget {
 }
 
 async fn delete_image(driver: &ContainerDriver, order: &UploadOrder) {
-    let mut state = State::default();
-    let gone = async {
-        while let Step::Wait(wait) = driver
-            .delete_image(&target(order), &mut state, now())
-            .await
-            .unwrap()
-        {
-            tokio::time::sleep(wait.at_most.max(Duration::from_millis(10))).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    let target = target(order);
+    let deleted = timeout(PATIENCE, driver.delete_image(&target)).await;
+    deleted.expect("the deletion never ends").unwrap();
 }
 
 async fn count(driver: &ContainerDriver, system: &str) -> usize {
@@ -103,8 +99,8 @@ async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used(
     let system = "upload";
     let file = root_filesystem().unwrap();
     let options = options(system, |label| {
-        label.image = LabelImage::Disk(ImageName::new("base").unwrap());
-        label.reach = Reach::Exec;
+        label.image = ContainerImage::Disk(ImageName::new("base").unwrap());
+        label.access = ContainerAccess::Exec;
     });
     let driver = driver(runtime, options);
     let mut upload_order = upload_order(system, 1, &file, "tar");
@@ -130,7 +126,8 @@ async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used(
         values: vec![value.to_owned()],
     };
     let filters = [filter("os", "small*"), filter("nodeyard_system_id", system)];
-    let found = driver.find_image(&filters).await.unwrap().unwrap();
+    let candidates = driver.candidates().await.unwrap();
+    let found = image_filters::newest(&filters, &candidates).unwrap();
     assert_eq!(found.id, image.external_id);
 
     let mut order = order(system, 1);
@@ -139,20 +136,15 @@ async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used(
         external_id: image.external_id.clone(),
     };
     create(&driver, &order).await.unwrap();
-    let mut state = State::default();
     let doomed = target(&upload_order);
-    for _ in 0..3 {
-        let step = driver.delete_image(&doomed, &mut state, now());
-        assert!(
-            matches!(step.await.unwrap(), Step::Wait(_)),
-            "a container is made from it"
-        );
-    }
+    let deletion = driver.delete_image(&doomed);
+    let deletion = timeout(Duration::from_secs(1), deletion).await;
+    deletion.expect_err("a container uses the image");
     assert_eq!(count(&driver, system).await, 1);
     delete(&driver, &order).await;
     delete_image(&driver, &upload_order).await;
     assert_eq!(count(&driver, system).await, 0);
-    // What is gone is deleted.
+    // What does not exist is deleted.
     delete_image(&driver, &upload_order).await;
 }
 
@@ -201,29 +193,20 @@ async fn a_file_that_is_not_what_was_promised_becomes_no_image(runtime: &Contain
     let file = root_filesystem().unwrap();
     let mut wrong = upload_order(system, 1, &file, "tar");
     wrong.sha256 = Some("00".repeat(32).into());
-    let error = driver
-        .upload(&wrong, &mut State::fresh(), now())
-        .await
-        .unwrap_err();
+    let error = try_upload(&driver, &wrong).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
     assert!(error.to_string().contains("sha256"), "{error}");
     let missing = upload_order(system, 2, Path::new("/no/such/file.tar"), "tar");
-    let error = driver
-        .upload(&missing, &mut State::fresh(), now())
-        .await
-        .unwrap_err();
-    assert!(error.to_string().contains("cannot be read"), "{error}");
+    let error = try_upload(&driver, &missing).await.unwrap_err();
+    assert!(error.to_string().contains("failed to read"), "{error}");
     let disk = upload_order(system, 3, &file, "qcow2");
-    let error = driver
-        .upload(&disk, &mut State::fresh(), now())
-        .await
-        .unwrap_err();
+    let error = try_upload(&driver, &disk).await.unwrap_err();
     assert!(error.to_string().contains("root file system"), "{error}");
     assert_eq!(count(&driver, system).await, 0);
 }
 
-/// As after a crash between the answer of the runtime and the record of it.
-async fn an_import_whose_answer_was_lost_is_found_again(runtime: &ContainerRuntime) {
+/// As after a crash between the response of the runtime and the write of the record.
+async fn an_import_whose_response_was_lost_is_found_again(runtime: &ContainerRuntime) {
     let system = "lost-upload";
     let driver = driver(runtime, options(system, |_| {}));
     let file = root_filesystem().unwrap();
@@ -232,17 +215,18 @@ async fn an_import_whose_answer_was_lost_is_found_again(runtime: &ContainerRunti
     upload(&driver, &upload_order).await;
     let second = upload(&driver, &upload_order).await;
     assert_eq!(count(&driver, system).await, 2);
-    let step = driver
-        .upload(&upload_order, &mut State::default(), now())
-        .await;
-    assert_eq!(step.unwrap(), Step::Done(second.clone()));
+    let again = UploadOrder {
+        first_attempt: false,
+        ..upload_order
+    };
+    let found = try_upload(&driver, &again).await.unwrap();
+    assert_eq!(found, second);
     assert_eq!(count(&driver, system).await, 1);
     let leak = Target::Resource {
         kind: ResourceKind::IMAGES,
         id: second.external_id,
     };
-    let mut state = State::default();
-    while driver.delete(&leak, &mut state, now()).await.unwrap() != Step::Done(()) {}
+    driver.delete(&leak).await.unwrap();
     assert_eq!(count(&driver, system).await, 0);
 }
 
@@ -259,8 +243,8 @@ async fn an_image_that_is_not_there_is_pulled() {
     runtime.run(&["push", &reference]).unwrap();
     runtime.run(&["rmi", &reference]).unwrap();
     let options = options(system, |label| {
-        label.image = LabelImage::Reference(reference.as_str().into());
-        label.reach = Reach::Exec;
+        label.image = ContainerImage::Reference(reference.as_str().into());
+        label.access = ContainerAccess::Exec;
     });
     let driver = driver(runtime, options);
     let (first, second) = (order(system, 1), order(system, 2));
@@ -271,7 +255,7 @@ async fn an_image_that_is_not_there_is_pulled() {
     runtime.run(&["rmi", &reference]).unwrap();
     // A tag that the registry does not have.
     let missing = crate::common::options(system, |label| {
-        label.image = LabelImage::Reference(format!("{}/base:8", registry.address()).into());
+        label.image = ContainerImage::Reference(format!("{}/base:8", registry.address()).into());
     });
     let (error, _) = create(&crate::common::driver(runtime, missing), &first)
         .await

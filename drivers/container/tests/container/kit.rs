@@ -1,4 +1,4 @@
-//! The kit. All of it on an emulated runtime, where a run takes no time; deaths at every call on a real Podman.
+//! The kit: all of it on an emulated runtime in simulated time; crashes at every call on real runtimes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,32 +7,35 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ErrorClass, State, Step};
-use nodeyard_driver_container::{Answer, Call, CallError, Options, Reach, Socket, Transport};
-use nodeyard_model::{ImageName, Resources, Timestamp};
+use nodeyard_driver::{BootImage, Driver, ErrorClass, Machines, Progress};
+use nodeyard_driver_container::{
+    ContainerAccess, Options, RuntimeCall, RuntimeCallError, RuntimeResponse, RuntimeTransport,
+    Socket,
+};
+use nodeyard_model::{ImageName, Resources};
 use nodeyard_testbeds::ContainerRuntime;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
 use crate::common::{
-    IMAGE, count, delete, driver, driver_through, now, on_both_runtimes, options, order, owner,
+    IMAGE, count, delete, driver, driver_through, on_both_runtimes, options, order, owner,
 };
-use crate::emulated::Runtime;
+use crate::emulated::EmulatedRuntime;
 
 on_both_runtimes!(nothing_is_left_of_a_process_that_died_at_any_call,);
 
 const SYSTEM: &str = "ours";
 
 struct EmulatedBed {
-    runtime: Arc<Runtime>,
+    runtime: Arc<EmulatedRuntime>,
     files: TempDir,
 }
 
 impl EmulatedBed {
-    /// With things of others that have the names and ids ours will have.
+    /// With containers of another installation that have the names and ids of ours.
     fn new() -> Self {
-        let runtime = Runtime::with_image(IMAGE);
+        let runtime = EmulatedRuntime::with_image(IMAGE);
         for number in 1..4 {
             let mut tags = order(SYSTEM, number).tags;
             tags.system = None;
@@ -90,34 +93,32 @@ impl Bed for EmulatedBed {
         Resources::default()
     }
 
-    fn now(&self) -> Timestamp {
-        now()
+    async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
     }
-
-    async fn wait(&self, _time: Duration) {}
 }
 
 /// Lets the kit strike at each call.
 #[derive(Debug)]
 struct FaultyTransport {
-    runtime: Arc<Runtime>,
+    runtime: Arc<EmulatedRuntime>,
     faults: Faults,
 }
 
 #[async_trait]
-impl Transport for FaultyTransport {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for FaultyTransport {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let name = call.name;
         match self.faults.call(name, self.runtime.call(call)).await {
-            Ok(answer) => answer,
-            Err(Injected::Lost) => Err(CallError::NoAnswer(None)),
+            Ok(response) => response,
+            Err(Injected::Lost) => Err(RuntimeCallError::Disconnected(None)),
             Err(Injected::Refused(class)) => Ok(refusal(class)),
         }
     }
 }
 
-/// How runtimes tell an error of a class.
-fn refusal(class: ErrorClass) -> Answer {
+/// Returns a refusal of the given class, as runtimes respond.
+fn refusal(class: ErrorClass) -> RuntimeResponse {
     let (status, message) = match class {
         ErrorClass::Retry => (503, "try again"),
         ErrorClass::Failed => (500, "database is locked"),
@@ -129,7 +130,7 @@ fn refusal(class: ErrorClass) -> Answer {
         ErrorClass::Permanent => (400, "invalid parameter"),
         ErrorClass::Credentials => (403, "not allowed by policy"),
     };
-    Answer {
+    RuntimeResponse {
         status,
         body: format!(r#"{{"message": "{message}"}}"#).into(),
     }
@@ -150,15 +151,14 @@ const SUITE: Suite = Suite {
     uploads: 0,
     singles: 1,
     pairs: None,
-    step_limit: Duration::from_millis(100),
 };
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_nodes_survive_every_fault() {
     assert!(kit("two nodes", SUITE).await > 300);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_uploads_survive_every_fault() {
     let suite = Suite {
         nodes: 0,
@@ -168,7 +168,7 @@ async fn emulated_uploads_survive_every_fault() {
     assert!(kit("two uploads", suite).await > 100);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn an_emulated_node_and_upload_survive_two_faults_in_a_row() {
     let suite = Suite {
         nodes: 1,
@@ -190,8 +190,8 @@ struct Mortal {
 }
 
 #[async_trait]
-impl Transport for Mortal {
-    async fn call(&self, call: Call) -> Result<Answer, CallError> {
+impl RuntimeTransport for Mortal {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         if number == self.death {
             if self.after {
@@ -204,10 +204,10 @@ impl Transport for Mortal {
     }
 }
 
-/// Whoever comes after the dead process knows only the id of the node, and removes all that there was.
+/// The successor of a killed process knows only the id of the node, and deletes everything.
 async fn nothing_is_left_of_a_process_that_died_at_any_call(runtime: &ContainerRuntime) {
     let system = "mortal";
-    let make = || options(system, |label| label.reach = Reach::Exec);
+    let make = || options(system, |label| label.access = ContainerAccess::Exec);
     let order = order(system, 1);
     for death in 0.. {
         let mut reached = false;
@@ -219,16 +219,10 @@ async fn nothing_is_left_of_a_process_that_died_at_any_call(runtime: &ContainerR
                 after,
                 died: Notify::new(),
             });
-            let doomed = driver_through(make(), Arc::clone(&mortal) as Arc<dyn Transport>);
-            let mut state = State::fresh();
-            let life = async {
-                while let Step::Wait(wait) = doomed.create(&order, &mut state, now()).await.unwrap()
-                {
-                    tokio::time::sleep(wait.at_most).await;
-                }
-            };
+            let doomed = driver_through(make(), Arc::clone(&mortal) as Arc<dyn RuntimeTransport>);
+            let progress = Progress::default();
             reached |= tokio::select! {
-                () = life => false,
+                created = doomed.create(&order, &progress) => created.map(|_| false).unwrap(),
                 () = mortal.died.notified() => true,
             };
             let successor = driver(runtime, make());

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nodeyard_driver::{Driver, Readiness};
-use nodeyard_driver_container::Reach;
+use nodeyard_driver::{Machines, Readiness};
+use nodeyard_driver_container::ContainerAccess;
 use nodeyard_model::{Quantity, ResourceName};
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
 
-use crate::common::{
-    PATIENCE, create, delete, driver, now, on_both_runtimes, options, order, owner,
-};
+use crate::common::{PATIENCE, create, delete, driver, on_both_runtimes, options, order, owner};
 
 on_both_runtimes!(
     everything_a_label_says_reaches_the_container,
@@ -25,7 +23,7 @@ async fn everything_a_label_says_reaches_the_container(runtime: &ContainerRuntim
     // Docker asks for every capability that the kernel has; where root lacks one, that is refused.
     let privileged = runtime.kind() == Kind::Podman;
     let options = options("limits", |label| {
-        label.reach = Reach::Exec;
+        label.access = ContainerAccess::Exec;
         label.cpus = Some(0.5);
         label.memory = Some(64);
         label.processes = Some(40);
@@ -88,7 +86,7 @@ async fn everything_a_label_says_reaches_the_container(runtime: &ContainerRuntim
 
 async fn too_many_processes_are_refused_by_the_kernel(runtime: &ContainerRuntime) {
     let options = options("forks", |label| {
-        label.reach = Reach::Exec;
+        label.access = ContainerAccess::Exec;
         label.processes = Some(10);
     });
     let driver = driver(runtime, options);
@@ -104,13 +102,13 @@ async fn too_many_processes_are_refused_by_the_kernel(runtime: &ContainerRuntime
 async fn a_label_without_its_image_is_not_ready(runtime: &ContainerRuntime) {
     let ready = driver(runtime, options("ready", |_| {}));
     let order = order("ready", 1);
-    let readiness = ready.readiness(&order.pool, &order.label, now()).await;
+    let readiness = ready.readiness(&order.pool, &order.label).await;
     assert_eq!(readiness.unwrap(), Readiness::Ready);
     let missing = options("ready", |label| {
-        label.image = nodeyard_driver_container::LabelImage::Reference("localhost/none".into());
+        label.image = nodeyard_driver_container::ContainerImage::Reference("localhost/none".into());
     });
     let missing = driver(runtime, missing);
-    let readiness = missing.readiness(&order.pool, &order.label, now()).await;
+    let readiness = missing.readiness(&order.pool, &order.label).await;
     let Readiness::NotReady(why) = readiness.unwrap() else {
         panic!("there is no such image");
     };

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use nodeyard_driver::{Driver, Instance};
+use nodeyard_driver::{Instance, Machines};
 use nodeyard_driver_container::{
-    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Options, Reach,
+    ContainerAccess, ContainerCloudImageOptions, ContainerImage, ContainerImageChoice,
+    ContainerLabelOptions, Options,
 };
 use nodeyard_model::ConnectionPort;
 use nodeyard_testbeds::ContainerRuntime;
@@ -94,7 +95,7 @@ fn ssh(key: &Path, known: &Path, who: &str, port: u16, command: &str) -> Result<
     }
 }
 
-fn with_key(system: &str, key: &Key, label: impl FnOnce(&mut LabelOptions)) -> Options {
+fn with_key(system: &str, key: &Key, label: impl FnOnce(&mut ContainerLabelOptions)) -> Options {
     options(system, |small| {
         small.authorized_keys = vec![key.public()];
         label(small);
@@ -150,12 +151,12 @@ async fn machines_of_one_image_have_host_keys_of_their_own(runtime: &ContainerRu
 async fn the_configured_user_logs_in_even_without_a_home(runtime: &ContainerRuntime) {
     let key = Key::new();
     let mut options = with_key("homeless", &key, |label| {
-        label.image = LabelImage::Cloud("base".into());
+        label.image = ContainerImage::Cloud("base".into());
         label.ssh_port = 2222;
     });
-    options.cloud_images = vec![CloudImageOptions {
+    options.cloud_images = vec![ContainerCloudImageOptions {
         name: "base".into(),
-        choice: ImageChoice::Reference(IMAGE.into()),
+        choice: ContainerImageChoice::Reference(IMAGE.into()),
         username: Some("homeless".into()),
     }];
     let driver = driver(runtime, options);
@@ -168,7 +169,7 @@ async fn the_configured_user_logs_in_even_without_a_home(runtime: &ContainerRunt
 }
 
 async fn a_machine_by_exec_has_no_port(runtime: &ContainerRuntime) {
-    let options = options("exec", |label| label.reach = Reach::Exec);
+    let options = options("exec", |label| label.access = ContainerAccess::Exec);
     let driver = driver(runtime, options);
     let order = order("exec", 1);
     let instance = create(&driver, &order).await.unwrap();

@@ -1,15 +1,22 @@
 //! Containers that do not come up, and runtimes that do not work.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nodeyard_driver::{Driver, ErrorClass, Readiness, State};
-use nodeyard_driver_container::{LabelImage, LabelOptions, Reach, Socket};
+use async_trait::async_trait;
+use hyper::Method;
+use nodeyard_driver::{ErrorClass, Machines, Readiness};
+use nodeyard_driver_container::{
+    ContainerAccess, ContainerImage, ContainerLabelOptions, RuntimeCall, RuntimeCallBody,
+    RuntimeCallError, RuntimeResponse, RuntimeTransport, Socket,
+};
 use nodeyard_testbeds::ContainerRuntime;
 use nodeyard_testbeds::containers::Kind;
 
 use crate::common::{
-    PATIENCE, chain, count, create, delete, driver, driver_through, now, on_both_runtimes, options,
-    order,
+    PATIENCE, chain, count, create, create_again, delete, driver, driver_through, on_both_runtimes,
+    options, order,
 };
 
 on_both_runtimes!(
@@ -20,7 +27,7 @@ on_both_runtimes!(
     what_cannot_start_says_what_to_change,
     a_pull_that_fails_is_remembered_for_a_while,
     a_name_that_somebody_uses_is_not_needed,
-    a_container_that_somebody_removes_is_made_again,
+    a_container_that_somebody_removes_is_created_again,
     a_successor_takes_over_what_was_begun,
 );
 
@@ -101,7 +108,7 @@ async fn a_machine_without_sshd_fails_at_its_boot_timeout(runtime: &ContainerRun
     let driver = driver(runtime, options);
     let order = order("deaf", 1);
     let (error, _) = create(&driver, &order).await.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Retry);
+    assert_eq!(error.class(), ErrorClass::Failed);
     let text = chain(&error);
     assert!(
         text.contains("deaf") && text.contains("does not answer"),
@@ -111,7 +118,7 @@ async fn a_machine_without_sshd_fails_at_its_boot_timeout(runtime: &ContainerRun
 }
 
 async fn what_cannot_start_says_what_to_change(runtime: &ContainerRuntime) {
-    type Change<'a> = &'a dyn Fn(&mut LabelOptions);
+    type Change<'a> = &'a dyn Fn(&mut ContainerLabelOptions);
     let cases: [(&str, &str, Change<'_>); 2] = [
         ("no-program", "set `command`", &|label| {
             label.command = Some(vec!["/no/such/program".to_owned()]);
@@ -122,7 +129,7 @@ async fn what_cannot_start_says_what_to_change(runtime: &ContainerRuntime) {
     ];
     for (system, remedy, change) in cases {
         let options = options(system, |label| {
-            label.reach = Reach::Exec;
+            label.access = ContainerAccess::Exec;
             change(label);
         });
         let driver = driver(runtime, options);
@@ -140,11 +147,11 @@ async fn a_pull_that_fails_is_remembered_for_a_while(runtime: &ContainerRuntime)
     // Nobody listens on port 1.
     let reference = "127.0.0.1:1/nothing:12";
     let options = options("pull", |label| {
-        label.image = LabelImage::Reference(reference.into());
+        label.image = ContainerImage::Reference(reference.into());
     });
     let driver = driver(runtime, options);
     let order = order("pull", 1);
-    let ready = || driver.readiness(&order.pool, &order.label, now());
+    let ready = || driver.readiness(&order.pool, &order.label);
     assert_eq!(ready().await.unwrap(), Readiness::Ready, "it may be there");
     let (error, id) = create(&driver, &order).await.unwrap_err();
     assert!(error.to_string().contains("pull an image"), "{error}");
@@ -157,7 +164,7 @@ async fn a_name_that_somebody_uses_is_not_needed(runtime: &ContainerRuntime) {
     runtime
         .run(&["create", "--name", name, crate::common::IMAGE, "true"])
         .unwrap();
-    let options = options("names", |label| label.reach = Reach::Exec);
+    let options = options("names", |label| label.access = ContainerAccess::Exec);
     let driver = driver(runtime, options);
     let order = order("names", 1);
     create(&driver, &order).await.unwrap();
@@ -165,35 +172,61 @@ async fn a_name_that_somebody_uses_is_not_needed(runtime: &ContainerRuntime) {
     runtime.run(&["rm", name]).unwrap();
 }
 
-async fn a_container_that_somebody_removes_is_made_again(runtime: &ContainerRuntime) {
-    let driver = driver(runtime, options("removed", |_| {}));
-    let order = order("removed", 1);
-    let mut state = State::fresh();
-    driver.create(&order, &mut state, now()).await.unwrap();
-    let first = state.external_id.clone().unwrap();
-    runtime.run(&["rm", &first.as_text().unwrap()]).unwrap();
-    let error = driver.create(&order, &mut state, now()).await.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Retry, "{error}");
-    while state.external_id.as_ref() == Some(&first) {
-        driver.create(&order, &mut state, now()).await.unwrap();
+/// Removes the first container just before it is started.
+#[derive(Debug)]
+struct Remover {
+    socket: Socket,
+    has_removed: AtomicBool,
+}
+
+#[async_trait]
+impl RuntimeTransport for Remover {
+    async fn call(&self, call: RuntimeCall) -> Result<RuntimeResponse, RuntimeCallError> {
+        let starts = call.uri.ends_with("/start");
+        if starts && !self.has_removed.swap(true, Ordering::SeqCst) {
+            let removal = RuntimeCall {
+                name: "remove a container",
+                method: Method::DELETE,
+                uri: call.uri.replace("/start", "?force=true"),
+                body: RuntimeCallBody::Empty,
+                limit: PATIENCE,
+            };
+            assert!(self.socket.call(removal).await?.status < 300);
+        }
+        self.socket.call(call).await
     }
+}
+
+async fn a_container_that_somebody_removes_is_created_again(runtime: &ContainerRuntime) {
+    let options = options("removed", |label| label.access = ContainerAccess::Exec);
+    let remover = Remover {
+        socket: Socket::new(runtime.socket()),
+        has_removed: AtomicBool::new(false),
+    };
+    let driver = driver_through(options, Arc::new(remover));
+    let order = order("removed", 1);
+    let (error, id) = create(&driver, &order).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+    assert_eq!(id, None);
+    create_again(&driver, &order).await;
+    assert_eq!(count(&driver, "removed").await, 1);
     delete(&driver, &order).await;
 }
 
-/// A process that dies between two steps leaves a container that its successor finds by the labels.
+/// A process that dies leaves a container that its successor finds by the labels.
 async fn a_successor_takes_over_what_was_begun(runtime: &ContainerRuntime) {
     let system = "successor";
-    let make = || driver(runtime, options(system, |label| label.reach = Reach::Exec));
+    let make = || {
+        driver(
+            runtime,
+            options(system, |label| label.access = ContainerAccess::Exec),
+        )
+    };
     let order = order(system, 1);
-    let mut lost = State::fresh();
-    make().create(&order, &mut lost, now()).await.unwrap();
-    let first = lost.external_id.unwrap();
-    let mut state = State::default();
+    let first = create(&make(), &order).await.unwrap();
     let successor = make();
-    while state.external_id.is_none() {
-        successor.create(&order, &mut state, now()).await.unwrap();
-    }
-    assert_eq!(state.external_id.unwrap(), first);
+    let second = create_again(&successor, &order).await;
+    assert_eq!(second.external_id, first.external_id);
     delete(&successor, &order).await;
 }
 
@@ -201,7 +234,7 @@ async fn a_successor_takes_over_what_was_begun(runtime: &ContainerRuntime) {
 async fn a_runtime_that_is_not_there_is_missed_in_words() {
     let directory = tempfile::tempdir().unwrap();
     let socket = Socket::new(directory.path().join("none.sock"));
-    let driver = driver_through(options("none", |_| {}), std::sync::Arc::new(socket));
+    let driver = driver_through(options("none", |_| {}), Arc::new(socket));
     let error = driver.limits().await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry);
     assert!(
@@ -210,7 +243,7 @@ async fn a_runtime_that_is_not_there_is_missed_in_words() {
     );
 }
 
-/// Somebody else listens at the socket and says nothing.
+/// Another program listens at the socket and never responds.
 #[tokio::test]
 async fn a_silent_runtime_is_not_waited_for_for_ever() {
     let directory = tempfile::tempdir().unwrap();
@@ -218,7 +251,7 @@ async fn a_silent_runtime_is_not_waited_for_for_ever() {
     let _listener = tokio::net::UnixListener::bind(&path).unwrap();
     let mut options = options("silent", |_| {});
     options.call_timeout = Duration::from_millis(200);
-    let driver = driver_through(options, std::sync::Arc::new(Socket::new(path)));
+    let driver = driver_through(options, Arc::new(Socket::new(path)));
     let listed = tokio::time::timeout(PATIENCE, driver.list()).await;
     let error = listed.expect("it waits").unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry);

@@ -1,12 +1,12 @@
-//! What a cloud offers: flavors, networks, zones.
+//! Flavors, networks and zones.
 
 use serde::{Deserialize, Serialize};
 
-use super::chance::Chance;
+use super::random::Random;
 use super::{Cloud, CloudError, Reply};
 use crate::simulate::{FlavorOptions, Simulate};
 
-/// Networks whose names decide about addresses. They are always there.
+/// Networks that always exist. Their names determine the addresses of servers.
 const NETWORKS: [(&str, Addressing); 5] = [
     ("fake-public-network-name", Addressing::Public),
     ("fake-private-network-name", Addressing::Public),
@@ -15,13 +15,13 @@ const NETWORKS: [(&str, Addressing); 5] = [
     ("fake-nat-network-name", Addressing::Nat),
 ];
 
-/// What addresses a server on a network gets.
+/// The addresses that a server on a network gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Addressing {
     Public,
     PublicV6,
     Private,
-    /// A private one, and a public one as soon as a floating IP is attached.
+    /// A private one, and a public one when a floating IP is attached.
     Nat,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Network {
     pub(super) id: String,
     pub(super) name: String,
     status: &'static str,
-    /// Whether servers here can have floating IPs.
+    /// Whether its servers can have floating IPs.
     pub(super) nat_destination: bool,
     #[serde(skip)]
     pub(super) addressing: Addressing,
@@ -53,22 +53,22 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
-    pub(super) fn new(options: &Simulate, chance: &mut Chance) -> Self {
-        let standard = ["Fake Flavor", "Unreal Flavor"].map(|name| FlavorOptions {
+    pub(super) fn new(options: &Simulate, random: &mut Random) -> Self {
+        let default = ["Fake Flavor", "Unreal Flavor"].map(|name| FlavorOptions {
             name: name.to_owned(),
             ram: 8192,
             vcpus: 4,
             disk: 40,
         });
         let flavors = if options.flavors.is_empty() {
-            &standard[..]
+            &default[..]
         } else {
             &options.flavors
         };
         let flavors = flavors
             .iter()
             .map(|flavor| Flavor {
-                id: chance.id(),
+                id: random.id(),
                 name: flavor.name.clone(),
                 ram: flavor.ram,
                 vcpus: flavor.vcpus,
@@ -83,7 +83,7 @@ impl Catalog {
         let networks = named
             .chain(NETWORKS)
             .map(|(name, addressing)| Network {
-                id: chance.id(),
+                id: random.id(),
                 name: name.to_owned(),
                 status: "ACTIVE",
                 nat_destination: addressing == Addressing::Nat,

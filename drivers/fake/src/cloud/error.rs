@@ -1,10 +1,10 @@
-//! Errors as the clients of the simulated cloud see them.
+//! Errors that clients of the simulated cloud receive.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An answer that says no. The classes are those of the OpenStack client library.
+/// An error response. The classes are those of the OpenStack client library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{class}: {message}")]
 pub struct CloudError {
@@ -13,7 +13,7 @@ pub struct CloudError {
     pub status: u16,
     pub class: String,
     pub message: String,
-    /// A server that was half made and has to be deleted.
+    /// The id of a server that was created in part and has to be deleted.
     #[serde(default)]
     pub resource_id: Option<String>,
 }
@@ -32,7 +32,7 @@ impl CloudError {
         }
     }
 
-    /// A name or zone that the client knows is not there, or not any more.
+    /// A name or zone in the call does not exist, or not any more.
     pub(super) fn stale(message: impl Into<String>) -> Self {
         Self::new(400, Self::BAD_REQUEST, message)
     }
@@ -55,25 +55,21 @@ impl CloudError {
         Self::new(404, "NotFoundException", format!("no {what} {id:?}"))
     }
 
-    /// The request makes no sense, so nothing was looked at.
+    /// The request is malformed.
     pub(crate) fn malformed(reason: impl fmt::Display) -> Self {
-        Self::new(
-            400,
-            "MalformedRequest",
-            format!("the body cannot be used: {reason}"),
-        )
+        Self::new(400, "MalformedRequest", format!("invalid body: {reason}"))
     }
 
     pub(crate) fn too_large() -> Self {
-        Self::new(413, "MalformedRequest", "the body is too large")
+        Self::new(413, "MalformedRequest", "body too large")
     }
 
     pub(crate) fn no_room_for_provider(provider: &str) -> Self {
-        let message = format!("there are too many providers already; no cloud for {provider:?}");
+        let message = format!("no cloud for provider {provider:?}: too many providers");
         Self::new(429, Self::HTTP, message)
     }
 
-    /// A host key scan of something that is not simulated.
+    /// A host key scan of an address that is not simulated.
     pub(crate) fn unreachable(address: &str) -> Self {
         let address: String = address.chars().take(60).collect();
         let message = format!("{address:?} is not a simulated address");
@@ -82,22 +78,14 @@ impl CloudError {
 
     pub(super) fn unknown_method(method: &str) -> Self {
         let method: String = method.chars().take(60).collect();
-        Self::new(
-            404,
-            "UnknownMethod",
-            format!("there is no method {method:?}"),
-        )
+        Self::new(404, "UnknownMethod", format!("no method {method:?}"))
     }
 
     pub(super) fn internal(error: &serde_json::Error) -> Self {
-        Self::new(
-            500,
-            Self::HTTP,
-            format!("the result cannot be written: {error}"),
-        )
+        Self::new(500, Self::HTTP, format!("failed to encode result: {error}"))
     }
 
-    /// What a call answers that fails by chance.
+    /// Returns a randomly drawn failure.
     pub(super) fn simulated(class: &str, method: &str) -> Self {
         if class.eq_ignore_ascii_case("quota") {
             return Self::new(403, Self::HTTP, "Quota exceeded for something (simulated)");

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::catalog::{ById, ByNameOrId};
-use super::chance::Chance;
+use super::random::Random;
 use super::time::iso;
 use super::{Cloud, CloudError, Event, Reply};
 
-/// The image that a cloud has if its options name none.
-const STANDARD: (&str, &str) = ("fake-image-id", "Fake Precise");
-/// Arguments of an upload that are no properties of the image.
+/// The id and name of the image of a cloud whose options name none.
+const DEFAULT: (&str, &str) = ("fake-image-id", "Fake Precise");
+/// Arguments of an upload that do not become properties of the image.
 const NO_PROPERTIES: [&str; 5] = ["is_public", "timeout", "wait", "container_format", "meta"];
 
 #[derive(Debug, Clone, Serialize)]
@@ -26,8 +26,7 @@ pub(super) struct Image {
     visibility: &'static str,
     disk_format: String,
     tags: Vec<String>,
-    /// What the upload brought along by name. Glance shows it beside the other keys, older client
-    /// libraries here.
+    /// The metadata of the upload. Glance shows it beside the other keys, older client libraries show it here.
     pub(super) properties: BTreeMap<String, Value>,
     #[serde(flatten)]
     beside: BTreeMap<String, Value>,
@@ -40,14 +39,14 @@ pub(super) struct Images {
 }
 
 impl Images {
-    pub(super) fn new(names: &[String], chance: &mut Chance, now: Timestamp) -> Self {
+    pub(super) fn new(names: &[String], random: &mut Random, now: Timestamp) -> Self {
         let mut images = Self::default();
-        let standard = vec![(STANDARD.0.to_owned(), STANDARD.1.to_owned())];
+        let default = vec![(DEFAULT.0.to_owned(), DEFAULT.1.to_owned())];
         let named: Vec<_> = names
             .iter()
-            .map(|name| (chance.id(), name.clone()))
+            .map(|name| (random.id(), name.clone()))
             .collect();
-        for (id, name) in if named.is_empty() { standard } else { named } {
+        for (id, name) in if named.is_empty() { default } else { named } {
             let number = images.add(Image::new(id, name, Map::new(), now));
             images.uploaded(number);
         }
@@ -66,7 +65,7 @@ impl Images {
         }
     }
 
-    /// By id, or the newest of that name, best an active one.
+    /// Finds an image by id, or the newest with that name, preferably an active one.
     pub(super) fn find(&self, name_or_id: &str) -> Option<&Image> {
         let mut found = None;
         for image in self.all.values() {
@@ -129,14 +128,14 @@ impl Image {
     }
 }
 
-/// `filename`, digests and metadata are not looked into; the digests become properties.
+/// The file is not read. Digests become properties.
 #[derive(Debug, Deserialize)]
 pub(super) struct CreateImage {
     name: String,
     #[serde(default)]
     filename: Option<String>,
-    /// False answers at once, as Glance does; otherwise the answer comes when the image is active, as the
-    /// client library's does.
+    /// False returns at once, as Glance does; otherwise the call returns when the image is active, as that of the
+    /// client library does.
     #[serde(default)]
     wait: Option<bool>,
     #[serde(flatten)]
@@ -160,7 +159,7 @@ impl Cloud {
         if order.filename.is_none_or(|name| name.is_empty()) {
             return Err(CloudError::malformed("filename is missing"));
         }
-        let image = Image::new(self.chance.id(), order.name, order.others, now);
+        let image = Image::new(self.random.id(), order.name, order.others, now);
         let number = self.images.add(image);
         let due = self.schedule(Event::ImageUploaded(number), self.upload_time, now);
         let wait = order.wait != Some(false);
@@ -177,7 +176,7 @@ impl Cloud {
         Reply::now(&self.images.all.get(&number))
     }
 
-    /// What is not there is deleted.
+    /// Deletes an image. Succeeds if it does not exist.
     pub(super) fn delete_image(&mut self, wanted: &ById) -> Result<Reply, CloudError> {
         self.images.all.retain(|_, image| image.id != wanted.id);
         Reply::now(&())

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::catalog::ById;
-use super::chance::Chance;
+use super::random::Random;
 use super::{Cloud, CloudError, Reply};
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Port {
     id: String,
     status: &'static str,
-    /// Null for what nobody claims.
+    /// Null for ports without owner.
     device_owner: Option<String>,
     device_id: String,
 }
@@ -21,12 +21,12 @@ pub(super) struct Port {
 pub(super) struct Ports(BTreeMap<String, Port>);
 
 impl Ports {
-    /// Every cloud has a few ports that somebody forgot.
-    pub(super) fn new(chance: &mut Chance) -> Self {
+    /// Starts with two abandoned ports.
+    pub(super) fn new(random: &mut Random) -> Self {
         let mut ports = Self::default();
         for device_owner in [Some("compute:nova".to_owned()), None] {
             ports.add(Port {
-                id: chance.id(),
+                id: random.id(),
                 status: "DOWN",
                 device_owner,
                 device_id: String::new(),
@@ -65,7 +65,7 @@ pub(super) struct FloatingIp {
 pub(super) struct FloatingIps(BTreeMap<String, FloatingIp>);
 
 impl FloatingIps {
-    /// A floating IP outlives its server, as in OpenStack: whoever made it has to remove it.
+    /// Detaches the floating IP of a deleted server. It remains until it is deleted itself, as in OpenStack.
     pub(super) fn detach(&mut self, port: &str) {
         for ip in self.0.values_mut() {
             if ip.port_id.as_deref() == Some(port) {
@@ -108,7 +108,7 @@ impl Cloud {
         Reply::now(&self.floating_ips.0.values().collect::<Vec<_>>())
     }
 
-    /// Makes one and attaches it.
+    /// Creates a floating IP and attaches it.
     pub(super) fn create_floating_ip(
         &mut self,
         wanted: &CreateFloatingIp,
@@ -117,9 +117,9 @@ impl Cloud {
             return Err(CloudError::not_found("server", &wanted.server));
         };
         let address = "fake".to_owned();
-        server.float(&address);
+        server.add_floating_ip(&address);
         let ip = FloatingIp {
-            id: self.chance.id(),
+            id: self.random.id(),
             floating_ip_address: address,
             status: "ACTIVE",
             port_id: Some(server.port.clone()),

@@ -1,4 +1,4 @@
-//! What is used, and what may be.
+//! Usage and quota.
 
 use serde_json::json;
 
@@ -32,7 +32,7 @@ impl Usage {
 }
 
 impl Cloud {
-    /// Refuses what would exceed a limit.
+    /// Fails if the quota would be exceeded.
     pub(super) fn check_quota(&self, wanted: Usage) -> Result<(), CloudError> {
         let (quota, used) = (&self.quota, &self.used);
         for (what, limit, used, wanted) in [

@@ -1,4 +1,4 @@
-//! Servers, shaped as Nova's detailed list shows them.
+//! Servers, in the format of Nova's detailed list.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use super::quota::Usage;
 use super::time::iso;
 use super::{Cloud, CloudError, Event, Failure, Reply};
 
-/// Never contacted: whatever contains `fake` answers by definition.
+/// Never contacted: host key scans accept every address that contains `fake`.
 const ADDRESS: &str = "fake";
 const ADDRESS_V6: &str = "fake_v6";
 const VOLUME_GB: i64 = 50;
@@ -58,9 +58,9 @@ pub(super) struct Server {
     terminate_volume: bool,
     #[serde(skip)]
     pub(super) port: String,
-    /// What will go wrong with it before it is active.
+    /// The fault that it will have instead of becoming active.
     #[serde(skip)]
-    doomed: Option<String>,
+    boot_failure: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -83,7 +83,7 @@ struct Fault {
 }
 
 impl Server {
-    fn address(&mut self, addressing: Addressing) {
+    fn assign_addresses(&mut self, addressing: Addressing) {
         let fixed = |version, addr: &str| Address {
             version,
             addr: addr.to_owned(),
@@ -108,8 +108,8 @@ impl Server {
         }
     }
 
-    /// A floating IP was attached.
-    pub(super) fn float(&mut self, address: &str) {
+    /// Adds an attached floating IP to the addresses.
+    pub(super) fn add_floating_ip(&mut self, address: &str) {
         self.public_v4 = address.to_owned();
         self.interface_ip = address.to_owned();
         let floating = Address {
@@ -120,13 +120,13 @@ impl Server {
         self.addresses.entry("private").or_default().push(floating);
     }
 
-    fn break_down(&mut self, message: String) {
+    fn fail(&mut self, message: String) {
         self.status = Status::Error;
         self.fault = Some(Fault { code: 500, message });
     }
 }
 
-/// In the order of their creation, with an index by id.
+/// Servers in the order of their creation, with an index by id.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     all: BTreeMap<u64, Server>,
@@ -157,18 +157,18 @@ impl Servers {
     }
 }
 
-/// A thing by its name or id, or the thing itself as the cloud showed it.
+/// A reference by name or id, or the referenced object as the cloud returned it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Reference {
     NameOrId(String),
-    Shown { id: String },
+    Object { id: String },
 }
 
 impl Reference {
     fn text(&self) -> &str {
         match self {
-            Self::NameOrId(text) | Self::Shown { id: text } => text,
+            Self::NameOrId(text) | Self::Object { id: text } => text,
         }
     }
 }
@@ -233,7 +233,7 @@ impl Cloud {
         Reply::now(&self.servers.all.get(&number))
     }
 
-    /// A create that fails after the server was made.
+    /// Creates a server and fails.
     pub(super) fn half_create(
         &mut self,
         order: CreateServer,
@@ -243,7 +243,7 @@ impl Cloud {
         let Some(server) = self.servers.all.get_mut(&number) else {
             return Err(CloudError::not_found("server", ""));
         };
-        server.break_down("the server could not be made (simulated)".to_owned());
+        server.fail("failed to create server (simulated)".to_owned());
         Ok(CloudError::half_created(&server.id))
     }
 
@@ -270,12 +270,14 @@ impl Cloud {
             .find(image)
             .filter(|image| image.status == "active")
             .ok_or_else(|| {
-                CloudError::stale(format!("image {image:?} is not there or not active"))
+                CloudError::stale(format!("image {image:?} does not exist or is not active"))
             })?;
         let from_volume = order.boot_from_volume == Some(true);
         let size = order.volume_size.unwrap_or(VOLUME_GB);
         if from_volume && size < 1 {
-            return Err(CloudError::stale("the size of a volume is at least 1"));
+            return Err(CloudError::stale(format!(
+                "invalid volume size {size}: must be at least 1"
+            )));
         }
         let takes = Usage {
             cores: i64::try_from(flavor.vcpus).unwrap_or(i64::MAX),
@@ -291,17 +293,17 @@ impl Cloud {
         } else {
             serde_json::json!({"id": image.id})
         };
-        let id = self.chance.id();
-        let port = self.chance.id();
+        let id = self.random.id();
+        let port = self.random.id();
         self.ports.attach(&port, &id, &zone);
         let mut volumes = Vec::new();
         if from_volume {
-            let volume = self.chance.id();
+            let volume = self.random.id();
             self.volumes.add(&volume, &id, size);
             volumes.push(IdOnly { id: volume });
         }
         self.used.add(takes);
-        let doomed = self.draw_boot_failure();
+        let boot_failure = self.draw_boot_failure();
         let mut server = Server {
             id,
             name: order.name,
@@ -326,13 +328,13 @@ impl Cloud {
             takes,
             terminate_volume: order.terminate_volume == Some(true),
             port,
-            doomed,
+            boot_failure,
         };
-        server.address(addressing);
+        server.assign_addresses(addressing);
         Ok(self.servers.add(server))
     }
 
-    /// With what the server will fail when it would be active.
+    /// Draws the fault that a server will have instead of becoming active.
     fn draw_boot_failure(&mut self) -> Option<String> {
         if !self.failures.contains_key("boot") {
             return None;
@@ -355,14 +357,14 @@ impl Cloud {
                 "the requested availability zone {zone:?} is not available"
             ))),
             None => Ok(self
-                .chance
+                .random
                 .pick(&self.catalog.zones)
                 .cloned()
                 .unwrap_or_default()),
         }
     }
 
-    /// The last network that is special decides.
+    /// Returns the addressing of the last network whose name determines it.
     fn addressing(&self, nics: &[Nic]) -> Result<Addressing, CloudError> {
         let mut addressing = Addressing::Public;
         for nic in nics {
@@ -386,13 +388,13 @@ impl Cloud {
         if server.task_state == Some("spawning") {
             server.task_state = None;
         }
-        match server.doomed.take() {
-            Some(message) => server.break_down(message),
+        match server.boot_failure.take() {
+            Some(message) => server.fail(message),
             None => server.status = Status::Active,
         }
     }
 
-    /// What is not there is deleted.
+    /// Deletes a server. Succeeds if it does not exist.
     pub(super) fn delete_server(
         &mut self,
         wanted: &ById,
@@ -431,7 +433,7 @@ impl Cloud {
     }
 }
 
-/// Nova keeps texts only.
+/// Converts metadata to texts, as Nova does.
 fn metadata(meta: Map<String, Value>) -> BTreeMap<String, String> {
     meta.into_iter()
         .map(|(key, value)| match value {

@@ -1,4 +1,4 @@
-//! Times as OpenStack writes them.
+//! Times in the format of OpenStack.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub(super) fn after(time: Timestamp, wait: Duration) -> Timestamp {
     Timestamp::from_secs(time.as_secs() + wait.as_secs_f64()).unwrap_or(time)
 }
 
-/// To the microsecond, so that images made in one second have an order.
+/// Formats to the microsecond, so that images created in the same second are ordered.
 pub(super) fn iso(time: Timestamp) -> String {
     let micros = (time.as_secs() * 1e6) as i64;
     jiff::Timestamp::from_microsecond(micros)

@@ -41,7 +41,7 @@ impl Volumes {
         self.0.insert(volume.id.clone(), volume);
     }
 
-    /// What becomes of a volume whose server is gone; its size if it is gone, too.
+    /// Detaches a volume from its deleted server, or deletes it too. Returns the size of a deleted volume.
     pub(super) fn release(&mut self, id: &str, terminate: bool) -> Option<i64> {
         if terminate {
             return self.0.remove(id).map(|volume| volume.size);

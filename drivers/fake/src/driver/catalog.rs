@@ -1,4 +1,4 @@
-//! What the cloud offers, remembered until the cloud says that it is out of date.
+//! Cached lists of flavors, zones, networks and images. The caches are dropped when the cloud refuses an outdated name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use nodeyard_driver::{Error, ExternalId, ImageFilter, ImageStatus, Readiness, image_filters};
 use nodeyard_driver_common::LabelImage;
 use nodeyard_driver_common::openstack::{CloudImageOptions, ImageChoice, LabelOptions};
-use nodeyard_model::Timestamp;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{FakeDriver, lock};
 use crate::client::{Flavor, Network};
 
-/// A newer image of the same name or that meets the same conditions is noticed after this time.
+/// How long a found image is cached. A newer one that matches as well is noticed after this time.
 pub(super) const IMAGE_LIFETIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -21,17 +21,17 @@ pub(super) struct CatalogCache {
     flavors: Option<Arc<[Flavor]>>,
     zones: Option<Vec<Box<str>>>,
     networks: HashMap<Box<str>, Network>,
-    /// By the entry of `cloud-images`: what was found by name, and when.
-    images: HashMap<Box<str>, (Option<ExternalId>, Timestamp)>,
+    /// By entry of `cloud-images`: the image that was found by name, and when.
+    images: HashMap<Box<str>, (Option<ExternalId>, Instant)>,
 }
 
 impl FakeDriver {
-    pub(super) fn forget_catalog(&self) {
+    pub(super) fn invalidate_catalog(&self) {
         *lock(&self.catalog) = CatalogCache::default();
-        self.images.outdated();
+        self.images.invalidate();
     }
 
-    /// The smallest first.
+    /// Returns the flavors, the smallest first.
     pub(super) async fn flavors(&self) -> Result<Arc<[Flavor]>, Error> {
         if let Some(flavors) = &lock(&self.catalog).flavors {
             return Ok(Arc::clone(flavors));
@@ -43,8 +43,8 @@ impl FakeDriver {
         Ok(flavors)
     }
 
-    /// With `min-ram`: the smallest that has it and whose name contains `flavor-name`. Otherwise the one
-    /// that is called exactly so.
+    /// Returns the flavor of a label: with `min-ram` the smallest one that has as much and whose name contains
+    /// `flavor-name`, otherwise the one whose name or id is `flavor-name`.
     pub(super) async fn flavor_of(&self, label: &LabelOptions) -> Result<Flavor, Error> {
         let name = label.flavor_name.as_deref();
         let fits = |flavor: &&Flavor| match label.min_ram {
@@ -58,7 +58,7 @@ impl FakeDriver {
         if let Some(flavor) = known.iter().find(fits) {
             return Ok(flavor.clone());
         }
-        // It may be new.
+        // It may have been added since.
         lock(&self.catalog).flavors = None;
         let flavors = self.flavors().await?;
         flavors.iter().find(fits).cloned().ok_or_else(|| {
@@ -115,82 +115,64 @@ impl FakeDriver {
             .ok_or_else(|| Error::permanent(format!("there is no cloud-image {name:?}")))
     }
 
-    pub(super) async fn image_readiness(
-        &self,
-        label: &LabelOptions,
-        now: Timestamp,
-    ) -> Result<Readiness, Error> {
+    pub(super) async fn image_readiness(&self, label: &LabelOptions) -> Result<Readiness, Error> {
         let LabelImage::Cloud(name) = &label.image else {
             return Ok(Readiness::Ready);
         };
-        Ok(match self.find_cloud_image(name, now).await? {
+        Ok(match self.find_cloud_image(name).await? {
             Ok(_) => Readiness::Ready,
             Err(reason) => Readiness::NotReady(reason),
         })
     }
 
-    /// The image to boot from, and whether with a config drive.
-    pub(super) async fn boot_image(
-        &self,
-        name: &str,
-        now: Timestamp,
-    ) -> Result<(ExternalId, Option<bool>), Error> {
+    /// Returns the image to boot from, and whether to use a config drive.
+    pub(super) async fn boot_image(&self, name: &str) -> Result<(ExternalId, Option<bool>), Error> {
         let config_drive = self.cloud_image(name)?.config_drive;
-        match self.find_cloud_image(name, now).await? {
+        match self.find_cloud_image(name).await? {
             Ok(id) => Ok((id, config_drive)),
             Err(reason) => Err(Error::permanent(format!("cloud-image {name:?}: {reason}"))),
         }
     }
 
-    /// The inner error says what was looked for in vain.
-    async fn find_cloud_image(
-        &self,
-        name: &str,
-        now: Timestamp,
-    ) -> Result<Result<ExternalId, String>, Error> {
+    /// The inner error says which image is missing.
+    async fn find_cloud_image(&self, name: &str) -> Result<Result<ExternalId, String>, Error> {
         match &self.cloud_image(name)?.choice {
             ImageChoice::Id(id) => Ok(Ok((&**id).into())),
             ImageChoice::Name(wanted) => {
-                let found = self.find_by_name(name, wanted, now).await?;
+                let found = self.find_by_name(name, wanted).await?;
                 Ok(found.ok_or_else(|| format!("there is no active image named {wanted:?}")))
             }
-            ImageChoice::Filters(filters) => self.find_by_filters(filters, now).await,
+            ImageChoice::Filters(filters) => self.find_by_filters(filters).await,
         }
     }
 
     async fn find_by_filters(
         &self,
         filters: &[ImageFilter],
-        now: Timestamp,
     ) -> Result<Result<ExternalId, String>, Error> {
-        let images = self.images.recent(now, self.client.list_images()).await?;
+        let images = self.images.recent(self.client.list_images()).await?;
         if let Some(image) = image_filters::newest(filters, &*images) {
             return Ok(Ok(image.id.clone()));
         }
-        // Whoever waits for an image looks more often than those who have one.
+        // A label without an image is checked more often.
         let interval = self.options.image_check_interval;
         let images = self
             .images
-            .not_older_than(interval, now, self.client.list_images())
+            .not_older_than(interval, self.client.list_images())
             .await?;
         let found = image_filters::newest(filters, &*images);
         let found = found.map(|image| image.id.clone());
         Ok(found.ok_or_else(|| image_filters::nothing_found(filters, &*images)))
     }
 
-    async fn find_by_name(
-        &self,
-        name: &str,
-        wanted: &str,
-        now: Timestamp,
-    ) -> Result<Option<ExternalId>, Error> {
+    async fn find_by_name(&self, name: &str, wanted: &str) -> Result<Option<ExternalId>, Error> {
         if let Some((found, at)) = lock(&self.catalog).images.get(name) {
             let lifetime = if found.is_some() {
                 IMAGE_LIFETIME
             } else {
                 self.options.image_check_interval
             };
-            if now.since(*at) < lifetime {
+            if at.elapsed() < lifetime {
                 return Ok(found.clone());
             }
         }
@@ -199,7 +181,7 @@ impl FakeDriver {
         let found = image.map(|image| image.id);
         lock(&self.catalog)
             .images
-            .insert(name.into(), (found.clone(), now));
+            .insert(name.into(), (found.clone(), Instant::now()));
         Ok(found)
     }
 }

@@ -1,127 +1,84 @@
-//! Making a server.
+//! Creation of servers.
 
-use nodeyard_driver::{BootImage, CreateOrder, Error, Instance, State, Step};
+use nodeyard_driver::{BootImage, CreateOrder, Error, ExternalId, Instance, Progress};
 use nodeyard_driver_common::LabelImage;
 use nodeyard_driver_common::openstack::{LabelOptions, PoolOptions};
-use nodeyard_model::Timestamp;
-use serde::{Deserialize, Serialize};
+use nodeyard_model::{NodeId, Resources};
 use serde_json::{Map, Value, json};
 
 use super::{FakeDriver, server_id};
 use crate::client::Server;
 
-/// How far it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Create {
-    /// Asked for, perhaps already made without our knowing.
-    #[default]
-    Ordered,
-    Booting {
-        server: String,
-        since: Timestamp,
-    },
-}
-
 impl FakeDriver {
-    pub(super) async fn step_create(
+    pub(super) async fn create_node(
         &self,
         order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
+        progress: &Progress,
+    ) -> Result<Instance, Error> {
         let pool = self.pool(&order.pool)?;
         let label = pool.label(&order.label)?;
-        match state.read()? {
-            Create::Ordered => {
-                let arguments = self.create_arguments(order, pool, label, now).await?;
-                if !state.take_fresh() && !self.clear_debris(order, state, now).await? {
-                    return Ok(Step::wait(self.options.poll.least));
-                }
-                if state.external_id.is_none() {
-                    let server = self.create_server(arguments, state).await?;
-                    state.external_id = Some(server.id.as_str().into());
-                    state.write(&Create::Booting {
-                        server: server.id,
-                        since: now,
-                    })?;
-                }
-                Ok(Step::wait(self.options.poll.least))
-            }
-            Create::Booting { server, since } => {
-                let Some(server) = self.client.get_server(&server).await? else {
-                    start_over(state)?;
-                    let text = format!("server {server} was deleted while it booted");
-                    return Err(Error::retry(text));
-                };
-                if server.is_broken() {
-                    let failure = server.failure();
-                    start_over(state)?;
-                    return Err(failure);
-                }
-                if !server.is_active() {
-                    return Ok(Step::wait(self.options.poll.after(now.since(since))));
-                }
-                if self.lacks_floating_ip(&server, pool, label).await? {
-                    let arguments = json!({"server": server.id});
-                    let _ip: Value = self.client.call("create_floating_ip", arguments).await?;
-                    return Ok(Step::go_on());
-                }
-                let flavor = self.flavor_of(label).await?;
-                let takes = label.takes(flavor.vcpus, flavor.ram);
-                Ok(Step::Done(self.instance(server, takes)))
-            }
-        }
+        let server = self
+            .find_or_create_server(order, pool, label, progress)
+            .await?;
+        let server = self.wait_until_active(server).await?;
+        let server = self.attach_floating_ip(server, pool, label).await?;
+        let flavor = self.flavor_of(label).await?;
+        Ok(self.instance(server, label.takes(flavor.vcpus, flavor.ram)))
     }
 
-    /// What an earlier run of this order left behind: one good server is taken over, everything else goes.
-    /// True if nothing is in the way any more.
-    async fn clear_debris(
+    async fn find_or_create_server(
         &self,
         order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<bool, Error> {
-        let mut servers = self.servers_of_node(order.node).await?;
-        let good = servers
-            .iter()
-            .position(|server| !server.is_broken() && !server.is_going());
-        let good = good.map(|index| servers.remove(index));
-        for server in &servers {
-            self.delete_with_addresses(server).await?;
+        pool: &PoolOptions,
+        label: &LabelOptions,
+        progress: &Progress,
+    ) -> Result<Server, Error> {
+        let mut server = None;
+        if !order.first_attempt {
+            server = self.find_server(order.node).await?;
         }
-        if !servers.is_empty() {
-            return Ok(false);
-        }
-        state.external_id = None;
-        if let Some(server) = good {
-            state.external_id = Some(server.id.as_str().into());
-            state.write(&Create::Booting {
-                server: server.id,
-                since: now,
-            })?;
-        }
-        Ok(true)
+        let server = match server {
+            Some(server) => server,
+            None => {
+                progress.clear_external_id();
+                let arguments = self.create_arguments(order, pool, label).await?;
+                self.create_server(arguments, progress).await?
+            }
+        };
+        progress.set_external_id(server.id.as_str());
+        Ok(server)
     }
 
-    async fn create_server(&self, arguments: Value, state: &mut State) -> Result<Server, Error> {
+    /// Returns a usable server that an earlier attempt created for the node, and deletes all its others.
+    async fn find_server(&self, node: NodeId) -> Result<Option<Server>, Error> {
+        let mut servers = self.servers_of_node(node).await?;
+        let usable = servers
+            .iter()
+            .position(|server| !server.is_broken() && !server.is_going());
+        let usable = usable.map(|index| servers.remove(index));
+        self.delete_servers(&servers).await?;
+        Ok(usable)
+    }
+
+    async fn create_server(&self, arguments: Value, progress: &Progress) -> Result<Server, Error> {
         match self.client.call("create_server", arguments).await {
             Ok(server) => Ok(server),
             Err(failure) => {
                 if failure.stale {
-                    self.forget_catalog();
+                    self.invalidate_catalog();
                 }
-                if failure.half_made.is_some() {
-                    state.external_id.clone_from(&failure.half_made);
-                    return Err(self.explain_half_made(state, failure.error).await);
-                }
-                Err(failure.error)
+                let Some(id) = failure.half_made else {
+                    return Err(failure.error);
+                };
+                progress.set_external_id(id.clone());
+                Err(self.explain_half_made(&id, failure.error).await)
             }
         }
     }
 
-    /// The server that was half made may know better why than the answer does.
-    async fn explain_half_made(&self, state: &State, error: Error) -> Error {
-        let Some(Ok(id)) = state.external_id.as_ref().map(server_id) else {
+    /// Prefers the fault of the half-made server to the error of the call.
+    async fn explain_half_made(&self, id: &ExternalId, error: Error) -> Error {
+        let Ok(id) = server_id(id) else {
             return error;
         };
         match self.client.get_server(&id).await {
@@ -130,15 +87,62 @@ impl FakeDriver {
         }
     }
 
+    async fn wait_until_active(&self, mut server: Server) -> Result<Server, Error> {
+        let timer = self.options.poll.start();
+        while !server.is_active() {
+            if server.is_broken() {
+                return Err(server.failure());
+            }
+            timer.tick().await;
+            server = self.reload(&server).await?;
+        }
+        Ok(server)
+    }
+
+    async fn reload(&self, server: &Server) -> Result<Server, Error> {
+        let found = self.client.get_server(&server.id).await?;
+        found.ok_or_else(|| {
+            let id = &server.id;
+            Error::retry(format!("server {id} was deleted while it booted"))
+        })
+    }
+
+    async fn attach_floating_ip(
+        &self,
+        server: Server,
+        pool: &PoolOptions,
+        label: &LabelOptions,
+    ) -> Result<Server, Error> {
+        if !self.lacks_floating_ip(&server, pool, label).await? {
+            return Ok(server);
+        }
+        let arguments = json!({"server": server.id});
+        let _ip: Value = self.client.call("create_floating_ip", arguments).await?;
+        self.reload(&server).await
+    }
+
+    async fn lacks_floating_ip(
+        &self,
+        server: &Server,
+        pool: &PoolOptions,
+        label: &LabelOptions,
+    ) -> Result<bool, Error> {
+        let has_public = server.public_v4.as_deref().is_some_and(|ip| !ip.is_empty());
+        if has_public || !pool.auto_floating_ip {
+            return Ok(false);
+        }
+        let networks = self.networks_of(label).await?;
+        Ok(networks.iter().any(|network| network.nat_destination))
+    }
+
     async fn create_arguments(
         &self,
         order: &CreateOrder,
         pool: &PoolOptions,
         label: &LabelOptions,
-        now: Timestamp,
     ) -> Result<Value, Error> {
         let flavor = self.flavor_of(label).await?;
-        let (image_name, image, config_drive) = self.choose_image(order, label, now).await?;
+        let (image_name, image, config_drive) = self.choose_image(order, label).await?;
         let networks = self.networks_of(label).await?;
         let mut arguments = Map::new();
         let mut put = |key: &str, value: Value| arguments.insert(key.to_owned(), value);
@@ -172,12 +176,11 @@ impl FakeDriver {
         Ok(arguments.into())
     }
 
-    /// The image's name, its id in the cloud, and whether to boot with a config drive.
+    /// Returns the image's name, its id in the cloud, and whether to boot with a config drive.
     async fn choose_image(
         &self,
         order: &CreateOrder,
         label: &LabelOptions,
-        now: Timestamp,
     ) -> Result<(String, String, Option<bool>), Error> {
         match (&order.image, &label.image) {
             (BootImage::Upload { image, external_id }, _) => {
@@ -188,35 +191,21 @@ impl FakeDriver {
                 Ok((image.to_string(), server_id(external_id)?, config_drive))
             }
             (BootImage::Cloud, LabelImage::Cloud(name)) => {
-                let (id, config_drive) = self.boot_image(name, now).await?;
+                let (id, config_drive) = self.boot_image(name).await?;
                 Ok((name.to_string(), server_id(&id)?, config_drive))
             }
             (BootImage::Cloud, LabelImage::Disk(image)) => Err(Error::permanent(format!(
-                "label {} boots from an upload of {image}, but there is none",
+                "label {} boots from image {image}, which was not uploaded",
                 label.name
             ))),
         }
     }
 
-    async fn lacks_floating_ip(
-        &self,
-        server: &Server,
-        pool: &PoolOptions,
-        label: &LabelOptions,
-    ) -> Result<bool, Error> {
-        let has_public = server.public_v4.as_deref().is_some_and(|ip| !ip.is_empty());
-        if has_public || !pool.auto_floating_ip {
-            return Ok(false);
-        }
-        let networks = self.networks_of(label).await?;
-        Ok(networks.iter().any(|network| network.nat_destination))
-    }
-
-    fn instance(&self, server: Server, takes: nodeyard_model::Resources) -> Instance {
+    fn instance(&self, server: Server, takes: Resources) -> Instance {
         let some = |text: Option<String>| text.filter(|text| !text.is_empty());
         Instance {
-            // As Nodepool has it: nodes without a private address show the public one there, and an address
-            // that the cloud calls empty stays so.
+            // As in Nodepool: a node without a private address shows the public one there, and an address that
+            // the cloud calls empty stays empty.
             private_ipv4: some(server.private_v4)
                 .or_else(|| server.public_v4.clone())
                 .map(Into::into),
@@ -230,9 +219,4 @@ impl FakeDriver {
             ..Instance::new(server.id.as_str().into(), takes)
         }
     }
-}
-
-/// What was made is of no use; the next run clears it away and makes another.
-fn start_over(state: &mut State) -> Result<(), Error> {
-    state.write(&Create::Ordered)
 }

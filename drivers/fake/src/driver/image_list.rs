@@ -1,19 +1,18 @@
-//! The images of a cloud, listed once for all who ask.
+//! A cached list of the images of a cloud, shared by concurrent callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodeyard_driver::{CloudImage, Error};
-use nodeyard_model::Timestamp;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-/// The last list. It is believed for a while, since every request asks whether its image is there; whoever knows that
-/// it is out of date says so.
+/// The last list. It is cached because every request asks whether its image exists.
 #[derive(Debug)]
 pub(super) struct ImageList {
     lifetime: Duration,
-    /// Counts what is known to have changed.
+    /// Incremented by each invalidation.
     changes: AtomicU64,
     last: Mutex<Option<Listed>>,
 }
@@ -21,8 +20,8 @@ pub(super) struct ImageList {
 #[derive(Debug)]
 struct Listed {
     images: Arc<[CloudImage]>,
-    at: Timestamp,
-    /// The count when the list was asked for.
+    at: Instant,
+    /// The count when the list was requested.
     changes: u64,
 }
 
@@ -35,41 +34,40 @@ impl ImageList {
         }
     }
 
-    /// What is asked of the cloud with `list` if the last answer is too old. Who comes meanwhile gets the same answer.
+    /// Returns the cached list, or calls `list` if it has expired. Concurrent callers share one call.
     pub(super) async fn recent(
         &self,
-        now: Timestamp,
         list: impl Future<Output = Result<Vec<CloudImage>, Error>> + Send,
     ) -> Result<Arc<[CloudImage]>, Error> {
-        self.not_older_than(self.lifetime, now, list).await
+        self.not_older_than(self.lifetime, list).await
     }
 
-    /// The same for those who cannot wait as long.
+    /// Returns the cached list unless it is older than `lifetime`.
     pub(super) async fn not_older_than(
         &self,
         lifetime: Duration,
-        now: Timestamp,
         list: impl Future<Output = Result<Vec<CloudImage>, Error>> + Send,
     ) -> Result<Arc<[CloudImage]>, Error> {
         let mut last = self.last.lock().await;
         let changes = self.changes.load(Ordering::SeqCst);
         if let Some(known) = &*last
             && known.changes == changes
-            && now.since(known.at) < lifetime.min(self.lifetime)
+            && known.at.elapsed() < lifetime.min(self.lifetime)
         {
             return Ok(Arc::clone(&known.images));
         }
+        let at = Instant::now();
         let images: Arc<[CloudImage]> = list.await?.into();
         *last = Some(Listed {
             images: Arc::clone(&images),
-            at: now,
+            at,
             changes,
         });
         Ok(images)
     }
 
-    /// An image has come or gone.
-    pub(super) fn outdated(&self) {
+    /// Makes the next caller list again.
+    pub(super) fn invalidate(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -80,10 +78,6 @@ mod tests {
 
     const LIFETIME: Duration = Duration::from_secs(30);
 
-    fn at(secs: f64) -> Timestamp {
-        Timestamp::from_secs(secs).unwrap()
-    }
-
     async fn nothing() -> Result<Vec<CloudImage>, Error> {
         Ok(Vec::new())
     }
@@ -92,27 +86,34 @@ mod tests {
         Err(Error::retry("asked"))
     }
 
-    #[tokio::test]
-    async fn a_list_is_believed_until_it_is_old_or_out_of_date() {
-        let list = ImageList::new(LIFETIME);
-        list.recent(at(0.0), nothing()).await.unwrap();
-        assert!(list.recent(at(29.0), not_asked()).await.is_ok());
-        assert!(list.recent(at(30.0), not_asked()).await.is_err());
-        list.recent(at(30.0), nothing()).await.unwrap();
-        let impatient = list.not_older_than(Duration::from_secs(1), at(31.0), not_asked());
-        assert!(impatient.await.is_err());
-        list.outdated();
-        assert!(list.recent(at(31.0), not_asked()).await.is_err());
+    async fn advance(secs: u64) {
+        tokio::time::advance(Duration::from_secs(secs)).await;
     }
 
-    #[tokio::test]
-    async fn what_changes_while_it_is_listed_is_listed_again() {
+    #[tokio::test(start_paused = true)]
+    async fn a_list_is_cached_until_it_expires_or_is_invalidated() {
+        let list = ImageList::new(LIFETIME);
+        list.recent(nothing()).await.unwrap();
+        advance(29).await;
+        assert!(list.recent(not_asked()).await.is_ok());
+        advance(1).await;
+        assert!(list.recent(not_asked()).await.is_err());
+        list.recent(nothing()).await.unwrap();
+        advance(1).await;
+        let impatient = list.not_older_than(Duration::from_secs(1), not_asked());
+        assert!(impatient.await.is_err());
+        list.invalidate();
+        assert!(list.recent(not_asked()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_during_a_list_invalidates_it() {
         let list = ImageList::new(LIFETIME);
         let slow = async {
-            list.outdated();
+            list.invalidate();
             nothing().await
         };
-        list.recent(at(0.0), slow).await.unwrap();
-        assert!(list.recent(at(1.0), not_asked()).await.is_err());
+        list.recent(slow).await.unwrap();
+        assert!(list.recent(not_asked()).await.is_err());
     }
 }

@@ -1,146 +1,101 @@
-//! Uploads.
+//! Uploads and deletions of images.
 
 use nodeyard_driver::{
-    CloudImage, Error, ImageStatus, ImageTarget, State, Step, Tags, UploadOrder, UploadedImage,
+    CloudImage, Error, ImageStatus, ImageTarget, Progress, Tags, UploadOrder, UploadedImage,
 };
-use nodeyard_model::{Timestamp, UploadKey};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{FakeDriver, server_id};
 use crate::client::Image;
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Upload {
-    /// Asked for, perhaps already made without our knowing.
-    #[default]
-    Ordered,
-    Saving {
-        image: String,
-        since: Timestamp,
-    },
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Delete {
-    #[default]
-    Asked,
-    Going {
-        images: Vec<String>,
-        since: Timestamp,
-    },
-}
-
 impl FakeDriver {
-    pub(super) async fn step_upload(
+    pub(super) async fn upload_image(
         &self,
         order: &UploadOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        match state.read()? {
-            Upload::Ordered => {
-                let arguments = upload_arguments(order)?;
-                let earlier = if state.take_fresh() {
-                    None
-                } else {
-                    self.take_over(&order.tags).await?
-                };
-                let image = match earlier {
-                    Some(image) => image,
-                    None => {
-                        let image: Image = self.client.call("create_image", arguments).await?;
-                        image.into_cloud_image()
-                    }
-                };
-                state.external_id = Some(image.id.clone());
-                state.write(&Upload::Saving {
-                    image: server_id(&image.id)?,
-                    since: now,
-                })?;
-                Ok(Step::go_on())
-            }
-            Upload::Saving { image, since } => {
-                let found = self.client.get_image(&image).await?;
-                match found.as_ref().map(|image| image.status) {
-                    Some(ImageStatus::Active) => {
-                        self.images.outdated();
-                        Ok(Step::Done(UploadedImage {
-                            external_id: image.as_str().into(),
-                            external_name: order.name.clone(),
-                        }))
-                    }
-                    Some(ImageStatus::Pending) => {
-                        Ok(Step::wait(self.options.poll.after(now.since(since))))
-                    }
-                    Some(ImageStatus::Failed) | None => {
-                        state.write(&Upload::Ordered)?;
-                        Err(Error::retry(format!(
-                            "the cloud could not save image {image}"
-                        )))
-                    }
-                }
-            }
+        progress: &Progress,
+    ) -> Result<UploadedImage, Error> {
+        let mut image = None;
+        if !order.first_attempt {
+            image = self.find_upload(&order.tags).await?;
         }
+        let image = match image {
+            Some(image) => image,
+            None => {
+                progress.clear_external_id();
+                let arguments = upload_arguments(order)?;
+                let image: Image = self.client.call("create_image", arguments).await?;
+                image.into_cloud_image()
+            }
+        };
+        progress.set_external_id(image.id.clone());
+        self.wait_until_saved(&image).await?;
+        self.images.invalidate();
+        Ok(UploadedImage {
+            external_id: image.id,
+            external_name: order.name.clone(),
+        })
     }
 
-    /// What an earlier run of this order left behind: one good image is taken over, everything else goes.
-    async fn take_over(&self, tags: &Tags) -> Result<Option<CloudImage>, Error> {
-        let mut good = None;
+    /// Returns a usable image that an earlier attempt created for the upload, and deletes all its others.
+    async fn find_upload(&self, tags: &Tags) -> Result<Option<CloudImage>, Error> {
+        let mut usable = None;
         let mut images = self.client.list_images().await?;
         images.retain(|image| image.tags() == *tags);
         for image in images {
-            if good.is_none() && image.status != ImageStatus::Failed {
-                good = Some(image);
+            if usable.is_none() && image.status != ImageStatus::Failed {
+                usable = Some(image);
             } else {
                 self.client.delete_image(&server_id(&image.id)?).await?;
             }
         }
-        Ok(good)
+        Ok(usable)
     }
 
-    async fn images_of(&self, upload: &UploadKey) -> Result<Vec<CloudImage>, Error> {
-        let owner = &self.options.owner;
-        let mut images = self.client.list_images().await?;
-        images.retain(|image| owner.owns_upload(&image.tags(), upload.build.build, upload.upload));
-        Ok(images)
-    }
-
-    pub(super) async fn step_delete_image(
-        &self,
-        target: &ImageTarget,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        match state.read()? {
-            Delete::Asked => {
-                let images = match &target.external_id {
-                    Some(id) => vec![server_id(id)?],
-                    None => {
-                        let images = self.images_of(&target.upload).await?;
-                        let ids = images.iter().map(|image| server_id(&image.id));
-                        ids.collect::<Result<_, _>>()?
-                    }
-                };
-                for image in &images {
-                    self.client.delete_image(image).await?;
+    async fn wait_until_saved(&self, image: &CloudImage) -> Result<(), Error> {
+        let id = server_id(&image.id)?;
+        let timer = self.options.poll.start();
+        loop {
+            let found = self.client.get_image(&id).await?;
+            match found.map(|image| image.status) {
+                Some(ImageStatus::Active) => return Ok(()),
+                Some(ImageStatus::Pending) => timer.tick().await,
+                Some(ImageStatus::Failed) | None => {
+                    return Err(Error::retry(format!("the cloud failed to save image {id}")));
                 }
-                if images.is_empty() {
-                    return Ok(Step::Done(()));
-                }
-                self.images.outdated();
-                state.write(&Delete::Going { images, since: now })?;
-                Ok(Step::go_on())
-            }
-            Delete::Going { images, since } => {
-                for image in &images {
-                    if self.client.get_image(image).await?.is_some() {
-                        return Ok(Step::wait(self.options.poll.after(now.since(since))));
-                    }
-                }
-                Ok(Step::Done(()))
             }
         }
+    }
+
+    pub(super) async fn delete_upload(&self, target: &ImageTarget) -> Result<(), Error> {
+        let images = self.images_of(target).await?;
+        for image in &images {
+            self.client.delete_image(image).await?;
+        }
+        self.images.invalidate();
+        let timer = self.options.poll.start();
+        for image in &images {
+            while self.client.get_image(image).await?.is_some() {
+                timer.tick().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn images_of(&self, target: &ImageTarget) -> Result<Vec<String>, Error> {
+        if let Some(id) = &target.external_id {
+            let id = server_id(id)?;
+            if self.client.get_image(&id).await?.is_some() {
+                return Ok(vec![id]);
+            }
+            // The id may be that of an earlier attempt.
+        }
+        let owner = &self.options.owner;
+        let (build, upload) = (target.upload.build.build, target.upload.upload);
+        let images = self.client.list_images().await?;
+        let images = images
+            .iter()
+            .filter(|image| owner.owns_upload(&image.tags(), build, upload));
+        images.map(|image| server_id(&image.id)).collect()
     }
 }
 
@@ -148,7 +103,7 @@ fn upload_arguments(order: &UploadOrder) -> Result<Value, Error> {
     let filename = order.file.to_str().ok_or_else(|| {
         let path = order.file.display();
         Error::permanent(format!(
-            "the name of image file {path} is not UTF-8; rename it"
+            "invalid image file name {path}: not UTF-8; rename it"
         ))
     })?;
     let mut arguments = Map::new();

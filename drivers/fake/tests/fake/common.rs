@@ -1,22 +1,23 @@
-//! A simulated cloud with a clock in hand, things of others in it, and a transport that meets faults.
+//! A simulated cloud on tokio's clock that has resources of others, and a transport with faults.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{self, Bed, Faults, Injected, Setup};
 use nodeyard_driver::{BootImage, CreateOrder, Driver, ErrorClass, Owner, SystemId};
 use nodeyard_driver_fake::{
-    CallError, Clock, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice,
-    LabelImage, LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport,
-    World, connect, serve,
+    CallError, CloudError, CloudImageOptions, FakeDriver, FlavorOptions, ImageChoice, LabelImage,
+    LabelOptions, Options, Outcome, PoolOptions, Quota, Simulate, Span, Transport, World, connect,
+    serve,
 };
-use nodeyard_model::{ImageName, NodeId, ProviderName, Resources, Timestamp};
+use nodeyard_model::{ImageName, NodeId, ProviderName, Resources};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 pub(crate) const PROVIDER: &str = "fake-cloud";
 
@@ -72,32 +73,9 @@ pub(crate) fn simulate() -> Simulate {
     }
 }
 
-/// A clock that is set by hand.
-#[derive(Clone)]
-pub(crate) struct Hand(Arc<Mutex<f64>>);
-
-impl Hand {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(1_700_000_000.0)))
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_secs(*self.0.lock().unwrap()).unwrap()
-    }
-
-    pub(crate) fn advance(&self, time: Duration) {
-        *self.0.lock().unwrap() += time.as_secs_f64();
-    }
-
-    pub(crate) fn clock(&self) -> Clock {
-        let hand = self.clone();
-        Clock::new(move || hand.now())
-    }
-}
-
-pub(crate) fn world(simulate: Simulate, hand: &Hand) -> Arc<World> {
+pub(crate) fn world(simulate: Simulate) -> Arc<World> {
     let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
-    Arc::new(World::new(options, hand.clock()))
+    Arc::new(World::new(options, kit::tokio_clock()))
 }
 
 /// Calls the cloud directly.
@@ -112,20 +90,20 @@ pub(crate) fn ask(world: &World, method: &str, arguments: &Value) -> Result<Valu
 
 /// A cloud for the kit.
 pub(crate) struct SimulatedBed {
-    /// Where the cloud is served; otherwise it is in the process.
+    /// None if the cloud is in the process.
     url: Option<String>,
     /// Ends the server when dropped.
     stop: Option<oneshot::Sender<()>>,
     pub(crate) world: Arc<World>,
-    pub(crate) hand: Hand,
     pub(crate) options: Options,
 }
 
 impl SimulatedBed {
-    /// With things of others in it that have the names ours will have.
-    pub(crate) fn new(simulate: Simulate, options: Options) -> Self {
-        let hand = Hand::new();
-        let world = world(simulate, &hand);
+    /// The cloud has resources of others with the names that ours will have.
+    pub(crate) async fn new(simulate: Simulate, options: Options) -> Self {
+        // So that the others' resources are up.
+        let started = simulate.boot_time.max.max(simulate.upload_time.max);
+        let world = world(simulate);
         for number in 1..4 {
             let mut others = order(number).tags;
             others.system = Some(SystemId::new("theirs"));
@@ -133,8 +111,8 @@ impl SimulatedBed {
                 "name": order(number).hostname(), "image": "Fake Precise", "flavor": "tiny",
                 "meta": others.to_metadata(),
             });
-            // Where the cloud is bad, some of them are half made.
-            let _answer = ask(&world, "create_server", &server);
+            // In a bad cloud this fails for some of them.
+            let _result = ask(&world, "create_server", &server);
             let image = json!({
                 "name": "ubuntu", "filename": "/x", "wait": false,
                 "nodepool_provider_name": PROVIDER, "nodepool_upload_id": node(number).to_string(),
@@ -142,12 +120,11 @@ impl SimulatedBed {
             });
             ask(&world, "create_image", &image).unwrap();
         }
-        hand.advance(Duration::from_secs(10));
+        sleep(started).await;
         Self {
             url: None,
             stop: None,
             world,
-            hand,
             options,
         }
     }
@@ -219,16 +196,14 @@ impl Bed for SimulatedBed {
         used
     }
 
-    fn now(&self) -> Timestamp {
-        self.hand.now()
-    }
-
     async fn wait(&self, time: Duration) {
-        self.hand.advance(time);
+        // A cloud behind a server needs real time.
+        let haste = if self.url.is_some() { 1000 } else { 1 };
+        sleep(time / haste).await;
     }
 }
 
-/// Lets the kit strike at each call.
+/// Injects the faults of the kit into each call.
 #[derive(Debug)]
 struct FaultyTransport {
     cloud: Arc<dyn Transport>,
@@ -244,13 +219,13 @@ impl Transport for FaultyTransport {
             .await
         {
             Ok(answer) => answer,
-            Err(Injected::Lost) => Err(CallError::NoAnswer(None)),
+            Err(Injected::Lost) => Err(CallError::NoResponse(None)),
             Err(Injected::Refused(class)) => Err(CallError::Refused(refusal(class))),
         }
     }
 }
 
-/// How this cloud tells an error of a class.
+/// Returns an error of this cloud that has the class.
 fn refusal(class: ErrorClass) -> CloudError {
     let (status, message) = match class {
         ErrorClass::Retry => (503, "try again"),

@@ -1,71 +1,85 @@
-//! What the driver does in a cloud that behaves, and in one that has its reasons not to.
+//! The driver in a cloud that works, and in one that refuses and fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    CreateOrder, Driver, Error, ErrorClass, ImageFilter, Instance, Readiness, ResourceKind, State,
-    Step, Target,
+    CreateOrder, Error, ErrorClass, ImageFilter, ImageTarget, Images as _, Instance, Machines as _,
+    Progress, Readiness, ResourceKind, Target, UploadOrder,
 };
 use nodeyard_driver_fake::{
     FailureRates, FakeDriver, ImageChoice, InProcess, Options, Quota, Simulate, World,
 };
-use nodeyard_model::{Label, ResourceName, Resources, Timestamp};
+use nodeyard_model::{BuildId, BuildKey, ImageName, Label, ResourceName, Resources, UploadKey};
 use serde_json::{Value, json};
+use tokio::time::{advance, sleep, timeout};
 
-use crate::common::{Hand, PROVIDER, ask, node, options, order, simulate, world};
+use crate::common::{PROVIDER, ask, node, options, order, owner, simulate, world};
 
 struct Bench {
-    hand: Hand,
     world: Arc<World>,
     driver: FakeDriver,
 }
 
 impl Bench {
     fn new(simulate: Simulate, options: Options) -> Self {
-        let hand = Hand::new();
-        let world = world(simulate, &hand);
+        let world = world(simulate);
         let transport = Arc::new(InProcess::new(Arc::clone(&world), PROVIDER));
         let driver = FakeDriver::new(options, transport);
-        Self {
-            hand,
-            world,
-            driver,
-        }
+        Self { world, driver }
     }
 
-    fn now(&self) -> Timestamp {
-        self.hand.now()
-    }
-
-    async fn create(&self, order: &CreateOrder, state: &mut State) -> Result<Instance, Error> {
-        loop {
-            match self.driver.create(order, state, self.now()).await? {
-                Step::Done(instance) => return Ok(instance),
-                Step::Wait(wait) => self.hand.advance(wait.at_most),
-            }
-        }
+    async fn create(&self, order: &CreateOrder) -> Result<Instance, Error> {
+        self.driver.create(order, &Progress::default()).await
     }
 
     async fn launch(&self, number: u32) -> Result<Instance, Error> {
-        self.create(&order(number), &mut State::fresh()).await
+        self.create(&order(number)).await
+    }
+
+    /// Creates again after a failure.
+    async fn retry(&self, number: u32) -> Result<Instance, Error> {
+        let mut order = order(number);
+        order.first_attempt = false;
+        self.create(&order).await
     }
 
     async fn delete(&self, target: &Target) {
-        let mut state = State::default();
-        while let Step::Wait(wait) = self
-            .driver
-            .delete(target, &mut state, self.now())
-            .await
-            .unwrap()
-        {
-            self.hand.advance(wait.at_most);
-        }
+        self.driver.delete(target).await.unwrap();
     }
 
     fn ask(&self, method: &str) -> Value {
         ask(&self.world, method, &json!({})).unwrap()
     }
+}
+
+/// An upload, and the target of its deletion with this id.
+fn upload(id: &str) -> (UploadOrder, ImageTarget) {
+    let key = UploadKey {
+        build: BuildKey {
+            image: ImageName::new("ubuntu").unwrap(),
+            build: BuildId::from_u128(7),
+        },
+        provider: owner().provider,
+        upload: "0000000001".parse().unwrap(),
+    };
+    let order = UploadOrder {
+        upload: key.clone(),
+        name: "ubuntu-1".into(),
+        file: "/images/ubuntu.qcow2".into(),
+        format: "qcow2".into(),
+        md5: None,
+        sha256: None,
+        metadata: Default::default(),
+        marks: Vec::new(),
+        tags: owner().upload_tags(key.build.build, key.upload),
+        first_attempt: true,
+    };
+    let target = ImageTarget {
+        upload: key,
+        external_id: Some(id.into()),
+    };
+    (order, target)
 }
 
 fn failing(call: &str, class: &str) -> Simulate {
@@ -79,7 +93,7 @@ fn failing(call: &str, class: &str) -> Simulate {
     simulate
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_instance_says_what_the_cloud_says() {
     let bench = Bench::new(simulate(), options(|_| {}));
     let instance = bench.launch(7).await.unwrap();
@@ -91,7 +105,7 @@ async fn an_instance_says_what_the_cloud_says() {
     assert!(instance.az.is_some());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn metadata_of_people_does_not_hide_the_record() {
     let bench = Bench::new(
         simulate(),
@@ -109,7 +123,7 @@ async fn metadata_of_people_does_not_hide_the_record() {
     );
     let mut order = order(7);
     order.request.tenant_name = Some("acme".into());
-    bench.create(&order, &mut State::fresh()).await.unwrap();
+    bench.create(&order).await.unwrap();
     let metadata = &bench.ask("list_servers")[0]["metadata"];
     assert_eq!(
         *metadata,
@@ -121,7 +135,7 @@ async fn metadata_of_people_does_not_hide_the_record() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_quota_that_is_used_up_is_an_error_of_its_class_and_leaves_nothing() {
     let mut simulate = simulate();
     simulate.quota = Quota {
@@ -139,40 +153,42 @@ async fn a_quota_that_is_used_up_is_an_error_of_its_class_and_leaves_nothing() {
     assert_eq!(used, 4);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_host_for_a_server_is_a_lack_of_capacity() {
     for (class, expected) in [
         ("NoValidHost", ErrorClass::Capacity),
         ("quota", ErrorClass::Quota),
     ] {
         let bench = Bench::new(failing("boot", class), options(|_| {}));
-        let mut state = State::fresh();
-        let error = bench.create(&order(1), &mut state).await.unwrap_err();
+        let progress = Progress::default();
+        let error = bench.driver.create(&order(1), &progress).await;
+        let error = error.unwrap_err();
         assert_eq!(error.class(), expected, "{error}");
         // The caller knows what to delete.
+        assert!(progress.external_id().is_some());
         let target = Target::Node {
             node: node(1),
-            external_id: state.external_id,
+            external_id: progress.external_id(),
         };
         bench.delete(&target).await;
         assert_eq!(bench.ask("list_servers"), json!([]));
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_was_half_made_is_known_to_the_caller() {
     let bench = Bench::new(
         failing("create_server", "OpenStackCloudCreateException"),
         options(|_| {}),
     );
-    let mut state = State::fresh();
-    let error = bench.create(&order(1), &mut state).await.unwrap_err();
+    let progress = Progress::default();
+    let error = bench.driver.create(&order(1), &progress).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Failed, "{error}");
     let made = bench.ask("list_servers")[0]["id"]
         .as_str()
         .unwrap()
         .to_owned();
-    assert_eq!(state.external_id, Some(made.as_str().into()));
+    assert_eq!(progress.external_id(), Some(made.as_str().into()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,7 +204,43 @@ async fn a_call_that_hangs_ends_after_its_time() {
     assert_eq!(error.class(), ErrorClass::Retry);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_was_cancelled_is_continued() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    let progress = Progress::default();
+    let order = order(1);
+    let create = bench.driver.create(&order, &progress);
+    assert!(timeout(Duration::from_millis(50), create).await.is_err());
+    let instance = bench.retry(1).await.unwrap();
+    assert_eq!(progress.external_id(), Some(instance.external_id));
+    assert_eq!(bench.ask("list_servers").as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_deleted_while_it_boots_is_created_again() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    let (instance, ()) = tokio::join!(bench.launch(1), async {
+        sleep(Duration::from_millis(30)).await;
+        let id = bench.ask("list_servers")[0]["id"].clone();
+        ask(&bench.world, "delete_server", &json!({"id": id})).unwrap();
+    });
+    assert_eq!(instance.unwrap_err().class(), ErrorClass::Retry);
+    bench.retry(1).await.unwrap();
+    assert_eq!(bench.ask("list_servers").as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_whose_recorded_id_is_outdated_is_deleted_by_its_tags() {
+    let bench = Bench::new(simulate(), options(|_| {}));
+    let (upload, target) = upload("gone");
+    let image = bench.driver.upload(&upload, &Progress::default()).await;
+    assert_eq!(bench.driver.list_images().await.unwrap().len(), 2);
+    assert_ne!(Some(image.unwrap().external_id), target.external_id);
+    bench.driver.delete_image(&target).await.unwrap();
+    assert_eq!(bench.driver.list_images().await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_is_deleted_by_its_id_alone_with_all_its_parts() {
     let bench = Bench::new(
         simulate(),
@@ -225,7 +277,7 @@ async fn a_node_is_deleted_by_its_id_alone_with_all_its_parts() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leak_is_deleted_as_it_was_listed() {
     let bench = Bench::new(simulate(), options(|_| {}));
     bench.launch(1).await.unwrap();
@@ -238,7 +290,7 @@ async fn a_leak_is_deleted_as_it_was_listed() {
     assert_eq!(bench.ask("list_servers"), json!([]));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn limits_leave_out_what_is_not_limited() {
     let mut simulate = simulate();
     simulate.quota.ram = -1;
@@ -251,7 +303,7 @@ async fn limits_leave_out_what_is_not_limited() {
     assert_eq!(limits.get(&ResourceName::INSTANCES), Some(20.into()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn flavors_are_chosen_by_ram_or_by_name() {
     let mut cloud = simulate();
     let flavor = |name: &str, ram| nodeyard_driver_fake::FlavorOptions {
@@ -293,7 +345,7 @@ async fn flavors_are_chosen_by_ram_or_by_name() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
     let filters = vec![ImageFilter {
         name: "os".to_owned(),
@@ -306,7 +358,7 @@ async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
     let ready = async || {
         bench
             .driver
-            .readiness(&"main".into(), &small, bench.now())
+            .readiness(&"main".into(), &small)
             .await
             .unwrap()
     };
@@ -316,16 +368,16 @@ async fn a_cloud_image_is_ready_when_the_cloud_has_it() {
     assert!(reason.contains("os \"jam*\""), "{reason}");
     let upload = json!({"name": "i", "filename": "/i", "wait": false, "os": "jammy"});
     ask(&bench.world, "create_image", &upload).unwrap();
-    bench.hand.advance(Duration::from_millis(99));
+    advance(Duration::from_millis(99)).await;
     assert!(matches!(ready().await, Readiness::NotReady(_)));
-    bench.hand.advance(Duration::from_millis(2));
+    advance(Duration::from_millis(2)).await;
     assert_eq!(ready().await, Readiness::Ready);
     bench.launch(1).await.unwrap();
     let image = ask(&bench.world, "get_image", &json!({"name_or_id": "i"})).unwrap();
     assert_eq!(bench.ask("list_servers")[0]["image"]["id"], image["id"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn filters_follow_the_images() {
     let mut with_filters = options(|_| {});
     with_filters.cloud.cloud_images[0].choice = ImageChoice::Filters(vec![ImageFilter {
@@ -333,29 +385,28 @@ async fn filters_follow_the_images() {
         values: vec!["ci".to_owned()],
     }]);
     let bench = Bench::new(simulate(), with_filters);
-    let create = |name: &str| {
+    let create = async |name: &str| {
         let image = json!({"name": name, "filename": "/i", "tags": ["ci"], "wait": false});
         let id = ask(&bench.world, "create_image", &image).unwrap()["id"].clone();
-        bench.hand.advance(Duration::from_secs(1));
+        advance(Duration::from_secs(1)).await;
         id
     };
     let image_of = |number: usize| bench.ask("list_servers")[number]["image"]["id"].clone();
-    let first = create("first");
+    let first = create("first").await;
     bench.launch(1).await.unwrap();
     assert_eq!(image_of(0), first);
 
     // A newer one is noticed after a while.
-    let second = create("second");
-    bench.hand.advance(Duration::from_secs(31));
+    let second = create("second").await;
+    advance(Duration::from_secs(31)).await;
     bench.launch(2).await.unwrap();
     assert_eq!(image_of(1), second);
 
     // One that is gone is noticed when it is missed.
     ask(&bench.world, "delete_image", &json!({"id": second})).unwrap();
-    let mut state = State::fresh();
-    let error = bench.create(&order(3), &mut state).await.unwrap_err();
+    let error = bench.launch(3).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Failed);
-    bench.create(&order(3), &mut state).await.unwrap();
+    bench.retry(3).await.unwrap();
     assert_eq!(image_of(2), first);
 
     let used = bench.driver.images_in_use().await.unwrap();
@@ -365,7 +416,7 @@ async fn filters_follow_the_images() {
     assert_eq!(used, expected);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_the_cloud_calls_stale_is_looked_up_again() {
     let bench = Bench::new(simulate(), options(|_| {}));
     bench.launch(1).await.unwrap();
@@ -377,26 +428,25 @@ async fn what_the_cloud_calls_stale_is_looked_up_again() {
         &json!({"id": "fake-image-id"}),
     )
     .unwrap();
-    bench.hand.advance(Duration::from_secs(1));
-    let mut state = State::fresh();
-    let error = bench.create(&order(2), &mut state).await.unwrap_err();
+    advance(Duration::from_secs(1)).await;
+    let error = bench.launch(2).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Failed);
-    bench.create(&order(2), &mut state).await.unwrap();
+    bench.retry(2).await.unwrap();
     assert_eq!(bench.ask("list_servers")[1]["image"]["id"], newer["id"]);
 }
 
-#[tokio::test]
-async fn ports_that_stay_down_are_removed_at_the_second_look() {
+#[tokio::test(start_paused = true)]
+async fn ports_that_stay_down_are_deleted_at_the_second_scan() {
     let bench = Bench::new(simulate(), options(|_| {}));
     bench.launch(1).await.unwrap();
-    let tidy = async || bench.driver.tidy(bench.now()).await.unwrap();
-    assert_eq!(tidy().await, []);
-    bench.hand.advance(Duration::from_secs(599));
-    assert_eq!(tidy().await, []);
-    bench.hand.advance(Duration::from_secs(2));
-    let tidied = tidy().await;
+    let collect = async || bench.driver.collect_garbage().await.unwrap();
+    assert_eq!(collect().await, []);
+    advance(Duration::from_secs(599)).await;
+    assert_eq!(collect().await, []);
+    advance(Duration::from_secs(2)).await;
+    let collected = collect().await;
     assert_eq!(
-        (tidied[0].kind.clone(), tidied[0].count),
+        (collected[0].kind.clone(), collected[0].count),
         (ResourceKind::PORTS, 2)
     );
     let left = bench.ask("list_ports");
@@ -404,7 +454,7 @@ async fn ports_that_stay_down_are_removed_at_the_second_look() {
     assert_eq!(left[0]["status"], "ACTIVE");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_console_is_shown_where_the_label_asks_for_it() {
     for wanted in [false, true] {
         let bench = Bench::new(simulate(), options(|label| label.console_log = wanted));
@@ -421,7 +471,7 @@ async fn the_console_is_shown_where_the_label_asks_for_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_same_seed_gives_the_same_cloud() {
     let story = async |seed| {
         let mut simulate = failing("create_server", "HttpException");

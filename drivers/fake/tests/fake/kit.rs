@@ -1,16 +1,20 @@
-//! The kit on the fake driver; and the kit itself, on drivers that are wrong on purpose.
+//! The kit with the fake driver, and the kit itself with drivers that are wrong on purpose.
 
 use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Failure, Faults, Report, Setup, Suite, explore};
 use nodeyard_driver::{
-    Capabilities, CreateOrder, Driver, Error, ImageTarget, Instance, Readiness, Resource, State,
-    Step, Target, UploadOrder, UploadedImage,
+    CloudImage, CreateOrder, Driver, Error, ImageTarget, Images, Instance, Machines, Poll,
+    Progress, Resource, Target, UploadOrder, UploadedImage,
 };
-use nodeyard_driver_fake::{FailureRates, Options, Simulate};
-use nodeyard_model::{Label, Limits, PoolName, Resources, Timestamp};
+use nodeyard_driver_fake::{FailureRates, Options, Simulate, Span};
+use nodeyard_model::{Label, Limits, PoolName, Resources};
+use tokio::time::timeout;
 
 use crate::common::{SimulatedBed, options, simulate};
 
@@ -25,10 +29,8 @@ fn report(name: &str, result: Result<Report, Failure>) -> Report {
 }
 
 async fn kit(suite: Suite, simulate: &Simulate, options: &Options) -> Result<Report, Failure> {
-    explore(suite, || async {
-        SimulatedBed::new(simulate.clone(), options.clone())
-    })
-    .await
+    let bed = || SimulatedBed::new(simulate.clone(), options.clone());
+    explore(suite, bed).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,27 +116,39 @@ async fn nodes_survive_a_bad_cloud() {
 async fn nodes_survive_every_fault_over_http() {
     let suite = Suite {
         nodes: 1,
-        // Whoever waits gives up before the driver does: its time is that of a busy machine.
-        step_limit: Duration::from_millis(100),
         ..Suite::default()
     };
-    let bed = || SimulatedBed::new(simulate(), options(|_| {})).served();
+    // Real time passes.
+    let mut simulate = simulate();
+    simulate.boot_time = Span::exactly(Duration::from_millis(3));
+    simulate.delete_time = Span::exactly(Duration::from_millis(2));
+    let mut options = options(|_| {});
+    options.poll = Poll {
+        least: Duration::from_millis(2),
+        ..Poll::default()
+    };
+    let bed = || async {
+        let bed = SimulatedBed::new(simulate.clone(), options.clone()).await;
+        bed.served().await
+    };
     assert!(report("over http", explore(suite, bed).await).runs > 200);
 }
 
 /// What is wrong with a driver.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Flaw {
-    /// Never looks whether an earlier run made something.
+    /// Never looks for what an earlier attempt created.
     CreatesTwice,
-    /// Needs the answer of create to delete.
+    /// Does not delete without the id.
     NeedsTheId,
-    /// Is content when the cloud was told, without looking.
+    /// Returns before the machine is deleted.
     ForgetsToWait,
-    /// Tells the caller to try again, whatever happened.
+    /// Turns all errors into errors of class retry.
     HidesTheClass,
-    /// Deletes whatever has the right name.
-    TakesOthers,
+    /// Deletes machines of others that have the right name.
+    DeletesByName,
+    /// Believes that a cancelled creation is still under way.
+    StaysBusy,
     UploadsTwice,
 }
 
@@ -142,110 +156,102 @@ enum Flaw {
 struct FlawedDriver {
     driver: Box<dyn Driver>,
     flaw: Flaw,
+    busy: AtomicBool,
+}
+
+impl Driver for FlawedDriver {
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+}
+
+impl FlawedDriver {
+    fn correct_machines(&self) -> &dyn Machines {
+        self.driver.machines().unwrap()
+    }
+
+    fn correct_images(&self) -> &dyn Images {
+        self.driver.images().unwrap()
+    }
 }
 
 #[async_trait]
-impl Driver for FlawedDriver {
-    fn capabilities(&self) -> Capabilities {
-        self.driver.capabilities()
-    }
-
-    async fn list(&self) -> Result<Vec<Resource>, Error> {
-        self.driver.list().await
-    }
-
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        if self.flaw == Flaw::CreatesTwice && state.external_id.is_none() {
-            *state = State::fresh();
+impl Machines for FlawedDriver {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        let mut order = order.clone();
+        order.first_attempt |= self.flaw == Flaw::CreatesTwice;
+        if self.flaw == Flaw::StaysBusy && self.busy.swap(true, SeqCst) {
+            pending::<()>().await;
         }
-        let step = self.driver.create(order, state, now).await;
-        match step {
+        let result = self.correct_machines().create(&order, progress).await;
+        self.busy.store(false, SeqCst);
+        match result {
             Err(error) if self.flaw == Flaw::HidesTheClass => Err(Error::retry(error.to_string())),
-            step => step,
+            result => result,
         }
     }
 
-    async fn delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
         if let Target::Node { node, external_id } = target {
             if self.flaw == Flaw::NeedsTheId && external_id.is_none() {
-                return Ok(Step::Done(()));
+                return Ok(());
             }
-            if self.flaw == Flaw::TakesOthers {
+            if self.flaw == Flaw::DeletesByName {
                 let name = format!("np{node}");
-                for resource in self.driver.list().await? {
+                for resource in self.list().await? {
                     if resource.name.as_deref() == Some(&name) {
                         let target = Target::Resource {
                             kind: resource.kind,
                             id: resource.id,
                         };
-                        self.driver
-                            .delete(&target, &mut State::default(), now)
-                            .await?;
+                        self.correct_machines().delete(&target).await?;
                     }
                 }
             }
         }
-        let step = self.driver.delete(target, state, now).await?;
-        Ok(match step {
-            Step::Wait(_) if self.flaw == Flaw::ForgetsToWait => Step::Done(()),
-            step => step,
-        })
+        let delete = self.correct_machines().delete(target);
+        if self.flaw == Flaw::ForgetsToWait {
+            let moment = Duration::from_millis(1);
+            return timeout(moment, delete).await.unwrap_or(Ok(()));
+        }
+        delete.await
+    }
+
+    async fn list(&self) -> Result<Vec<Resource>, Error> {
+        self.correct_machines().list().await
     }
 
     async fn limits(&self) -> Result<Limits, Error> {
-        self.driver.limits().await
+        self.correct_machines().limits().await
     }
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
-        self.driver.cost(pool, label).await
+        self.correct_machines().cost(pool, label).await
     }
+}
 
-    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        self.driver.zones(pool).await
-    }
-
-    async fn readiness(
-        &self,
-        pool: &PoolName,
-        label: &Label,
-        now: Timestamp,
-    ) -> Result<Readiness, Error> {
-        self.driver.readiness(pool, label, now).await
-    }
-
+#[async_trait]
+impl Images for FlawedDriver {
     async fn upload(
         &self,
         order: &UploadOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        if self.flaw == Flaw::UploadsTwice && state.external_id.is_none() {
-            *state = State::fresh();
-        }
-        self.driver.upload(order, state, now).await
+        progress: &Progress,
+    ) -> Result<UploadedImage, Error> {
+        let mut order = order.clone();
+        order.first_attempt |= self.flaw == Flaw::UploadsTwice;
+        self.correct_images().upload(&order, progress).await
     }
 
-    async fn list_images(&self) -> Result<Vec<nodeyard_driver::CloudImage>, Error> {
-        self.driver.list_images().await
+    async fn delete_image(&self, target: &ImageTarget) -> Result<(), Error> {
+        self.correct_images().delete_image(target).await
     }
 
-    async fn delete_image(
-        &self,
-        target: &ImageTarget,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.driver.delete_image(target, state, now).await
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
+        self.correct_images().list_images().await
     }
 }
 
@@ -260,6 +266,7 @@ impl Bed for FlawedBed {
         Box::new(FlawedDriver {
             driver: self.bed.driver(faults).await,
             flaw: self.flaw,
+            busy: AtomicBool::new(false),
         })
     }
 
@@ -275,10 +282,6 @@ impl Bed for FlawedBed {
         self.bed.used().await
     }
 
-    fn now(&self) -> Timestamp {
-        self.bed.now()
-    }
-
     async fn wait(&self, time: Duration) {
         self.bed.wait(time).await;
     }
@@ -291,7 +294,8 @@ async fn the_kit_catches_drivers_that_are_wrong() {
         (Flaw::NeedsTheId, "2 instances for 1 nodes"),
         (Flaw::ForgetsToWait, "left over"),
         (Flaw::HidesTheClass, "the driver said retry"),
-        (Flaw::TakesOthers, "of others, lost: [\"list"),
+        (Flaw::DeletesByName, "of others, lost: [\"list"),
+        (Flaw::StaysBusy, "no end after 600s"),
         (Flaw::UploadsTwice, "has 2 images"),
     ] {
         let suite = Suite {
@@ -301,7 +305,7 @@ async fn the_kit_catches_drivers_that_are_wrong() {
         };
         let bed = || async {
             FlawedBed {
-                bed: SimulatedBed::new(simulate(), options(|_| {})),
+                bed: SimulatedBed::new(simulate(), options(|_| {})).await,
                 flaw,
             }
         };

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::{Driver, Instance, State, Step};
+use nodeyard_driver::{Instance, Machines, Progress};
 use nodeyard_driver_fake::{
     CallError, Clock, FailureRates, FakeDriver, Http, Quota, RemoteScan, Simulate, Span, Transport,
     World, serve,
 };
-use nodeyard_model::Timestamp;
-use nodeyard_nodescan::{Scanner, Target};
+use nodeyard_nodescan::{ScanTarget, Scanner};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -82,22 +81,9 @@ impl Server {
     }
 }
 
-fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
-}
-
 async fn launch(driver: &FakeDriver, number: u32) -> Instance {
-    let mut state = State::fresh();
-    loop {
-        match driver
-            .create(&order(number), &mut state, now())
-            .await
-            .unwrap()
-        {
-            Step::Done(instance) => return instance,
-            Step::Wait(wait) => tokio::time::sleep(wait.at_most).await,
-        }
-    }
+    let progress = Progress::default();
+    driver.create(&order(number), &progress).await.unwrap()
 }
 
 #[tokio::test]
@@ -315,7 +301,7 @@ async fn a_lost_answer_is_a_broken_connection_and_the_call_is_done() {
         .call("create_server", body.to_vec())
         .await
         .unwrap_err();
-    assert!(matches!(error, CallError::NoAnswer(_)), "{error:?}");
+    assert!(matches!(error, CallError::NoResponse(_)), "{error:?}");
     assert_eq!(
         server
             .ask("list_servers", json!({}))
@@ -355,18 +341,18 @@ async fn the_driver_speaks_the_protocol() {
         "np0000000001"
     );
 
-    let target = Target {
+    let target = ScanTarget {
         address: "fake".into(),
         port: 22,
         connection_type: "ssh".into(),
-        limit: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
     };
     let scanner = RemoteScan::new(&server.url).unwrap();
     assert_eq!(
         scanner.scan(&target).await.unwrap().keys[0].as_str(),
         "ssh-rsa FAKEKEY"
     );
-    let elsewhere = Target {
+    let elsewhere = ScanTarget {
         address: "192.0.2.1".into(),
         ..target
     };

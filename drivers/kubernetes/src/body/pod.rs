@@ -1,13 +1,13 @@
 //! The pod of a node.
 //!
-//! Without additions of ours it is, key for key, the pod that Nodepool makes. Additions (an SSH server, a git
-//! side-car) are put on top of either form, the one made from the label's options or the label's own `spec`.
+//! Without extensions it equals the pod that Nodepool creates, key for key. Extensions (an SSH server, a git sidecar) are
+//! added to either form: the one from the label's options, or the label's own `spec`.
 
 use nodeyard_config::{ClusterLabel, Console, GitSidecar, SshAccess};
 use nodeyard_driver::Error;
 use serde_json::{Map, Value, json};
 
-use super::marks::texts;
+use super::metadata::texts;
 use super::ssh::HostKeys;
 use crate::api::put;
 use crate::holder::HolderKind;
@@ -17,18 +17,18 @@ pub(crate) const SIDECAR: &str = "git-sidecar";
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 const KEYS_VOLUME: &str = "authorized-keys";
 const HOST_KEYS_VOLUME: &str = "host-keys";
-/// Started by the loop, so that jobs need not.
+/// Zuul's console, started by the main loop, so that jobs need not.
 const CONSOLE: &str = include_str!("console.py");
-/// Both containers of a pod may write to what they share.
+/// The group that owns shared volumes, so that both containers may write.
 const SHARED_GROUP: u32 = 1000;
 
-/// A pod to be made.
+/// A pod to create.
 pub(crate) struct PodPlan<'a> {
     pub(crate) name: &'a str,
     pub(crate) label: &'a ClusterLabel,
     pub(crate) holder: HolderKind,
     pub(crate) labels: Map<String, Value>,
-    /// Ours; the label's own are added.
+    /// Those of the label are added.
     pub(crate) annotations: Map<String, Value>,
     pub(crate) host_keys: Option<&'a HostKeys>,
 }
@@ -130,7 +130,7 @@ impl PodPlan<'_> {
         spec
     }
 
-    /// Nodepool's: an image has nothing to do until somebody comes.
+    /// Returns Nodepool's command: the container does nothing until a job runs commands in it.
     fn sleep(&self) -> (Vec<String>, Option<Vec<String>>) {
         const LOOP: &str = "while true; do sleep 30; done;";
         let shell = ["/bin/sh", "-c"].map(ToOwned::to_owned).to_vec();
@@ -148,10 +148,10 @@ impl PodPlan<'_> {
         (shell, Some(arguments))
     }
 
-    /// The port that is looked at, and the keys that may log in.
+    /// Adds the readiness probe of the SSH port, and the authorized keys.
     fn add_ssh(&self, spec: &mut Value, ssh: &SshAccess) -> Result<(), Error> {
         if let Some(keys) = self.host_keys {
-            // sshd reads no key that others can read.
+            // sshd refuses keys that others can read.
             let secret = json!({"secretName": keys.secret, "defaultMode": 0o400});
             push(
                 spec,
@@ -186,7 +186,7 @@ impl PodPlan<'_> {
             put(main, "readinessProbe", probe);
         }
         if keys {
-            // A single file: the directory around it stays as strict as sshd wants it.
+            // A single file, so that the permissions of the directory stay as sshd requires them.
             let path = format!(
                 "{}/{}",
                 ssh.authorized_keys_path.trim_end_matches('/'),
@@ -204,7 +204,7 @@ impl PodPlan<'_> {
     }
 }
 
-/// What carries the keys of an SSH pod.
+/// Returns the name of the config map with the authorized keys of a pod.
 pub(crate) fn keys_name(pod: &str) -> String {
     names::service(pod)
 }
@@ -241,7 +241,7 @@ fn amounts(
     amounts
 }
 
-/// Adds a container with git that shares a volume with the others, and returns the name of the main one.
+/// Adds a container with git that shares a volume with the others. Returns the name of the main container.
 fn add_sidecar(
     spec: &mut Value,
     sidecar: &GitSidecar,
@@ -302,7 +302,7 @@ fn array<'v>(object: &'v mut Value, key: &str) -> Option<&'v mut Vec<Value>> {
     object.get_mut(key)?.as_array_mut()
 }
 
-/// Adds to a list that may not be there yet.
+/// Appends to a list, and creates it if necessary.
 fn push(object: &mut Value, key: &str, value: Value) {
     if let Some(list) = array(object, key) {
         list.push(value);

@@ -1,6 +1,6 @@
-//! Who may do what in a namespace: the account that Zuul acts as, its token, its role.
+//! The account that Zuul acts as in a namespace, its token and its role.
 //!
-//! Names are Nodepool's where a namespace is for one node. Where several are in it, each has a suffix of its own.
+//! Names are Nodepool's if a namespace has one node. In a shared one they have a suffix.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::names;
 const ALL: [&str; 7] = [
     "create", "delete", "get", "list", "patch", "update", "watch",
 ];
-/// What is done in pods.
+/// Resources for working in pods.
 const IN_PODS: &[&str] = &["pods/exec", "pods/attach", "pods/log", "pods/portforward"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -20,7 +20,7 @@ pub(crate) fn account(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 }
 
-/// The cluster puts a token into it that lives as long as the secret does.
+/// Returns a secret that the cluster fills with a token, valid as long as the secret exists.
 pub(crate) fn token_secret(account: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -33,8 +33,8 @@ pub(crate) fn token_secret(account: &str) -> Value {
     })
 }
 
-/// For somebody who builds things in the namespace.
-pub(crate) fn role_of_space(name: &str, extra: &[serde_json::Map<String, Value>]) -> Value {
+/// Returns a role to create objects in the namespace.
+pub(crate) fn role_of_namespace(name: &str, extra: &[serde_json::Map<String, Value>]) -> Value {
     let mut rules = vec![
         rule(
             "",
@@ -59,7 +59,7 @@ pub(crate) fn role_of_space(name: &str, extra: &[serde_json::Map<String, Value>]
     role(name, &rules)
 }
 
-/// For somebody who runs things in one pod of several.
+/// Returns a role to run commands in one pod of several.
 pub(crate) fn role_of_one_pod(name: &str, pod: &str) -> Value {
     let mut look = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
     let mut act = rule("", IN_PODS);
@@ -69,7 +69,7 @@ pub(crate) fn role_of_one_pod(name: &str, pod: &str) -> Value {
     role(name, &[look, act])
 }
 
-/// For the rest of a buildset: what the namespace offers, and no more.
+/// Returns a role to read the services of the namespace.
 pub(crate) fn role_of_peers() -> Value {
     let look = ["get", "list", "watch"];
     role(
@@ -78,7 +78,7 @@ pub(crate) fn role_of_peers() -> Value {
     )
 }
 
-/// Lets everybody in the namespace `peer` look at what this one offers.
+/// Returns a binding of that role to all accounts of the namespace `peer`.
 pub(crate) fn binding_of_peer(peer: &str) -> Value {
     json!({
         "apiVersion": format!("{RBAC}/v1"),
@@ -93,7 +93,7 @@ pub(crate) fn binding_of_peer(peer: &str) -> Value {
     })
 }
 
-/// For somebody who runs things in a pod and may not make another.
+/// Returns a role to run commands in the pods of the namespace.
 pub(crate) fn role_of_pod(name: &str) -> Value {
     role(
         name,
@@ -117,7 +117,7 @@ fn role(name: &str, rules: &[Value]) -> Value {
     })
 }
 
-/// Gives an account a role, of the namespace or of the cluster.
+/// Returns a binding of a role to an account.
 pub(crate) fn binding(
     name: &str,
     (namespace, account): (&str, &str),

@@ -1,9 +1,9 @@
-//! What makes an SSH server in a pod reachable.
+//! The objects that make the SSH server of a pod reachable.
 
 use nodeyard_config::{Expose, SshAccess};
 use serde_json::{Map, Value, json};
 
-use super::marks::texts;
+use super::metadata::texts;
 use super::pod::keys_name;
 use crate::api::put;
 use crate::names;
@@ -15,16 +15,16 @@ pub(crate) struct SshPlan<'a> {
     pub(crate) ssh: &'a SshAccess,
 }
 
-/// Keys that a secret gives to the SSH server.
+/// Host keys from a secret.
 #[derive(Debug)]
 pub(crate) struct HostKeys {
-    /// Where the pod is.
+    /// The name of the secret in the namespace of the pod.
     pub(crate) secret: String,
-    /// Files of it that belong into `/etc/ssh`.
+    /// Its files to mount in `/etc/ssh`.
     pub(crate) files: Vec<String>,
-    /// `<type> <base64>` each.
+    /// The public keys, as `<type> <base64>`.
     pub(crate) public: Vec<String>,
-    /// The secret, if it has to be made there.
+    /// The secret, if it has to be copied.
     pub(crate) copy: Option<Value>,
 }
 
@@ -46,13 +46,13 @@ impl SshPlan<'_> {
             put(&mut spec, "clusterIP", "None".into());
         }
         if self.ssh.expose == Expose::NodePort {
-            // Who connects stays visible, and the node that is connected to is the one with the pod.
+            // Keeps the client's address, and uses the node on which the pod runs.
             put(&mut spec, "externalTrafficPolicy", "Local".into());
         }
         json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
     }
 
-    /// None if nobody is configured to log in: the image knows by itself.
+    /// Returns None if the label has no keys: then the image has them.
     pub(crate) fn keys(&self) -> Option<Value> {
         if self.ssh.authorized_keys.is_empty() {
             return None;
@@ -68,7 +68,7 @@ impl SshPlan<'_> {
         }))
     }
 
-    /// None if anybody may connect.
+    /// Returns None if connections from everywhere are allowed.
     pub(crate) fn policy(&self) -> Option<Value> {
         if self.ssh.allow_from.is_empty() {
             return None;

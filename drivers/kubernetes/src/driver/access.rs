@@ -1,82 +1,67 @@
-//! Handing out a node: the token of a namespace or pod, or the address of an SSH server.
+//! Describes a node that is up: the token of a namespace or pod, or the address of an SSH server.
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use nodeyard_config::{ClusterLabel, Expose, NodeKind, Seconds, SshAccess};
-use nodeyard_driver::{CreateOrder, Error, ErrorClass, ExternalId, Instance, Step};
-use nodeyard_model::{ConnectionPort, Opaque, Timestamp};
+use nodeyard_driver::{CreateOrder, Error, ErrorClass, Instance, PollTimer};
+use nodeyard_model::{ConnectionPort, Opaque};
 use nodeyard_nodescan as nodescan;
 use serde_json::{Map, Value, json};
 
-use super::boot::Booting;
-use super::furnish::has_account;
+use super::create::is_pod;
 use super::host_keys;
+use super::namespace::NodeNamespace;
 use super::peers::open_to;
-use super::quarters::Quarters;
-use super::registry::Registry;
-use super::{KubernetesDriver, Link};
-use crate::api::Made;
-use crate::body::marks;
+use super::setup::has_account;
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::CreateOutcome;
+use crate::body::metadata;
 use crate::body::pod::SIDECAR;
-use crate::forward::Route;
-use crate::holder::{HolderKind, Place};
+use crate::forward::{FORWARD, TunnelRoute};
+use crate::holder::HolderKind;
 use crate::names;
 
-/// How long a token, or an address of a service, may take: the cluster makes them by itself.
+/// How long the cluster may take to create a token, or to give a service an address.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-struct Token {
+struct JobToken {
     token: String,
     /// PEM in base64.
     ca: Option<String>,
 }
 
 impl KubernetesDriver {
-    pub(super) async fn hand_out(
+    pub(super) async fn build_instance(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
-        place: &Booting,
+        space: &NodeNamespace,
         pod: Option<&Pod>,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        let age = now.since(place.running.unwrap_or(place.since));
+    ) -> Result<Instance, Error> {
+        let timer = self.options.poll.start();
         let mut credentials = None;
         if has_account(label) {
-            let Some(token) = self.token(link, label, &place.quarters()).await? else {
-                if age > PATIENCE {
-                    let text = format!(
-                        "the cluster makes no token for namespace {}",
-                        place.namespace
-                    );
-                    return Err(Error::new(ErrorClass::Failed, text));
-                }
-                return Ok(Step::wait(self.options.poll.after(age)));
-            };
-            credentials = Some(self.credentials(link, label, place, token));
+            let token = self.wait_for_token(link, label, space).await?;
+            credentials = Some(self.credentials(link, label, space, token));
         }
         let mut instance = Instance {
             cloud: self.options.context.clone(),
             host_id: pod.and_then(|pod| Some(pod.spec.as_ref()?.node_name.as_deref()?.into())),
             python_path: Some(label.python_path.as_str().into()),
             shell_type: label.shell_type.as_deref().map(Into::into),
-            ..Instance::new(self.external_id(place), marks::takes(label))
+            ..Instance::new(space.external_id.clone(), metadata::takes(label))
         };
         let mut properties = Map::new();
-        match self.registry(link, label, &place.namespace, age).await? {
-            Registry::None => {}
-            Registry::Later => return Ok(Step::wait(self.options.poll.after(age))),
-            Registry::Here(registry) => {
-                properties.insert("registry".to_owned(), registry);
-            }
+        if let Some(registry) = self.registry(link, label, &space.namespace).await? {
+            properties.insert("registry".to_owned(), registry);
         }
         if let Some(sidecar) = &label.git_sidecar {
             let git = json!({"container": SIDECAR, "path": sidecar.path});
             properties.insert("git".to_owned(), git);
         }
         if let Some(buildset) = open_to(label, order) {
-            let peers = self.peers(link, &place.namespace, &buildset).await?;
+            let peers = self.peers(link, &space.namespace, &buildset).await?;
             properties.insert("buildset".to_owned(), json!({"namespaces": peers}));
         }
         match (&label.ssh, pod) {
@@ -84,16 +69,12 @@ impl KubernetesDriver {
                 if let Some(credentials) = credentials {
                     properties.insert("kubernetes".to_owned(), credentials);
                 }
-                if let Some(wait) = self
-                    .reach(link, ssh, place, pod, now, &mut instance)
-                    .await?
-                {
-                    return Ok(wait);
-                }
+                self.add_ssh(link, ssh, space, pod, timer, &mut instance)
+                    .await?;
             }
             _ => {
                 instance.connection_type = Some(connection_type(label).into());
-                instance.interface_ip = place.pod.as_deref().map(Into::into);
+                instance.interface_ip = space.pod.as_deref().map(Into::into);
                 let port = opaque(&credentials.unwrap_or(Value::Null))?;
                 instance.connection_port = Some(ConnectionPort::Cluster(port));
             }
@@ -101,37 +82,49 @@ impl KubernetesDriver {
         if !properties.is_empty() {
             instance.node_properties = opaque(&Value::Object(properties))?;
         }
-        Ok(Step::Done(instance))
+        Ok(instance)
     }
 
-    fn external_id(&self, place: &Booting) -> ExternalId {
-        let namespace = place.namespace.as_str();
-        let place = match (&place.member, &place.pod, self.options.holder) {
-            (Some(member), ..) => Place::member(namespace, member.name.as_str()),
-            (None, Some(pod), HolderKind::Pod) => Place::pod(namespace, pod.as_str()),
-            _ => Place::space(namespace),
-        };
-        place.external_id()
+    async fn wait_for_token(
+        &self,
+        link: &ClusterLink,
+        label: &ClusterLabel,
+        space: &NodeNamespace,
+    ) -> Result<JobToken, Error> {
+        let timer = self.options.poll.start();
+        loop {
+            if let Some(token) = self.token(link, label, space).await? {
+                return Ok(token);
+            }
+            if timer.age() > PATIENCE {
+                let text = format!(
+                    "the cluster creates no token for namespace {}",
+                    space.namespace
+                );
+                return Err(Error::new(ErrorClass::Failed, text));
+            }
+            timer.tick().await;
+        }
     }
 
-    /// None if the cluster has not made it yet.
+    /// Returns None if the cluster has not created it yet.
     async fn token(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
-        quarters: &Quarters<'_>,
-    ) -> Result<Option<Token>, Error> {
-        let core = format!("/api/v1/namespaces/{}", quarters.namespace);
-        let account = quarters.account();
+        space: &NodeNamespace,
+    ) -> Result<Option<JobToken>, Error> {
+        let core = format!("/api/v1/namespaces/{}", space.namespace);
+        let account = space.account();
         if self.options.holder == HolderKind::Pod {
             let token = link.connection.token.clone().ok_or_else(|| {
                 Error::new(
                     ErrorClass::Credentials,
-                    "jobs would get the token of the kubeconfig, and it has none; use a context with a token",
+                    "the kubeconfig has no token to give to jobs; use a context with a token",
                 )
             })?;
             let ca = link.connection.ca.clone();
-            return Ok(Some(Token { token, ca }));
+            return Ok(Some(JobToken { token, ca }));
         }
         if let Some(ttl) = label.hardening.token_ttl {
             return self.short_lived_token(link, &core, &account, ttl).await;
@@ -144,10 +137,11 @@ impl KubernetesDriver {
         let (Some(token), Some(ca)) = (data.get("token"), data.get("ca.crt")) else {
             return Ok(None);
         };
-        let token = String::from_utf8(token.0.clone())
-            .map_err(|cause| Error::permanent("the cluster made an odd token").because(cause))?;
+        let token = String::from_utf8(token.0.clone()).map_err(|cause| {
+            Error::permanent("the token that the cluster created is not UTF-8").because(cause)
+        })?;
         let ca = serde_json::to_value(ca).ok();
-        Ok(Some(Token {
+        Ok(Some(JobToken {
             token,
             ca: ca.and_then(|ca| ca.as_str().map(ToOwned::to_owned)),
         }))
@@ -155,11 +149,11 @@ impl KubernetesDriver {
 
     async fn short_lived_token(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         core: &str,
         account: &str,
         ttl: Seconds,
-    ) -> Result<Option<Token>, Error> {
+    ) -> Result<Option<JobToken>, Error> {
         let path = format!("{core}/serviceaccounts/{account}/token");
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -170,8 +164,8 @@ impl KubernetesDriver {
             .api
             .create::<TokenRequest>("request a token", &path, &body);
         let status = match made.await? {
-            Made::New(request) => request.status,
-            Made::Exists => None,
+            CreateOutcome::New(request) => request.status,
+            CreateOutcome::Exists => None,
         };
         let path = format!("{core}/configmaps/kube-root-ca.crt");
         let map = link
@@ -181,95 +175,68 @@ impl KubernetesDriver {
         let ca = map.and_then(|map| map.data?.remove("ca.crt"));
         let ca =
             ca.map(|pem| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem));
-        Ok(status.zip(ca).map(|(status, ca)| Token {
+        Ok(status.zip(ca).map(|(status, ca)| JobToken {
             token: status.token,
             ca: Some(ca),
         }))
     }
 
-    /// What Zuul makes a kubeconfig of.
+    /// Returns what Zuul makes a kubeconfig of.
     fn credentials(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
-        place: &Booting,
-        token: Token,
+        space: &NodeNamespace,
+        token: JobToken,
     ) -> Value {
         let connection = &link.connection;
         let mut credentials = json!({
-            "namespace": place.namespace,
+            "namespace": space.namespace,
             "host": connection.host,
             "skiptls": connection.skip_tls,
             "token": token.token,
-            "user": place.quarters().account(),
+            "user": space.account(),
         });
         let mut put = |key: &str, value: Value| crate::api::put(&mut credentials, key, value);
         if self.options.holder == HolderKind::Namespace {
-            put("name", place.namespace.as_str().into());
+            put("name", space.namespace.as_str().into());
         }
         if !connection.skip_tls || self.options.holder == HolderKind::Pod {
             put("ca_crt", token.ca.into());
         }
-        if let Some(pod) = place.pod.as_ref().filter(|_| super::create::is_pod(label)) {
+        if let Some(pod) = space.pod.as_ref().filter(|_| is_pod(label)) {
             put("pod", pod.as_str().into());
         }
         credentials
     }
 
-    /// Finds where the SSH server is and waits until it answers. Something is returned if that takes longer.
-    async fn reach(
+    /// Adds the address and the host keys of the pod's SSH server, once it answers. `timer` began when the pod ran.
+    async fn add_ssh(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
-        place: &Booting,
+        space: &NodeNamespace,
         pod: &Pod,
-        now: Timestamp,
+        timer: PollTimer,
         instance: &mut Instance,
-    ) -> Result<Option<Step<Instance>>, Error> {
-        let name = place.pod.as_deref().unwrap_or_default();
-        let age = now.since(place.running.unwrap_or(place.since));
-        let service = names::service(name);
-        let address = match ssh.expose {
-            Expose::Forward => Some(self.tunnel_to(place, pod).await?),
-            Expose::Gateway => {
-                self.lead_through(link, place.node, ssh, &place.namespace, &service)
-                    .await?
-            }
-            _ => {
-                let found = self.service(link, &place.namespace, &service).await?;
-                self.address(link, ssh, &found, pod).await?
-            }
-        };
-        let Some((address, port)) = address else {
-            let patience = match ssh.expose {
-                Expose::LoadBalancer => *ssh.lb_timeout,
-                _ => PATIENCE,
-            };
-            if age > patience {
-                let text = format!(
-                    "service {service} in {} has no address after {} s",
-                    place.namespace,
-                    patience.as_secs()
-                );
-                return Err(Error::new(ErrorClass::Failed, text));
-            }
-            return Ok(Some(Step::wait(self.options.poll.after(age))));
-        };
-        let known = self.host_keys(link, ssh, &place.namespace, name).await?;
+    ) -> Result<(), Error> {
+        let name = space.pod.as_deref().unwrap_or_default();
+        let (address, port) = self.wait_for_address(link, ssh, space, pod).await?;
+        let known = self.host_keys(link, ssh, &space.namespace, name).await?;
         if ssh.host_key_checking {
-            let target = nodescan::Target {
+            let target = nodescan::ScanTarget {
                 address: address.as_str().into(),
                 port,
                 connection_type: "ssh".into(),
-                limit: ssh.boot_timeout.saturating_sub(age),
+                timeout: ssh.boot_timeout.saturating_sub(timer.age()),
             };
             let scan = self.scanner.scan(&target).await.map_err(|cause| {
-                Error::new(ErrorClass::Failed, format!("nobody answers in pod {name}"))
-                    .because(cause)
+                let text = format!("the SSH server of pod {name} does not answer");
+                Error::new(ErrorClass::Failed, text).because(cause)
             })?;
             let shown = scan.keys.iter().map(nodescan::HostKey::as_str);
             instance.host_keys = match &known {
-                Some(known) => host_keys::vouched(name, known, shown)?,
+                Some(known) => host_keys::verified(name, known, shown)?,
                 None => shown.map(Into::into).collect(),
             };
         } else if let Some(known) = &known {
@@ -285,12 +252,59 @@ impl KubernetesDriver {
         instance.connection_type = Some("ssh".into());
         instance.connection_port = Some(ConnectionPort::Number(port));
         instance.username = Some(ssh.username.as_str().into());
-        Ok(None)
+        Ok(())
     }
 
-    async fn service(&self, link: &Link, namespace: &str, service: &str) -> Result<Service, Error> {
+    async fn wait_for_address(
+        &self,
+        link: &ClusterLink,
+        ssh: &SshAccess,
+        space: &NodeNamespace,
+        pod: &Pod,
+    ) -> Result<(String, u16), Error> {
+        let namespace = space.namespace.as_str();
+        let name = space.pod.as_deref().unwrap_or_default();
+        let service = names::service(name);
+        let limit = match ssh.expose {
+            Expose::LoadBalancer => *ssh.lb_timeout,
+            _ => PATIENCE,
+        };
+        let timer = self.options.poll.start();
+        loop {
+            let address = match ssh.expose {
+                Expose::Forward => Some(self.tunnel_to(space, pod).await?),
+                Expose::Gateway => {
+                    self.route_through_gateway(link, space.node, ssh, namespace, &service)
+                        .await?
+                }
+                _ => {
+                    let found = self.service(link, namespace, &service).await?;
+                    self.address(link, ssh, &found, pod).await?
+                }
+            };
+            if let Some(address) = address {
+                return Ok(address);
+            }
+            if timer.age() > limit {
+                let text = format!(
+                    "service {service} in {namespace} has no address after {} s",
+                    limit.as_secs()
+                );
+                return Err(Error::new(ErrorClass::Failed, text));
+            }
+            timer.tick().await;
+            self.check_pod(link, namespace, name).await?;
+        }
+    }
+
+    async fn service(
+        &self,
+        link: &ClusterLink,
+        namespace: &str,
+        service: &str,
+    ) -> Result<Service, Error> {
         let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
-        let found = link.api.get::<Service>("look at a service", &path).await?;
+        let found = link.api.get::<Service>("read a service", &path).await?;
         found.ok_or_else(|| {
             Error::new(
                 ErrorClass::Failed,
@@ -299,24 +313,24 @@ impl KubernetesDriver {
         })
     }
 
-    /// It may have been opened by a process that is gone.
-    async fn tunnel_to(&self, place: &Booting, pod: &Pod) -> Result<(String, u16), Error> {
-        let name = place.pod.clone().unwrap_or_default();
-        let route = Route::of(pod).ok_or_else(|| {
+    /// Returns the address of the tunnel, which an earlier process may have opened.
+    async fn tunnel_to(&self, space: &NodeNamespace, pod: &Pod) -> Result<(String, u16), Error> {
+        let name = space.pod.clone().unwrap_or_default();
+        let route = TunnelRoute::of(pod).ok_or_else(|| {
             Error::new(
                 ErrorClass::Failed,
-                format!("pod {name} does not say which port leads to it"),
+                format!("pod {name} has no valid annotation {FORWARD}"),
             )
         })?;
         let address = (route.host.clone(), route.port);
-        let key = (place.namespace.clone(), name);
-        self.tunnels.reopen(place.node, key, route).await?;
+        let key = (space.namespace.clone(), name);
+        self.tunnels.reopen(space.node, key, route).await?;
         Ok(address)
     }
 
     async fn address(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
         service: &Service,
         pod: &Pod,
@@ -352,8 +366,12 @@ impl KubernetesDriver {
         })
     }
 
-    /// As it is seen from outside, where the cluster says so and we may ask.
-    async fn address_of_node(&self, link: &Link, pod: &Pod) -> Result<Option<String>, Error> {
+    /// Returns the node's external address, or its internal one if it has no other or we may not read nodes.
+    async fn address_of_node(
+        &self,
+        link: &ClusterLink,
+        pod: &Pod,
+    ) -> Result<Option<String>, Error> {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let inside = pod
             .status
@@ -363,7 +381,7 @@ impl KubernetesDriver {
         let path = format!("/api/v1/nodes/{name}");
         let node = match link
             .api
-            .get::<Node>("look at a node of the cluster", &path)
+            .get::<Node>("read a node of the cluster", &path)
             .await
         {
             Ok(node) => node,
@@ -393,6 +411,7 @@ fn pod_address(pod: &Pod) -> Option<String> {
 }
 
 fn opaque(value: &Value) -> Result<Opaque, Error> {
-    Opaque::encode(value)
-        .map_err(|cause| Error::permanent("a node cannot be described").because(cause))
+    Opaque::encode(value).map_err(|cause| {
+        Error::permanent("failed to encode the description of a node").because(cause)
+    })
 }

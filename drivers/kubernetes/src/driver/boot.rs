@@ -1,219 +1,153 @@
-//! The wait until what was made can be used.
+//! Waits until the pod of a node runs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use nodeyard_config::ClusterLabel;
-use nodeyard_driver::{CreateOrder, Error, ErrorClass, Instance, State, Step};
-use nodeyard_model::{NodeId, Timestamp};
-use serde::{Deserialize, Serialize};
+use nodeyard_driver::{Error, ErrorClass, Progress};
 
-use super::create::Create;
-use super::quarters::{Member, Quarters};
-use super::{Awaited, KubernetesDriver, Link, wait};
-use crate::verdict::{Verdict, judge};
+use super::{ClusterLink, KubernetesDriver};
+use crate::pod_state::{PodState, judge};
 
-/// A safety net: what happens is told by the cluster.
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// An autoscaler makes room for the pod.
+/// The longest time between two looks at a pod whose changes the cluster reports.
+const MAX_WAIT: Duration = Duration::from_secs(15);
+/// How long to wait for the first report of a new pod.
+const FIRST_REPORT: Duration = Duration::from_secs(1);
+/// The reason of the event by which an autoscaler says that it adds a node for the pod.
 const SCALES_UP: &str = "TriggeredScaleUp";
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Booting {
-    pub(super) node: NodeId,
-    pub(super) namespace: String,
-    /// None for a node that is the namespace itself.
-    pub(super) pod: Option<String>,
-    /// Where the namespace is shared.
-    #[serde(default)]
-    pub(super) member: Option<Member>,
-    pub(super) since: Timestamp,
-    /// Since when the pod runs.
-    pub(super) running: Option<Timestamp>,
-}
-
-impl Booting {
-    pub(super) fn quarters(&self) -> Quarters<'_> {
-        Quarters {
-            node: self.node,
-            namespace: &self.namespace,
-            member: self.member.as_ref(),
-        }
-    }
-
-    /// Of a pod that was made just now, the cluster will tell what becomes of it.
-    pub(super) fn first_look(&self, link: &Link, version: Option<&str>) -> Step<Instance> {
-        match (self.pod.as_deref(), version) {
-            (Some(pod), Some(version)) if link.feeds.tell_of_pods(&self.namespace) => {
-                let awaited = Awaited {
-                    namespace: &self.namespace,
-                    pod: Some(pod),
-                    version,
-                    seen: false,
-                };
-                wait(&awaited, Duration::from_secs(1))
-            }
-            _ => Step::go_on(),
-        }
-    }
-}
-
-/// A pod that does not run yet.
-struct Pending<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    pod: &'a Pod,
-    /// Whether it is the cluster that told about it.
-    seen: bool,
-    age: Duration,
-}
-
-impl Pending<'_> {
-    fn wait(&self, at_most: Duration) -> Step<Instance> {
-        let version = self.pod.metadata.resource_version.as_deref();
-        let awaited = Awaited {
-            namespace: self.namespace,
-            pod: Some(self.name),
-            version: version.unwrap_or("0"),
-            seen: self.seen,
-        };
-        wait(&awaited, at_most)
-    }
-}
-
 impl KubernetesDriver {
-    /// Looks at the pod until it can be used.
-    pub(super) async fn follow(
+    /// `created` is the resource version of a pod that was just created.
+    pub(super) async fn wait_until_running(
         &self,
-        link: &Link,
-        order: &CreateOrder,
+        link: &ClusterLink,
         label: &ClusterLabel,
-        mut place: Booting,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        let Some(name) = place.pod.clone() else {
-            return self.hand_out(link, order, label, &place, None, now).await;
-        };
-        let (pod, seen) = self.look(link, &place.namespace, &name).await?;
-        let Some(pod) = pod else {
-            let text = format!(
-                "pod {name} in {} was deleted during the launch; the events of the cluster may tell why",
-                place.namespace
-            );
-            return Err(Error::new(ErrorClass::Failed, text));
-        };
-        let pending = Pending {
-            namespace: &place.namespace,
-            name: &name,
-            pod: &pod,
-            seen,
-            age: now.since(place.since),
-        };
-        match judge(&pod) {
-            Verdict::Running { ready } if ready || label.ssh.is_none() => {
-                if place.running.is_none() {
-                    place.running = Some(now);
-                    state.write(&Create::Booting {
-                        place: place.clone(),
-                    })?;
+        (namespace, name): (&str, &str),
+        created: Option<&str>,
+        progress: &Progress,
+    ) -> Result<Arc<Pod>, Error> {
+        let timer = self.options.poll.start();
+        let feeds = &link.feeds;
+        if let Some(version) = created
+            && feeds.reports_pods(namespace)
+        {
+            feeds
+                .pod_changed((namespace, name), version, false, FIRST_REPORT)
+                .await;
+        }
+        loop {
+            let (pod, seen) = self.pod(link, namespace, name).await?;
+            let age = timer.age();
+            let (wait, reason) = match judge(&pod) {
+                PodState::Running { ready: false } if label.ssh.is_some() => {
+                    let reason =
+                        "the pod is running, but its SSH port does not answer yet".to_owned();
+                    let wait = self.wait_for_start(link, (namespace, name), &reason, age);
+                    (wait.await?, reason)
                 }
-                self.hand_out(link, order, label, &place, Some(&pod), now)
-                    .await
-            }
-            Verdict::Running { .. } => {
-                let text = "the pod runs, and nobody answers at its SSH port yet".to_owned();
-                self.await_start(link, order.node, &pending, text).await
-            }
-            Verdict::Waiting(text) => self.await_start(link, order.node, &pending, text).await,
-            Verdict::Unschedulable(text) => self.await_room(link, order.node, &pending, text).await,
-            Verdict::Failed(error) => {
-                Err(self.with_events(link, &place.namespace, &name, error).await)
-            }
+                PodState::Running { .. } => return Ok(pod),
+                PodState::Waiting(reason) => {
+                    let wait = self.wait_for_start(link, (namespace, name), &reason, age);
+                    (wait.await?, reason)
+                }
+                PodState::Unschedulable(reason) => {
+                    let wait = self.wait_for_room(link, (namespace, name), &reason, age);
+                    (wait.await?, reason)
+                }
+                PodState::Failed(error) => {
+                    return Err(self.with_events(link, namespace, name, error).await);
+                }
+            };
+            progress.set_stage(reason);
+            let version = pod.metadata.resource_version.as_deref().unwrap_or("0");
+            feeds
+                .pod_changed((namespace, name), version, seen, wait)
+                .await;
         }
     }
 
-    async fn await_start(
+    /// Fails if the pod has ended or was deleted.
+    pub(super) async fn check_pod(
         &self,
-        link: &Link,
-        node: NodeId,
-        pending: &Pending<'_>,
-        text: String,
-    ) -> Result<Step<Instance>, Error> {
-        let &Pending {
-            namespace,
-            name,
-            age,
-            ..
-        } = pending;
+        link: &ClusterLink,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let (pod, _) = self.pod(link, namespace, name).await?;
+        match judge(&pod) {
+            PodState::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns how long to wait for a pod that has been placed on a node of the cluster. Fails after the limit.
+    async fn wait_for_start(
+        &self,
+        link: &ClusterLink,
+        (namespace, name): (&str, &str),
+        reason: &str,
+        age: Duration,
+    ) -> Result<Duration, Error> {
         let limit = self.options.pod_limit;
         if age > limit {
             let text = format!(
-                "pod {name} does not run after {} s: {text}",
+                "pod {name} does not run after {} s: {reason}",
                 limit.as_secs()
             );
             let error = Error::new(ErrorClass::Failed, text);
             return Err(self.with_events(link, namespace, name, error).await);
         }
-        self.note_progress(node, Some(text));
-        let at_most = if link.feeds.tell_of_pods(namespace) {
-            LONGEST_WAIT.min(limit.saturating_sub(age).max(self.options.poll.least))
+        Ok(if link.feeds.reports_pods(namespace) {
+            MAX_WAIT.min(limit.saturating_sub(age).max(self.options.poll.least))
         } else {
             self.options.poll.after(age)
-        };
-        Ok(pending.wait(at_most))
+        })
     }
 
-    async fn await_room(
+    /// Returns how long to wait for a pod that no node of the cluster has room for. Fails unless an autoscaler is adding
+    /// a node, or may still say so.
+    async fn wait_for_room(
         &self,
-        link: &Link,
-        node: NodeId,
-        pending: &Pending<'_>,
-        text: String,
-    ) -> Result<Step<Instance>, Error> {
-        let &Pending {
-            namespace,
-            name,
-            age,
-            ..
-        } = pending;
+        link: &ClusterLink,
+        (namespace, name): (&str, &str),
+        reason: &str,
+        age: Duration,
+    ) -> Result<Duration, Error> {
         let patience = self.options.scheduling_patience;
-        if age >= patience && !self.scales_up(link, namespace, name).await? {
-            return Err(Error::new(
-                ErrorClass::Capacity,
-                format!("no node of the cluster takes pod {name}: {text}"),
-            ));
+        if age < patience {
+            return Ok(patience.saturating_sub(age).max(self.options.poll.least));
         }
-        self.note_progress(node, Some(text));
-        let at_most = if age >= patience {
-            self.options.poll.most
-        } else {
-            patience.saturating_sub(age).max(self.options.poll.least)
-        };
-        Ok(pending.wait(at_most))
+        let events = self.events(link, namespace, Some(name)).await?;
+        let mut reasons = events.iter().map(|event| event.reason.as_deref());
+        if reasons.any(|reason| reason == Some(SCALES_UP)) {
+            return Ok(self.options.poll.most);
+        }
+        Err(Error::new(
+            ErrorClass::Capacity,
+            format!("no node of the cluster has room for pod {name}: {reason}"),
+        ))
     }
 
-    /// The pod, and whether it is the cluster that told about it.
-    async fn look(
+    /// Returns the pod, and whether it is known from the feed.
+    async fn pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         name: &str,
-    ) -> Result<(Option<Arc<Pod>>, bool), Error> {
+    ) -> Result<(Arc<Pod>, bool), Error> {
         let feed = link.feeds.pods(namespace);
         if let Some(pod) = feed.and_then(|feed| feed.get(namespace, name)) {
-            return Ok((Some(pod), true));
+            return Ok((pod, true));
         }
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        let pod = link.api.get::<Pod>("look at a pod", &path).await?;
-        Ok((pod.map(Arc::new), false))
-    }
-
-    async fn scales_up(&self, link: &Link, namespace: &str, pod: &str) -> Result<bool, Error> {
-        let events = self.events(link, namespace, Some(pod)).await?;
-        Ok(events
-            .iter()
-            .any(|event| event.reason.as_deref() == Some(SCALES_UP)))
+        let pod = link.api.get::<Pod>("read a pod", &path).await?;
+        let pod = pod.ok_or_else(|| {
+            let text = format!(
+                "pod {name} in {namespace} was deleted during the launch; see the events of the cluster"
+            );
+            Error::new(ErrorClass::Failed, text)
+        })?;
+        Ok((Arc::new(pod), false))
     }
 }

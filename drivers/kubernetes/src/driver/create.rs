@@ -1,163 +1,134 @@
-//! Making a node: how far it is, and the step that follows from that.
-//!
-//! ```text
-//! begin     Ordered      the holder, or what an earlier run has made
-//! (here)    Furnishing   what belongs into the holder; most of it is in `furnish` and `pod`
-//! boot      Booting      the wait until the pod can be used
-//! ```
+//! Creates a node: its holder, the objects in it, and its pod.
 
 use kube::ResourceExt as _;
 use nodeyard_config::{ClusterLabel, NodeKind};
-use nodeyard_driver::{CreateOrder, Error, ErrorClass, Instance, State, Step};
-use nodeyard_model::Timestamp;
-use serde::{Deserialize, Serialize};
+use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
 
-use super::boot::Booting;
-use super::furnish::Furniture;
-use super::quarters::Member;
-use super::{KubernetesDriver, Link};
-use crate::holder::Place;
-use crate::names;
+use super::namespace::NodeNamespace;
+use super::share::shared_by;
+use super::{ClusterLink, KubernetesDriver};
+use crate::holder::{HolderKind, HolderRef, NodeHolder};
 
-/// How far it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) enum Create {
-    /// Asked for, perhaps already made without our knowing.
-    #[default]
-    Ordered,
-    /// The namespace is there.
-    Furnishing {
-        namespace: String,
-        since: Timestamp,
-        /// Where the namespace is shared.
-        #[serde(default)]
-        member: Option<Member>,
-    },
-    /// The pod is there, or whatever else the node is.
-    Booting { place: Booting },
+/// The objects of a node exist; its pod may not run yet.
+pub(super) struct CreatedNode {
+    pub(super) space: NodeNamespace,
+    /// The resource version of the pod. None if there is none or it existed before.
+    pub(super) version: Option<String>,
 }
 
 impl KubernetesDriver {
-    pub(super) async fn step_create(
+    pub(super) async fn create_node(
         &self,
         order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
+        progress: &Progress,
+    ) -> Result<Instance, Error> {
         let label = self.options.label(&order.pool, &order.label)?;
         let link = self.link().await?;
-        match state.read()? {
-            Create::Ordered => self.begin(&link, order, label, state, now).await,
-            Create::Furnishing {
-                namespace,
-                since,
-                member,
-            } => {
-                let name = || match member {
-                    Some(_) => names::shared_pod(label.name.as_str(), order.node),
-                    None => label.name.to_string(),
-                };
-                let place = Booting {
-                    node: order.node,
-                    pod: is_pod(label).then(name),
-                    namespace,
-                    member,
-                    since,
-                    running: None,
-                };
-                self.fill_and_boot(&link, order, label, place, state).await
-            }
-            Create::Booting { place } => self.follow(&link, order, label, place, state, now).await,
+        if is_pod(label) {
+            // Reports an invalid label before anything is created.
+            self.pod_plan(order, label, label.name.as_str()).body()?;
         }
+        let CreatedNode { space, version } =
+            self.create_objects(&link, order, label, progress).await?;
+        let pod = match &space.pod {
+            Some(name) => {
+                let running = self.wait_until_running(
+                    &link,
+                    label,
+                    (space.namespace.as_str(), name.as_str()),
+                    version.as_deref(),
+                    progress,
+                );
+                let pod = running.await?;
+                progress.set_stage("the pod is running");
+                Some(pod)
+            }
+            None => None,
+        };
+        self.build_instance(&link, order, label, &space, pod.as_deref())
+            .await
     }
 
-    async fn fill_and_boot(
+    async fn create_objects(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
-        place: Booting,
-        state: &mut State,
-    ) -> Result<Step<Instance>, Error> {
-        match self.fill(link, order, label, &place).await {
-            Ok(version) => {
-                let step = place.first_look(link, version.as_deref());
-                state.write(&Create::Booting { place })?;
-                Ok(step)
-            }
-            Err(error) => {
-                let holder = match place.member {
-                    Some(member) => Place::member(place.namespace, member.name),
-                    None => Place::space(place.namespace),
-                };
-                Err(self.or_vanished(link, state, &holder, error).await)
-            }
-        }
+        progress: &Progress,
+    ) -> Result<CreatedNode, Error> {
+        let existing = match order.first_attempt {
+            true => None,
+            false => self.find_holder(link, order).await?,
+        };
+        let space = if let Some(buildset) = shared_by(label, order) {
+            // Also if the node has joined already: a deletion may have begun that has not seen it.
+            self.join_shared_namespace(link, order, label, &buildset, progress)
+                .await?
+        } else if self.options.holder == HolderKind::Pod {
+            return self
+                .create_pod_in_project(link, order, label, existing, progress)
+                .await;
+        } else {
+            self.own_namespace(link, order, label, existing, progress)
+                .await?
+        };
+        let version = self.fill_namespace(link, order, label, &space).await?;
+        Ok(CreatedNode { space, version })
     }
 
-    /// Makes everything but the holder, and returns the version of the pod if there is one and it is new.
-    async fn fill(
+    async fn own_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
-        place: &Booting,
+        existing: Option<NodeHolder>,
+        progress: &Progress,
+    ) -> Result<NodeNamespace, Error> {
+        let holder = match existing {
+            Some(holder) => holder.reference,
+            None => HolderRef::namespace(self.create_namespace(link, order, label).await?),
+        };
+        progress.set_external_id(holder.external_id());
+        Ok(NodeNamespace {
+            node: order.node,
+            external_id: holder.external_id(),
+            namespace: holder.namespace,
+            member: None,
+            pod: is_pod(label).then(|| label.name.to_string()),
+        })
+    }
+
+    /// Creates everything in the namespace, and returns the version of the pod if there is one and it is new.
+    async fn fill_namespace(
+        &self,
+        link: &ClusterLink,
+        order: &CreateOrder,
+        label: &ClusterLabel,
+        space: &NodeNamespace,
     ) -> Result<Option<String>, Error> {
-        let quarters = place.quarters();
-        let keys = match (&label.ssh, &place.pod) {
-            (Some(ssh), Some(pod)) => self.host_keys(link, ssh, &place.namespace, pod).await?,
+        let keys = match (&label.ssh, &space.pod) {
+            (Some(ssh), Some(pod)) => self.host_keys(link, ssh, &space.namespace, pod).await?,
             _ => None,
         };
-        let furniture = Furniture {
-            pod: place.pod.as_deref(),
-            host_keys: keys.as_ref(),
-        };
-        self.furnish(link, order, label, &quarters, &furniture)
+        let keys = keys.as_ref();
+        self.set_up_namespace(link, order, label, space, keys)
             .await?;
-        let grant = self.grant(link, order, label, &quarters, furniture.pod);
-        if place.pod.is_none() {
-            grant.await?;
+        let account = self.create_account(link, order, label, space);
+        let Some(name) = &space.pod else {
+            account.await?;
             return Ok(None);
-        }
+        };
         let runs_as = label.hardening.service_account_name.as_deref();
-        let pod = self.make_pod(link, order, label, &quarters, &furniture);
-        let pod = if runs_as == Some(&*quarters.account()) {
-            // Without the account there is no pod.
-            grant.await?;
+        let pod = self.create_pod(link, order, label, space, name, keys);
+        let pod = if runs_as == Some(&*space.account()) {
+            // The pod needs the account.
+            account.await?;
             pod.await?
         } else {
-            let (pod, ()) = tokio::try_join!(pod, grant)?;
+            let (pod, ()) = tokio::try_join!(pod, account)?;
             pod
         };
         Ok(pod.and_then(|pod| pod.resource_version()))
-    }
-
-    /// What went wrong, unless it is that the namespace is not there any more.
-    async fn or_vanished(
-        &self,
-        link: &Link,
-        state: &mut State,
-        place: &Place,
-        error: Error,
-    ) -> Error {
-        if error.class() != ErrorClass::Retry {
-            return error;
-        }
-        match self.holders(link).get(place).await {
-            Ok(None) => self.start_over(state, &place.namespace),
-            Ok(Some(holder)) if holder.leaving => self.start_over(state, &place.namespace),
-            _ => error,
-        }
-    }
-
-    fn start_over(&self, state: &mut State, namespace: &str) -> Error {
-        state.external_id = None;
-        match state.write(&Create::Ordered) {
-            Ok(()) => Error::retry(format!(
-                "namespace {namespace} was deleted during the launch"
-            )),
-            Err(error) => error,
-        }
     }
 }
 

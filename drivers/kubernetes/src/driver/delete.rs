@@ -1,106 +1,58 @@
-//! Removing a node, and following that until it is gone.
+//! Deletes a node and waits until it is gone.
 
 use std::time::Duration;
 
 use kube::ResourceExt as _;
-use nodeyard_driver::{Error, State, Step, Tags, Target};
-use nodeyard_model::{NodeId, Timestamp};
-use serde::{Deserialize, Serialize};
+use nodeyard_driver::{Error, PollTimer, Tags, Target};
+use nodeyard_model::NodeId;
 
-use super::{Awaited, KubernetesDriver, Link, wait};
-use crate::holder::{Holder, HolderKind, Place};
+use super::{ClusterLink, KubernetesDriver};
+use crate::holder::{HolderKind, HolderRef, NodeHolder};
 use crate::names;
 
-/// A safety net: what happens is told by the cluster.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Delete {
-    #[default]
-    Ordered,
-    /// The cluster is at it.
-    Leaving {
-        places: Vec<Place>,
-        node: Option<NodeId>,
-        since: Timestamp,
-    },
-}
+/// The longest time between two looks at a holder whose changes the cluster reports.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 impl KubernetesDriver {
-    pub(super) async fn step_delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
+    pub(super) async fn delete_target(&self, target: &Target) -> Result<(), Error> {
         let link = self.link().await?;
-        match state.read()? {
-            Delete::Ordered => {
-                let holders = self.holders(&link);
-                let mut places = Vec::new();
-                let mut node = match target {
-                    Target::Node { node, .. } => Some(*node),
-                    Target::Resource { .. } => None,
-                };
-                for holder in self.find(&link, target).await? {
-                    node = node.or(holder.tags.node);
-                    if holder.shared {
-                        places.push(nobody_in(holder.place.namespace));
-                        continue;
-                    }
-                    holders.delete(&holder).await?;
-                    places.push(holder.place);
-                }
-                // The node may have left without anybody looking after its namespace.
-                let named = self
-                    .named_place(target)
-                    .filter(|place| place.member.is_some());
-                if places.is_empty() {
-                    places.extend(named);
-                }
-                state.write(&Delete::Leaving {
-                    places,
-                    node,
-                    since: now,
-                })?;
-                Ok(Step::go_on())
+        let mut node = match target {
+            Target::Node { node, .. } => Some(*node),
+            Target::Resource { .. } => None,
+        };
+        let holders = self.holders(&link);
+        let mut references = Vec::new();
+        for holder in self.find(&link, target).await? {
+            node = node.or(holder.tags.node);
+            if holder.shared {
+                references.push(missing_member(holder.reference.namespace));
+                continue;
             }
-            Delete::Leaving {
-                places,
-                node,
-                since,
-            } => {
-                let age = now.since(since);
-                for (index, place) in places.iter().enumerate() {
-                    if let Some(step) = self.still_there(&link, place, age).await? {
-                        if age > self.options.delete_limit {
-                            state.write(&Delete::Ordered)?;
-                            return Err(self.hangs(&link, place).await);
-                        }
-                        return Ok(step);
-                    }
-                    if place.member.is_some() {
-                        let rest = self.vacate(&link, &place.namespace).await?;
-                        let mut places = places.clone();
-                        places.splice(..=index, rest);
-                        state.write(&Delete::Leaving {
-                            places,
-                            node,
-                            since,
-                        })?;
-                        return Ok(Step::go_on());
-                    }
-                }
-                if let Some(node) = node {
-                    self.tunnels.close(node);
-                    self.release_ports(&link, node).await?;
-                }
-                Ok(Step::Done(()))
+            holders.delete(&holder).await?;
+            references.push(holder.reference);
+        }
+        if references.is_empty() {
+            // The member may be gone, and its shared namespace left behind.
+            let named = self.named_holder(target);
+            references.extend(named.filter(|reference| reference.member.is_some()));
+        }
+        let timer = self.options.poll.start();
+        for reference in references {
+            self.wait_until_gone(&link, &reference, timer).await?;
+            if reference.member.is_some()
+                && let Some(namespace) = self.delete_if_empty(&link, &reference.namespace).await?
+            {
+                self.wait_until_gone(&link, &namespace, timer).await?;
             }
         }
+        if let Some(node) = node {
+            self.tunnels.close(node);
+            self.release_ports(&link, node).await?;
+        }
+        Ok(())
     }
 
-    async fn find(&self, link: &Link, target: &Target) -> Result<Vec<Holder>, Error> {
+    async fn find(&self, link: &ClusterLink, target: &Target) -> Result<Vec<NodeHolder>, Error> {
         let holders = self.holders(link);
         let (id, node) = match target {
             Target::Node {
@@ -114,40 +66,44 @@ impl KubernetesDriver {
             Target::Resource { id, .. } => (id, None),
         };
         if id.as_text().is_none() {
-            let text = format!("{id} is not the name of a node in a cluster");
+            let text = format!("{id} is not the id of a node in a cluster");
             return Err(Error::permanent(text));
         }
-        let Some(place) = self.named_place(target) else {
-            // Its pool is not in the configuration any more: only what carries its id can be found.
+        let Some(reference) = self.named_holder(target) else {
+            // Its pool is no longer in the configuration: only the node's id can be searched for.
             return match node {
                 Some(node) => self.find_by_tags(link, node).await,
                 None => Ok(Vec::new()),
             };
         };
-        let holder = holders.get(&place).await?;
+        let holder = holders.get(&reference).await?;
         let holder =
-            holder.filter(|holder| node.is_none_or(|node| self.may_touch(&holder.tags, node)));
+            holder.filter(|holder| node.is_none_or(|node| self.may_delete(&holder.tags, node)));
         Ok(holder.into_iter().collect())
     }
 
-    async fn find_by_tags(&self, link: &Link, node: NodeId) -> Result<Vec<Holder>, Error> {
+    async fn find_by_tags(
+        &self,
+        link: &ClusterLink,
+        node: NodeId,
+    ) -> Result<Vec<NodeHolder>, Error> {
         let holders = self.holders(link);
-        let mut found = holders.list(&self.shared_spaces(), Some(node)).await?;
+        let mut found = holders.list(&self.shared_namespaces(), Some(node)).await?;
         if self.options.holder != HolderKind::Project {
             return Ok(found);
         }
-        // One that was made a moment ago is in no list yet. It has one of two names.
+        // A project that was just created is not listed yet. It has one of two names.
         let system = self.options.owner.system.as_str();
         for pool in &self.options.pools {
             let pool = pool.name.as_str();
-            let usual = names::space(pool, node);
-            let own = names::space_of_system(pool, node, system);
+            let usual = names::namespace(pool, node);
+            let own = names::namespace_of_system(pool, node, system);
             for name in [usual, own] {
-                let place = Place::space(name);
-                if found.iter().any(|known| known.place == place) {
+                let reference = HolderRef::namespace(name);
+                if found.iter().any(|known| known.reference == reference) {
                     continue;
                 }
-                let holder = holders.get(&place).await?;
+                let holder = holders.get(&reference).await?;
                 found.extend(
                     holder.filter(|holder| self.options.owner.owns_node(&holder.tags, node)),
                 );
@@ -156,105 +112,115 @@ impl KubernetesDriver {
         Ok(found)
     }
 
-    /// The record says that it is the node's. It is believed, unless the thing itself says otherwise: names are used
-    /// again, and by others.
-    fn may_touch(&self, tags: &Tags, node: NodeId) -> bool {
+    /// Whether the holder that a record names may be deleted: not if its tags name another node or installation. Names are
+    /// reused, also by others.
+    fn may_delete(&self, tags: &Tags, node: NodeId) -> bool {
         let others_node = tags.node.is_some_and(|other| other != node);
         let others_system =
             (tags.system.as_ref()).is_some_and(|other| *other != self.options.owner.system);
         !others_node && !others_system
     }
 
-    fn named_place(&self, target: &Target) -> Option<Place> {
+    fn named_holder(&self, target: &Target) -> Option<HolderRef> {
         let id = match target {
             Target::Node { external_id, .. } => external_id.as_ref()?,
             Target::Resource { id, .. } => id,
         };
-        self.place(&id.as_text()?)
+        self.parse_id(&id.as_text()?)
     }
 
-    pub(super) fn place(&self, id: &str) -> Option<Place> {
+    pub(super) fn parse_id(&self, id: &str) -> Option<HolderRef> {
         if self.options.holder != HolderKind::Pod {
             return Some(match id.split_once('/') {
-                Some((namespace, member)) => Place::member(namespace, member),
-                None => Place::space(id),
+                Some((namespace, member)) => HolderRef::member(namespace, member),
+                None => HolderRef::namespace(id),
             });
         }
-        // One pool's name may be the beginning of another's.
-        let spaces = self.shared_spaces();
-        let fitting = spaces.into_iter().filter_map(|space| {
+        // The name of a pool may be a prefix of another's.
+        let namespaces = self.shared_namespaces();
+        let fitting = namespaces.into_iter().filter_map(|space| {
             let pod = id.strip_prefix(space)?.strip_prefix('-')?;
             Some((space, pod))
         });
         let (space, pod) = fitting.max_by_key(|(space, _)| space.len())?;
-        Some(Place::pod(space, pod))
+        Some(HolderRef::pod(space, pod))
     }
 
-    /// None if it has gone; otherwise how to wait for that.
-    async fn still_there(
+    async fn wait_until_gone(
         &self,
-        link: &Link,
-        place: &Place,
-        age: Duration,
-    ) -> Result<Option<Step<()>>, Error> {
-        let namespace = &place.namespace;
-        if place.uid.is_some() {
-            return self.same_is_there(link, place, age).await;
+        link: &ClusterLink,
+        reference: &HolderRef,
+        timer: PollTimer,
+    ) -> Result<(), Error> {
+        let limit = self.options.delete_limit;
+        loop {
+            let age = timer.age();
+            if let Some(version) = self.reported_version(link, reference)
+                && age < limit
+            {
+                let rest = limit.saturating_sub(age).max(self.options.poll.least);
+                link.feeds
+                    .holder_changed(reference, &version, MAX_WAIT.min(rest))
+                    .await;
+                continue;
+            }
+            if !self.exists(link, reference).await? {
+                return Ok(());
+            }
+            if age > limit {
+                return Err(self.stuck(link, reference).await);
+            }
+            timer.tick().await;
         }
-        let known = match &place.pod {
-            // Nobody tells of these.
-            None if place.member.is_some() => None,
+    }
+
+    /// Returns the version of the holder that the cluster reported last. None if it is gone or not reported.
+    fn reported_version(&self, link: &ClusterLink, reference: &HolderRef) -> Option<String> {
+        let namespace = &reference.namespace;
+        if reference.member.is_some() || reference.uid.is_some() {
+            return None;
+        }
+        let version = match &reference.pod {
             Some(pod) => {
-                let feed = link.feeds.pods(namespace);
-                let pod = feed.and_then(|feed| feed.get(namespace, pod));
-                pod.map(|pod| pod.resource_version())
+                let pod = link.feeds.pods(namespace)?.get(namespace, pod)?;
+                pod.resource_version()
             }
             None => {
-                let feed = link.feeds.namespaces.as_ref();
-                let found = feed.and_then(|feed| feed.get("", namespace));
-                found.map(|found| found.resource_version())
+                let namespaces = link.feeds.namespaces.as_ref()?;
+                namespaces.get("", namespace)?.resource_version()
             }
         };
-        if let Some(version) = known
-            && age < self.options.delete_limit
-        {
-            let awaited = Awaited {
-                namespace,
-                pod: place.pod.as_deref(),
-                version: version.as_deref().unwrap_or("0"),
-                seen: true,
-            };
-            let rest = self.options.delete_limit.saturating_sub(age);
-            let at_most = LONGEST_WAIT.min(rest.max(self.options.poll.least));
-            return Ok(Some(wait(&awaited, at_most)));
-        }
-        if self.holders(link).get(place).await?.is_none() {
-            return Ok(None);
-        }
-        Ok(Some(Step::wait(self.options.poll.after(age))))
+        Some(version.unwrap_or_else(|| "0".to_owned()))
     }
 
-    async fn hangs(&self, link: &Link, place: &Place) -> Error {
-        let object = self.holders(link).object(place).await;
+    /// Something else may have got the name of a shared namespace; then that one is gone.
+    async fn exists(&self, link: &ClusterLink, reference: &HolderRef) -> Result<bool, Error> {
+        let holder = self.holders(link).get(reference).await?;
+        Ok(holder.is_some_and(|holder| reference.uid.is_none() || holder.uid == reference.uid))
+    }
+
+    /// Returns the error for a holder that still exists after the limit.
+    async fn stuck(&self, link: &ClusterLink, reference: &HolderRef) -> Error {
+        let object = self.holders(link).object(reference).await;
         let reasons = match object {
-            Ok(Some(object)) => object.hindrances(),
+            Ok(Some(object)) => object.deletion_blockers(),
             Ok(None) => Vec::new(),
             Err(error) => return error,
         };
         let reasons = if reasons.is_empty() {
-            "the cluster does not say why".to_owned()
+            "the cluster gives no reason".to_owned()
         } else {
             reasons.join("; ")
         };
         Error::retry(format!(
-            "{} is still there {} s after it was deleted: {reasons}",
-            place.name(),
+            "{} still exists {} s after it was deleted: {reasons}",
+            reference.name(),
             self.options.delete_limit.as_secs()
         ))
     }
 }
 
-/// A member that is not there, in a namespace that has to go if no other is either.
-fn nobody_in(namespace: String) -> Place {
-    Place::member(namespace, "nobody")
+/// Names a member that does not exist, so that its namespace is deleted if it has no other.
+fn missing_member(namespace: String) -> HolderRef {
+    HolderRef::member(namespace, "nobody")
 }

@@ -1,4 +1,4 @@
-//! What a cluster can tell about a launch that failed: events, and what a container has printed.
+//! Evidence of a failed launch: events of the cluster, and the output of containers.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt as _;
@@ -6,21 +6,21 @@ use kube::api::LogParams;
 use nodeyard_driver::{Error, ExternalId};
 use tokio::time::timeout;
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::api::escape;
 use crate::holder::selector;
-use crate::verdict::{Verdict, judge};
+use crate::pod_state::{PodState, judge};
 
-/// How much of a container's output is evidence.
+/// Lines of a container's output.
 const LINES: i64 = 100;
-/// How many events are told.
+/// Newest events.
 const EVENTS: usize = 20;
 
 impl KubernetesDriver {
-    /// Those of a pod, or all of a namespace; the newest last.
+    /// Lists the events of a pod, or all of a namespace, the newest last.
     pub(super) async fn events(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         pod: Option<&str>,
     ) -> Result<Vec<Event>, Error> {
@@ -37,10 +37,10 @@ impl KubernetesDriver {
         Ok(events)
     }
 
-    /// An error with what the cluster has warned of. The error itself is never lost over that.
+    /// Adds the warnings of the cluster to an error, if they can be read.
     pub(super) async fn with_events(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         pod: &str,
         error: Error,
@@ -49,17 +49,17 @@ impl KubernetesDriver {
             return error;
         };
         let text = error.to_string();
-        let mut told: Vec<&str> = events
+        let mut warnings: Vec<&str> = events
             .iter()
             .filter(|event| event.type_.as_deref() == Some("Warning"))
             .filter_map(|event| event.message.as_deref())
             .filter(|message| !text.contains(message))
             .collect();
-        told.dedup();
-        let first = told.len().saturating_sub(3);
-        match told.get(first..) {
-            Some(told) if !told.is_empty() => {
-                Error::new(error.class(), format!("{text}; {}", told.join("; ")))
+        warnings.dedup();
+        let first = warnings.len().saturating_sub(3);
+        match warnings.get(first..) {
+            Some(warnings) if !warnings.is_empty() => {
+                Error::new(error.class(), format!("{text}; {}", warnings.join("; ")))
             }
             _ => error,
         }
@@ -67,11 +67,11 @@ impl KubernetesDriver {
 
     pub(super) async fn collect_evidence(&self, id: &ExternalId) -> Result<Option<String>, Error> {
         let link = self.link().await?;
-        let Some(place) = id.as_text().and_then(|text| self.place(&text)) else {
+        let Some(reference) = id.as_text().and_then(|text| self.parse_id(&text)) else {
             return Ok(None);
         };
-        let namespace = &place.namespace;
-        let member = place.member.as_deref();
+        let namespace = &reference.namespace;
+        let member = reference.member.as_deref();
         let node = member.and_then(|member| member.strip_prefix("node-"));
         let query = node.map(|node| {
             let selector = format!("{},nodepool_node_id={node}", selector(&self.options.owner));
@@ -79,7 +79,7 @@ impl KubernetesDriver {
         });
         let mut text = String::new();
         for event in self
-            .events(&link, namespace, place.pod.as_deref())
+            .events(&link, namespace, reference.pod.as_deref())
             .await?
             .iter()
             .rev()
@@ -90,11 +90,11 @@ impl KubernetesDriver {
             text.push_str(&format!("{reason}: {message}\n"));
         }
         let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let pods = match &place.pod {
+        let pods = match &reference.pod {
             Some(pod) => {
                 let pod = link
                     .api
-                    .get::<Pod>("look at a pod", &format!("{path}/{pod}"))
+                    .get::<Pod>("read a pod", &format!("{path}/{pod}"))
                     .await?;
                 pod.into_iter().collect()
             }
@@ -106,11 +106,11 @@ impl KubernetesDriver {
         for pod in pods {
             let name = pod.name_any();
             match judge(&pod) {
-                Verdict::Waiting(state) | Verdict::Unschedulable(state) => {
+                PodState::Waiting(state) | PodState::Unschedulable(state) => {
                     text.push_str(&format!("pod {name}: {state}\n"));
                 }
-                Verdict::Failed(error) => text.push_str(&format!("{error}\n")),
-                Verdict::Running { .. } => {}
+                PodState::Failed(error) => text.push_str(&format!("{error}\n")),
+                PodState::Running { .. } => {}
             }
             let api: kube::Api<Pod> =
                 kube::Api::namespaced(link.connection.client.clone(), namespace);
@@ -118,7 +118,7 @@ impl KubernetesDriver {
                 tail_lines: Some(LINES),
                 ..LogParams::default()
             };
-            // What never ran has printed nothing.
+            // A container that never ran has no log.
             if let Ok(Ok(log)) = timeout(self.options.call_limit, api.logs(&name, &wanted)).await {
                 text.push_str(&log);
             }

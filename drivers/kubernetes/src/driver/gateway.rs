@@ -1,7 +1,7 @@
 //! Ports of a gateway: each SSH pod behind one has a port of its own.
 //!
-//! A port is taken by a lease that is named after it, so that nobody else, no other launcher and no other provider, gets
-//! the same. It carries the tags of its node and is given back when the node is gone.
+//! A port is reserved by a lease that is named after it, so that no other launcher or provider gets the same. The lease
+//! carries the tags of its node and is deleted with the node.
 
 use nodeyard_config::{Expose, Gateway, SshAccess};
 use nodeyard_driver::{Error, ErrorClass};
@@ -9,8 +9,8 @@ use nodeyard_model::NodeId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{KubernetesDriver, Link};
-use crate::api::{Made, Removal, escape};
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::{CreateOutcome, DeleteOptions, escape};
 use crate::holder::selector;
 use crate::names;
 
@@ -18,7 +18,7 @@ const GATEWAYS: &str = "/apis/gateway.networking.k8s.io";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces";
 
 #[derive(Deserialize)]
-struct Lease {
+struct PortLease {
     metadata: Metadata,
 }
 
@@ -27,8 +27,8 @@ struct Metadata {
     name: String,
 }
 
-/// Where a gateway is; one without a namespace is refused before.
-fn space(gateway: &Gateway) -> &str {
+/// The namespace of a gateway; the configuration requires one.
+fn namespace_of(gateway: &Gateway) -> &str {
     gateway.namespace.as_deref().unwrap_or("default")
 }
 
@@ -37,10 +37,10 @@ fn lease_name(gateway: &Gateway, port: u16) -> String {
 }
 
 impl KubernetesDriver {
-    /// Leads a port of the gateway to the service, and says where that is. None as long as the gateway has no address.
-    pub(super) async fn lead_through(
+    /// Routes a port of the gateway to the service, and returns its address. None while the gateway has none.
+    pub(super) async fn route_through_gateway(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         node: NodeId,
         ssh: &SshAccess,
         namespace: &str,
@@ -55,7 +55,8 @@ impl KubernetesDriver {
             return Err(Error::permanent("`port-range` is a first and a last port"));
         };
         let port = self.reserve(link, node, gateway, first.0..=last.0).await?;
-        let mut parent = json!({"name": gateway.name, "namespace": space(gateway), "port": port});
+        let mut parent =
+            json!({"name": gateway.name, "namespace": namespace_of(gateway), "port": port});
         if let Some(section) = &gateway.section {
             crate::api::put(&mut parent, "sectionName", section.as_str().into());
         }
@@ -69,18 +70,18 @@ impl KubernetesDriver {
             },
         });
         let path = format!("{GATEWAYS}/v1alpha2/namespaces/{namespace}/tcproutes");
-        link.api.ensure("make a route", &path, &route).await?;
+        link.api.ensure("create a route", &path, &route).await?;
         let path = format!(
             "{GATEWAYS}/v1/namespaces/{}/gateways/{}",
-            space(gateway),
+            namespace_of(gateway),
             gateway.name
         );
-        let found = link.api.get::<Value>("look at a gateway", &path).await?;
+        let found = link.api.get::<Value>("read a gateway", &path).await?;
         let found = found.ok_or_else(|| {
             Error::permanent(format!(
-                "there is no gateway {} in {}",
+                "gateway {} does not exist in namespace {}",
                 gateway.name,
-                space(gateway)
+                namespace_of(gateway)
             ))
         })?;
         let address = found
@@ -91,7 +92,7 @@ impl KubernetesDriver {
 
     async fn reserve(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         node: NodeId,
         gateway: &Gateway,
         ports: std::ops::RangeInclusive<u16>,
@@ -104,13 +105,13 @@ impl KubernetesDriver {
         {
             return Ok(port);
         }
-        let path = format!("{LEASES}/{}/leases", space(gateway));
+        let path = format!("{LEASES}/{}/leases", namespace_of(gateway));
         let owner = &self.options.owner;
         let mut labels = Map::new();
         for (key, value) in owner.node_tags(node, "".into()).to_metadata() {
             labels.insert(key.to_owned(), names::label_value(&value).into());
         }
-        let taken = async |port: u16| {
+        let reserve = async |port: u16| {
             let lease = json!({
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
@@ -119,19 +120,19 @@ impl KubernetesDriver {
             });
             let made = link
                 .api
-                .create::<Lease>("take a port of a gateway", &path, &lease)
+                .create::<PortLease>("reserve a port of a gateway", &path, &lease)
                 .await?;
-            Ok::<_, Error>(matches!(made, Made::New(_)))
+            Ok::<_, Error>(matches!(made, CreateOutcome::New(_)))
         };
         for port in ports {
-            if taken(port).await? {
+            if reserve(port).await? {
                 return Ok(port);
             }
         }
         Err(Error::new(
             ErrorClass::Capacity,
             format!(
-                "all ports of gateway {} are taken; extend `port-range`",
+                "all ports of gateway {} are in use; extend `port-range`",
                 gateway.name
             ),
         ))
@@ -139,24 +140,28 @@ impl KubernetesDriver {
 
     async fn leases(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         node: NodeId,
         gateway: &Gateway,
     ) -> Result<Vec<String>, Error> {
         let selector = format!("{},nodepool_node_id={node}", selector(&self.options.owner));
-        let path = format!("{LEASES}/{}/leases", space(gateway));
+        let path = format!("{LEASES}/{}/leases", namespace_of(gateway));
         let query = format!("labelSelector={}", escape(&selector));
         let leases = link
             .api
-            .list::<Lease>("list ports of a gateway", &path, &query)
+            .list::<PortLease>("list ports of a gateway", &path, &query)
             .await?;
         let prefix = format!("nodeyard-{}-", gateway.name);
         let names = leases.into_iter().map(|lease| lease.metadata.name);
         Ok(names.filter(|name| name.starts_with(&prefix)).collect())
     }
 
-    /// Gives back what a node that has gone had taken.
-    pub(super) async fn release_ports(&self, link: &Link, node: NodeId) -> Result<(), Error> {
+    /// Releases the ports that a deleted node had reserved.
+    pub(super) async fn release_ports(
+        &self,
+        link: &ClusterLink,
+        node: NodeId,
+    ) -> Result<(), Error> {
         let labels = self.options.pools.iter().flat_map(|pool| &pool.labels);
         let ssh = labels.filter_map(|label| label.ssh.as_ref());
         let exposed = ssh.filter(|ssh| ssh.expose == Expose::Gateway);
@@ -164,9 +169,13 @@ impl KubernetesDriver {
         gateways.dedup();
         for gateway in gateways {
             for name in self.leases(link, node, gateway).await? {
-                let path = format!("{LEASES}/{}/leases/{name}", space(gateway));
+                let path = format!("{LEASES}/{}/leases/{name}", namespace_of(gateway));
                 link.api
-                    .delete("give back a port of a gateway", &path, &Removal::default())
+                    .delete(
+                        "release a port of a gateway",
+                        &path,
+                        &DeleteOptions::default(),
+                    )
                     .await?;
             }
         }

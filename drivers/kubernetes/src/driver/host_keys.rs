@@ -1,22 +1,22 @@
-//! Host keys that a secret has: the pod shows them, and nobody else can.
+//! Host keys from a secret, which the SSH server of the pod must show.
 //!
-//! What is scanned over a network may be anybody's. With a secret it is known before, and a server that shows another key
-//! is not handed out.
+//! Keys that are scanned over a network prove nothing. With a secret they are known before, and a pod that shows other
+//! keys is refused.
 
 use k8s_openapi::api::core::v1::Secret;
 use nodeyard_config::SshAccess;
 use nodeyard_driver::{Error, ErrorClass};
 use serde_json::{Value, json};
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::body::ssh::HostKeys;
 use crate::names;
 
 impl KubernetesDriver {
-    /// None if the image has keys of its own.
+    /// Returns None if the label names no secret.
     pub(super) async fn host_keys(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         ssh: &SshAccess,
         namespace: &str,
         pod: &str,
@@ -29,7 +29,7 @@ impl KubernetesDriver {
         let found = link.api.get::<Secret>("read host keys", &path).await?;
         let found = found.ok_or_else(|| {
             Error::permanent(format!(
-                "there is no secret {name} in namespace {from} with host keys"
+                "secret {name} with host keys does not exist in namespace {from}"
             ))
         })?;
         let data = found.data.unwrap_or_default();
@@ -72,30 +72,30 @@ fn copy(name: &str, data: &impl serde::Serialize) -> Value {
     })
 }
 
-/// Without the comment.
+/// Removes the comment of a public key.
 fn plain_key(line: &str) -> Option<String> {
     let mut words = line.split_whitespace();
     Some(format!("{} {}", words.next()?, words.next()?))
 }
 
-/// Of the keys that a server shows, those that it should have. An image makes more of its own, which prove nothing.
-pub(super) fn vouched<'k>(
+/// Returns those keys of a server that are in the secret. An image may create others, which prove nothing.
+pub(super) fn verified<'k>(
     pod: &str,
     known: &HostKeys,
     shown: impl Iterator<Item = &'k str>,
 ) -> Result<Vec<Box<str>>, Error> {
-    // A secret with private keys alone says nothing about them.
+    // A secret without public keys cannot be compared.
     let silent = known.public.is_empty();
-    let vouched = shown.filter(|key| silent || known.public.iter().any(|known| known == key));
-    let vouched: Vec<Box<str>> = vouched.map(Into::into).collect();
-    if vouched.is_empty() {
+    let verified = shown.filter(|key| silent || known.public.iter().any(|known| known == key));
+    let verified: Vec<Box<str>> = verified.map(Into::into).collect();
+    if verified.is_empty() {
         let text = format!(
             "the SSH server of pod {pod} shows no host key of secret {}; let it use those in /etc/ssh",
             known.secret
         );
         return Err(Error::new(ErrorClass::Failed, text));
     }
-    Ok(vouched)
+    Ok(verified)
 }
 
 #[cfg(test)]
@@ -111,11 +111,11 @@ mod tests {
             copy: None,
         };
         let shown = || ["ssh-ed25519 A", "ssh-rsa B"].into_iter();
-        let keys = vouched("p", &known(&["ssh-ed25519 A", "ssh-dss C"]), shown()).unwrap();
+        let keys = verified("p", &known(&["ssh-ed25519 A", "ssh-dss C"]), shown()).unwrap();
         assert_eq!(keys, ["ssh-ed25519 A".into()]);
-        let error = vouched("p", &known(&["ssh-ed25519 C"]), shown()).unwrap_err();
+        let error = verified("p", &known(&["ssh-ed25519 C"]), shown()).unwrap_err();
         assert_eq!(error.class(), ErrorClass::Failed);
-        assert_eq!(vouched("p", &known(&[]), shown()).unwrap().len(), 2);
+        assert_eq!(verified("p", &known(&[]), shown()).unwrap().len(), 2);
     }
 
     #[test]

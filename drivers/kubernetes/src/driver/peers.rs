@@ -1,23 +1,23 @@
-//! Namespaces of one buildset that may look at each other's services.
+//! Namespaces of one buildset that may read each other's services.
 //!
-//! Whoever comes later sees to both directions, so that of two that come at once at least one sees the other. What a
-//! namespace grants goes with it; that it is granted to one that has gone harms nobody, for names are not used again.
+//! The later node grants both directions, so that of two that are created at once at least one sees the other. A grant is
+//! deleted with its namespace; one to a deleted namespace is harmless, because names are not reused.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
 use nodeyard_config::{ClusterLabel, PeerAccess};
 use nodeyard_driver::{CreateOrder, Error, ErrorClass};
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::api::escape;
 use crate::body::rights;
 use crate::buildset::{BUILDSET, Buildset, PEERS};
-use crate::holder::Place;
+use crate::holder::HolderRef;
 use crate::names;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces";
 
-/// The buildset that may look at the services of a node of the label, if any.
+/// Returns the buildset that may read the services of a node of the label, if any.
 pub(super) fn open_to(label: &ClusterLabel, order: &CreateOrder) -> Option<Buildset> {
     match label.buildset_peer_access {
         PeerAccess::Services => Buildset::of(&order.request),
@@ -26,18 +26,21 @@ pub(super) fn open_to(label: &ClusterLabel, order: &CreateOrder) -> Option<Build
 }
 
 impl KubernetesDriver {
-    pub(super) async fn meet_peers(
+    pub(super) async fn grant_peers(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         buildset: &Buildset,
     ) -> Result<(), Error> {
         for peer in self.peers(link, namespace, buildset).await? {
-            self.let_look(link, namespace, &peer).await?;
-            match self.let_look(link, &peer, namespace).await {
+            self.grant_access(link, namespace, &peer).await?;
+            match self.grant_access(link, &peer, namespace).await {
                 Err(error) if error.class() == ErrorClass::Retry => {
-                    let there = self.holders(link).get(&Place::space(peer.as_str())).await?;
-                    if there.is_some_and(|there| !there.leaving) {
+                    let there = self
+                        .holders(link)
+                        .get(&HolderRef::namespace(peer.as_str()))
+                        .await?;
+                    if there.is_some_and(|there| !there.deleting) {
                         return Err(error);
                     }
                 }
@@ -47,10 +50,10 @@ impl KubernetesDriver {
         Ok(())
     }
 
-    /// The other namespaces of a buildset, in the order of their names.
+    /// Returns the other namespaces of a buildset, by name.
     pub(super) async fn peers(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         buildset: &Buildset,
     ) -> Result<Vec<String>, Error> {
@@ -66,11 +69,11 @@ impl KubernetesDriver {
         Ok(names.filter(|name| name != namespace).collect())
     }
 
-    /// Lets one namespace look at the services of another.
-    async fn let_look(&self, link: &Link, at: &str, from: &str) -> Result<(), Error> {
+    /// Lets the accounts of one namespace read the services of another.
+    async fn grant_access(&self, link: &ClusterLink, at: &str, from: &str) -> Result<(), Error> {
         let (role, binding) = (rights::role_of_peers(), rights::binding_of_peer(from));
         let api = &link.api;
-        api.ensure("make a role", &format!("{ROLES}/{at}/roles"), &role)
+        api.ensure("create a role", &format!("{ROLES}/{at}/roles"), &role)
             .await?;
         let path = format!("{ROLES}/{at}/rolebindings");
         api.ensure("bind a role", &path, &binding).await

@@ -1,18 +1,18 @@
-//! The pod of a node: what it is made of, and what it needs beside it.
+//! Creates the pod of a node.
 
 use k8s_openapi::api::core::v1::Pod;
-use nodeyard_config::{ClusterLabel, Expose};
+use nodeyard_config::{ClusterLabel, Expose, SshAccess};
 use nodeyard_driver::{CreateOrder, Error};
 
-use super::furnish::{Furniture, ssh_objects};
-use super::quarters::{Quarters, owned_by_pod};
-use super::{KubernetesDriver, Link};
-use crate::api::Made;
-use crate::body::marks;
+use super::namespace::{NodeNamespace, set_owning_pod};
+use super::setup::ssh_objects;
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::CreateOutcome;
+use crate::body::metadata;
 use crate::body::pod::PodPlan;
-use crate::body::ssh::SshPlan;
+use crate::body::ssh::{HostKeys, SshPlan};
 use crate::forward::FORWARD;
-use crate::holder::{HolderKind, Marks, Place};
+use crate::holder::{HolderKind, HolderMetadata};
 
 impl KubernetesDriver {
     pub(super) fn pod_plan<'a>(
@@ -25,73 +25,72 @@ impl KubernetesDriver {
             name,
             label,
             holder: self.options.holder,
-            labels: marks::labels(label, order),
+            labels: metadata::labels(label, order),
             annotations: serde_json::Map::new(),
             host_keys: None,
         };
         if self.options.holder == HolderKind::Pod {
-            let marks = Marks {
+            let metadata = HolderMetadata {
                 labels: serde_json::Map::new(),
                 annotations: serde_json::Map::new(),
-                takes: marks::takes(label),
+                takes: metadata::takes(label),
             };
-            plan.annotations = marks.annotations();
+            plan.annotations = metadata.annotations();
         }
         plan
     }
 
-    /// None if it was there already.
-    pub(super) async fn make_pod(
+    /// Returns None if the pod exists already.
+    pub(super) async fn create_pod(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
-        quarters: &Quarters<'_>,
-        furniture: &Furniture<'_>,
+        space: &NodeNamespace,
+        name: &str,
+        host_keys: Option<&HostKeys>,
     ) -> Result<Option<Pod>, Error> {
-        let name = furniture.pod.unwrap_or_default();
         let mut plan = self.pod_plan(order, label, name);
-        plan.host_keys = furniture.host_keys;
+        plan.host_keys = host_keys;
         if let Some(ssh) = label
             .ssh
             .as_ref()
             .filter(|ssh| ssh.expose == Expose::Forward)
         {
-            let pod = (quarters.namespace.to_owned(), name.to_owned());
+            let pod = (space.namespace.clone(), name.to_owned());
             let route = self.tunnels.open(ssh, order.node, pod).await?;
             let text = serde_json::to_string(&route).unwrap_or_default();
             plan.annotations.insert(FORWARD.to_owned(), text.into());
         }
         let mut body = plan.body()?;
-        quarters.own(&mut body);
-        let path = format!("/api/v1/namespaces/{}/pods", quarters.namespace);
-        let made = link.api.create::<Pod>("make a pod", &path, &body).await?;
+        space.own(&mut body);
+        let path = format!("/api/v1/namespaces/{}/pods", space.namespace);
+        let made = link.api.create::<Pod>("create a pod", &path, &body).await?;
         Ok(match made {
-            Made::New(pod) => Some(pod),
-            Made::Exists => None,
+            CreateOutcome::New(pod) => Some(pod),
+            CreateOutcome::Exists => None,
         })
     }
 
-    /// What a pod among others needs beside it. It goes with the pod, so the pod has to be there first.
+    /// Creates the objects that a pod among others needs for SSH. The pod owns them, so it must exist.
     pub(super) async fn expose_pod(
         &self,
-        link: &Link,
-        order: &CreateOrder,
-        label: &ClusterLabel,
-        place: &Place,
+        link: &ClusterLink,
+        space: &NodeNamespace,
+        ssh: &SshAccess,
+        host_keys: Option<&HostKeys>,
         uid: Option<&str>,
     ) -> Result<(), Error> {
-        let (Some(ssh), Some(pod)) = (&label.ssh, &place.pod) else {
+        let Some(pod) = &space.pod else {
             return Ok(());
         };
-        let keys = self.host_keys(link, ssh, &place.namespace, pod).await?;
         let plan = SshPlan {
             pod,
-            node: order.node.to_string(),
+            node: space.node.to_string(),
             ssh,
         };
-        for (what, path, mut body) in ssh_objects(&plan, &place.namespace, keys.as_ref()) {
-            owned_by_pod(&mut body, pod, uid);
+        for (what, path, mut body) in ssh_objects(&plan, &space.namespace, host_keys) {
+            set_owning_pod(&mut body, pod, uid);
             link.api.ensure(what, &path, &body).await?;
         }
         Ok(())

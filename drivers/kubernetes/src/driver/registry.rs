@@ -1,7 +1,7 @@
-//! The registry that comes with OpenShift, for jobs in projects: where it is, and what is pulled with.
+//! The registry that comes with OpenShift, for jobs in projects: its address, and the secret to pull with.
 //!
-//! Nobody but administrators may look at the registry itself. Everybody may look at the image streams that come with
-//! the cluster, and those say where their images are.
+//! Only administrators may read the registry itself. All users may read the image streams that come with the cluster, and
+//! those name the address.
 
 use std::time::Duration;
 
@@ -10,39 +10,26 @@ use nodeyard_config::{ClusterLabel, NodeKind, RegistryAccess};
 use nodeyard_driver::{Error, ErrorClass};
 use serde_json::{Value, json};
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::body::ACCOUNT;
 
 const STREAMS: &str = "/apis/image.openshift.io/v1/namespaces/openshift/imagestreams?limit=1";
-/// How long an account may be without its pull secret. It is of use without one, too.
+/// How long to wait for the pull secret of an account. Jobs can do without it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What there is to tell.
-pub(super) enum Registry {
-    /// No registry, or no business of the label.
-    None,
-    /// The cluster is still at it.
-    Later,
-    Here(Value),
-}
-
 impl KubernetesDriver {
+    /// Returns None if the label does not use the registry, or the cluster has none.
     pub(super) async fn registry(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         label: &ClusterLabel,
         project: &str,
-        age: Duration,
-    ) -> Result<Registry, Error> {
+    ) -> Result<Option<Value>, Error> {
         if label.node_kind() != NodeKind::Project || label.registry_access == RegistryAccess::None {
-            return Ok(Registry::None);
+            return Ok(None);
         }
-        let streams = match link
-            .api
-            .get::<Value>("look at image streams", STREAMS)
-            .await
-        {
-            // Somebody has seen to it that nobody looks.
+        let streams = match link.api.get::<Value>("read image streams", STREAMS).await {
+            // An administrator has forbidden it.
             Err(error) if error.class() == ErrorClass::Credentials => None,
             streams => streams?,
         };
@@ -64,18 +51,22 @@ impl KubernetesDriver {
             host("dockerImageRepository")
         };
         let Some(host) = host else {
-            return Ok(Registry::None);
+            return Ok(None);
         };
         let path = format!("/api/v1/namespaces/{project}/serviceaccounts/{ACCOUNT}");
-        let account = link.api.get::<ServiceAccount>("look at an account", &path);
-        let secrets = account
-            .await?
-            .and_then(|account| account.image_pull_secrets);
-        let secret = secrets.unwrap_or_default().into_iter().next();
-        if secret.is_none() && age < PATIENCE {
-            return Ok(Registry::Later);
-        }
-        Ok(Registry::Here(json!({
+        let timer = self.options.poll.start();
+        let secret = loop {
+            let account = link.api.get::<ServiceAccount>("read an account", &path);
+            let secrets = account
+                .await?
+                .and_then(|account| account.image_pull_secrets);
+            let secret = secrets.unwrap_or_default().into_iter().next();
+            if secret.is_some() || timer.age() >= PATIENCE {
+                break secret;
+            }
+            timer.tick().await;
+        };
+        Ok(Some(json!({
             "host": host,
             "namespace": project,
             "pull_secret": secret.map(|secret| secret.name),

@@ -1,32 +1,32 @@
-//! A namespace that the nodes of a buildset share: coming into it, and leaving it.
+//! A namespace that the nodes of a buildset share: joining and leaving it.
 //!
-//! Each node is a *member*: a small object with the node's tags that owns all that is the node's. Whoever removes the last
-//! member removes the namespace. Somebody may come in at that very moment, in this process or another, so a newcomer
-//! makes its member first and then touches the namespace, and whoever removes the namespace looks at it first, then at
-//! the members, and removes it only if it was not touched since. Of the two, one always notices the other.
+//! Each node is a *member*: a config map with the node's tags that owns all objects of the node. The deletion of the
+//! last member deletes the namespace. Another node may join at that moment, in this process or another. So a node that joins
+//! creates its member first and then changes an annotation of the namespace; and a namespace is read first, then its
+//! members, and it is deleted only if its version is still the same. Of the two, one always notices the other.
 
-use std::time::Duration;
+use std::time::SystemTime;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use nodeyard_config::{ClusterLabel, Share};
-use nodeyard_driver::{CreateOrder, Error, ErrorClass, Instance, State, Step};
+use nodeyard_driver::{CreateOrder, Error, ErrorClass, Progress};
 use nodeyard_model::{NodeId, Timestamp};
 use serde_json::{Value, json};
 
-use super::create::Create;
-use super::quarters::Member;
-use super::{KubernetesDriver, Link};
-use crate::api::{Made, Removal, escape};
-use crate::body::marks;
+use super::create::is_pod;
+use super::namespace::{NamespaceMember, NodeNamespace};
+use super::{ClusterLink, KubernetesDriver};
+use crate::api::{CreateOutcome, DeleteOptions, escape};
+use crate::body::metadata;
 use crate::buildset::{BUILDSET, Buildset, SHARED};
-use crate::holder::{Holder, Marks, Object, Place};
+use crate::holder::{HolderMetadata, HolderRef, NodeHolder, Object};
 use crate::names;
 
-/// Written by every newcomer.
+/// The annotation of a namespace that every node changes when it joins.
 const TOUCHED: &str = "nodeyard/touched-by";
 
-/// The buildset whose namespace a node of the label comes into, if any.
+/// Returns the buildset whose namespace a node of the label joins, if any.
 pub(super) fn shared_by(label: &ClusterLabel, order: &CreateOrder) -> Option<Buildset> {
     match label.share {
         Share::Buildset => Buildset::of(&order.request),
@@ -35,63 +35,66 @@ pub(super) fn shared_by(label: &ClusterLabel, order: &CreateOrder) -> Option<Bui
 }
 
 impl KubernetesDriver {
-    pub(super) async fn come_in(
+    pub(super) async fn join_shared_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         buildset: &Buildset,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        let Some(namespace) = self.shared_space(link, order, label, buildset).await? else {
-            return Ok(Step::wait(self.options.poll.most));
-        };
-        let member = self
-            .make_member(link, order, label, buildset, &namespace)
-            .await?;
-        let place = Place::member(namespace, member.name.as_str());
-        state.external_id = Some(place.external_id());
-        if !self.touch(link, &place.namespace, order.node, now).await? {
-            // Somebody removes the namespace, and the member with it.
-            return Ok(Step::wait(self.options.poll.most));
+        progress: &Progress,
+    ) -> Result<NodeNamespace, Error> {
+        let timer = self.options.poll.start();
+        loop {
+            if let Some(namespace) = self.shared_namespace(link, order, label, buildset).await? {
+                let member = self
+                    .create_member(link, order, label, buildset, &namespace)
+                    .await?;
+                let reference = HolderRef::member(namespace.as_str(), member.name.as_str());
+                progress.set_external_id(reference.external_id());
+                // If the namespace is being deleted, so is the member.
+                if self.touch(link, &namespace, order.node).await? {
+                    let pod = || names::shared_pod(label.name.as_str(), order.node);
+                    return Ok(NodeNamespace {
+                        node: order.node,
+                        external_id: reference.external_id(),
+                        namespace,
+                        member: Some(member),
+                        pod: is_pod(label).then(pod),
+                    });
+                }
+            }
+            timer.tick().await;
         }
-        state.write(&Create::Furnishing {
-            namespace: place.namespace,
-            since: now,
-            member: Some(member),
-        })?;
-        Ok(Step::go_on())
     }
 
-    /// The namespace of the buildset, made if there is none. None while an earlier one goes.
-    async fn shared_space(
+    /// Returns the namespace of the buildset, and creates it if there is none. None while an earlier one is being deleted.
+    async fn shared_namespace(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         buildset: &Buildset,
     ) -> Result<Option<String>, Error> {
-        let mut labels = marks::space_labels(label, order);
+        let mut labels = metadata::namespace_labels(label, order);
         labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
         labels.insert(SHARED.to_owned(), "buildset".into());
-        let marks = Marks {
+        let metadata = HolderMetadata {
             labels,
-            annotations: marks::texts(Some(&label.hardening.namespace_annotations)),
+            annotations: metadata::texts(Some(&label.hardening.namespace_annotations)),
             // Its members count, not the namespace.
             takes: nodeyard_model::Resources::default(),
         };
         let holders = self.holders(link);
         let system = &self.options.owner.system;
         let names = [
-            names::shared_space(buildset.as_str()),
-            names::shared_space_of_system(buildset.as_str(), system.as_str()),
+            names::shared_namespace(buildset.as_str()),
+            names::shared_namespace_of_system(buildset.as_str(), system.as_str()),
         ];
         for name in &names {
-            if holders.make_space(name, &marks).await? {
+            if holders.create_namespace(name, &metadata).await? {
                 return Ok(Some(name.clone()));
             }
-            let found = holders.object(&Place::space(name.as_str())).await?;
+            let found = holders.object(&HolderRef::namespace(name.as_str())).await?;
             let Some(found) = found else { return Ok(None) };
             let of_buildset = found.label(BUILDSET) == Some(buildset.as_str());
             let holder = found.into_holder(self.options.holder, &self.options.owner);
@@ -100,96 +103,100 @@ impl KubernetesDriver {
                 && of_buildset
                 && holder.tags.system.as_ref() == Some(system)
             {
-                return Ok((!holder.leaving).then(|| name.clone()));
+                return Ok((!holder.deleting).then(|| name.clone()));
             }
         }
         Err(Error::new(
             ErrorClass::Failed,
             format!(
-                "others use the namespaces {} that buildset {} could have; delete one",
+                "the names {} for the namespace of buildset {} are taken; delete one",
                 names.join(" and "),
                 buildset.as_str()
             ),
         ))
     }
 
-    async fn make_member(
+    async fn create_member(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         order: &CreateOrder,
         label: &ClusterLabel,
         buildset: &Buildset,
         namespace: &str,
-    ) -> Result<Member, Error> {
+    ) -> Result<NamespaceMember, Error> {
         let name = names::member(order.node);
-        let mut labels = marks::labels(label, order);
+        let mut labels = metadata::labels(label, order);
         labels.insert(BUILDSET.to_owned(), buildset.as_str().into());
-        let marks = Marks {
+        let metadata = HolderMetadata {
             labels,
             annotations: serde_json::Map::new(),
-            takes: marks::takes(label),
+            takes: metadata::takes(label),
         };
         let body = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": name,
-                "labels": marks.labels,
-                "annotations": marks.annotations(),
+                "labels": metadata.labels,
+                "annotations": metadata.annotations(),
             },
         });
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let made = link.api.create::<ConfigMap>("make a node", &path, &body);
+        let made = link
+            .api
+            .create::<ConfigMap>("create a member", &path, &body);
         let uid = match made.await? {
-            Made::New(made) => made.uid(),
-            Made::Exists => {
-                let place = Place::member(namespace, name.as_str());
-                let holder = self.holders(link).get(&place).await?;
+            CreateOutcome::New(made) => made.uid(),
+            CreateOutcome::Exists => {
+                let reference = HolderRef::member(namespace, name.as_str());
+                let holder = self.holders(link).get(&reference).await?;
                 match holder {
-                    Some(holder) if holder.leaving => None,
+                    Some(holder) if holder.deleting => None,
                     Some(holder) if self.options.owner.owns_node(&holder.tags, order.node) => {
                         holder.uid
                     }
                     Some(_) => {
                         return Err(Error::new(
                             ErrorClass::Failed,
-                            format!("{name} in {namespace} is somebody else's; delete it"),
+                            format!("{name} in {namespace} belongs to someone else; delete it"),
                         ));
                     }
                     None => None,
                 }
             }
         };
-        let uid = uid.ok_or_else(|| Error::retry(format!("{name} in {namespace} is going")))?;
-        Ok(Member { name, uid })
+        let uid =
+            uid.ok_or_else(|| Error::retry(format!("{name} in {namespace} is being deleted")))?;
+        Ok(NamespaceMember { name, uid })
     }
 
-    /// Says to whoever removes the namespace that somebody is in it. False if that is too late.
+    /// Changes the namespace, so that no deletion succeeds that has not seen the new member. Returns false if it is being
+    /// deleted already.
     async fn touch(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
         node: NodeId,
-        now: Timestamp,
     ) -> Result<bool, Error> {
+        let now = Timestamp::from(SystemTime::now());
         let path = format!("/api/v1/namespaces/{namespace}");
         let text = format!("{node} {}", now.as_secs());
         let change = json!({"metadata": {"annotations": {TOUCHED: text}}});
         let changed = link
             .api
-            .change::<Value>("come into a namespace", &path, &change)
+            .change::<Value>("join a namespace", &path, &change)
             .await?;
-        let leaving = "/metadata/deletionTimestamp";
-        Ok(changed.is_some_and(|changed| changed.pointer(leaving).is_none()))
+        let deleting = "/metadata/deletionTimestamp";
+        Ok(changed.is_some_and(|changed| changed.pointer(deleting).is_none()))
     }
 
-    /// Removes a shared namespace that nobody is in any more. What is to be waited for is returned.
-    pub(super) async fn vacate(
+    /// Deletes a shared namespace without members. Returns it if it is being deleted.
+    pub(super) async fn delete_if_empty(
         &self,
-        link: &Link,
+        link: &ClusterLink,
         namespace: &str,
-    ) -> Result<Option<Place>, Error> {
-        let space = Place::space(namespace);
+    ) -> Result<Option<HolderRef>, Error> {
+        let space = HolderRef::namespace(namespace);
         let holders = self.holders(link);
         let Some(holder) = holders.get(&space).await? else {
             return Ok(None);
@@ -198,58 +205,53 @@ impl KubernetesDriver {
         if !ours || !holder.shared {
             return Ok(None);
         }
-        let place = Place {
+        let reference = HolderRef {
             uid: holder.uid.clone(),
             ..space
         };
-        if holder.leaving {
-            return Ok(Some(place));
+        if holder.deleting {
+            return Ok(Some(reference));
         }
         if self.has_members(link, namespace).await? {
             return Ok(None);
         }
-        self.remove_space(link, &holder).await?;
-        Ok(Some(place))
+        self.delete_shared_namespace(link, &holder).await?;
+        Ok(Some(reference))
     }
 
-    async fn has_members(&self, link: &Link, namespace: &str) -> Result<bool, Error> {
+    async fn has_members(&self, link: &ClusterLink, namespace: &str) -> Result<bool, Error> {
         let system = names::label_value(self.options.owner.system.as_str());
         let selector = format!("nodeyard_system_id={system},{BUILDSET}");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
         let query = format!("labelSelector={}", escape(&selector));
-        let members = link.api.list::<Object>("list nodes", &path, &query).await?;
+        let members = link
+            .api
+            .list::<Object>("list members", &path, &query)
+            .await?;
         Ok(!members.is_empty())
     }
 
-    async fn remove_space(&self, link: &Link, holder: &Holder) -> Result<(), Error> {
+    async fn delete_shared_namespace(
+        &self,
+        link: &ClusterLink,
+        holder: &NodeHolder,
+    ) -> Result<(), Error> {
         const GRACE: Option<u32> = Some(1);
-        let path = format!("/api/v1/namespaces/{}", holder.place.namespace);
-        let removal = Removal {
+        let path = format!("/api/v1/namespaces/{}", holder.reference.namespace);
+        let removal = DeleteOptions {
             uid: holder.uid.as_deref(),
             version: holder.version.as_deref(),
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
         link.api
             .delete("delete a shared namespace", &path, &removal)
             .await?;
-        // Only now can there be none of a newcomer among them.
+        // Only now can no pod of a new member be among them.
         let pods = format!("{path}/pods");
-        let at_once = Removal {
+        let at_once = DeleteOptions {
             grace: GRACE,
-            ..Removal::default()
+            ..DeleteOptions::default()
         };
         link.api.delete("delete pods", &pods, &at_once).await
-    }
-
-    /// None once a namespace that was removed has gone, whatever else has its name by then.
-    pub(super) async fn same_is_there(
-        &self,
-        link: &Link,
-        place: &Place,
-        age: Duration,
-    ) -> Result<Option<Step<()>>, Error> {
-        let holder = self.holders(link).get(place).await?;
-        let there = holder.is_some_and(|holder| holder.uid == place.uid);
-        Ok(there.then(|| Step::wait(self.options.poll.after(age))))
     }
 }

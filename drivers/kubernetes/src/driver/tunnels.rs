@@ -1,4 +1,4 @@
-//! Tunnels that an earlier process had, or that lead nowhere any more.
+//! Keeps tunnels open: reopens those of an earlier process, and closes those of deleted pods.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,68 +6,80 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use nodeyard_driver::Error;
+use tokio::time::sleep;
 use tracing::warn;
 
-use super::{KubernetesDriver, Link};
+use super::{ClusterLink, KubernetesDriver};
 use crate::api::escape;
-use crate::forward::Route;
-use crate::holder::selector;
+use crate::forward::TunnelRoute;
+use crate::holder::{HolderKind, selector};
 
-/// Which node a pod is.
+/// The label of a pod with the id of its node.
 const NODE_LABEL: &str = "nodepool_node_id";
-/// As long as something is missing.
+/// Pause while a feed or a tunnel is missing.
 const STARTING: Duration = Duration::from_millis(100);
+/// Pause otherwise.
 const QUIET: Duration = Duration::from_secs(5);
-/// Nobody tells what becomes of pods in projects, so each project is asked.
-const ASKING: Duration = Duration::from_secs(60);
+/// Pause between two lists of the pods in projects, which have no feed.
+const LISTING: Duration = Duration::from_secs(60);
 
 impl KubernetesDriver {
-    /// From what the cluster tells by itself. Says when to look again.
-    pub(super) async fn attend_tunnels(&self, link: &Link) -> Duration {
+    pub(super) async fn maintain_tunnels(&self) -> Result<(), Error> {
+        loop {
+            let link = self.link().await?;
+            let pause = match self.options.holder {
+                HolderKind::Project => self.open_tunnels_into_projects(&link).await?,
+                HolderKind::Namespace | HolderKind::Pod => self.update_tunnels(&link).await,
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Opens and closes tunnels as the feeds say. Returns the pause before the next time.
+    async fn update_tunnels(&self, link: &ClusterLink) -> Duration {
         let mut complete = true;
         let mut there = HashSet::new();
         for feed in link.feeds.pods.values() {
             complete &= feed.is_live();
             for pod in feed.all() {
-                if Route::of(&pod).is_some() {
+                if TunnelRoute::of(&pod).is_some() {
                     there.insert((pod.namespace().unwrap_or_default(), pod.name_any()));
                 }
                 complete &= self.open_tunnel(&pod).await;
             }
         }
         if complete {
-            self.tunnels.close_without(|pod| there.contains(pod));
+            self.tunnels.close_unless(|pod| there.contains(pod));
         }
         if complete { QUIET } else { STARTING }
     }
 
-    /// They are closed with their nodes: a project that is in no list may have been made a moment ago.
-    pub(super) async fn open_tunnels_into_projects(&self, link: &Link) -> Result<Duration, Error> {
+    /// Opens tunnels only: a project that is not listed may have just been created. They are closed with their nodes.
+    async fn open_tunnels_into_projects(&self, link: &ClusterLink) -> Result<Duration, Error> {
         let owner = &self.options.owner;
         let query = format!("labelSelector={}", escape(&selector(owner)));
         let mut complete = true;
         for project in self.holders(link).list(&[], None).await? {
-            let namespace = &project.place.namespace;
-            if project.leaving || !owner.owns(&project.tags) || self.tunnels.lead_into(namespace) {
+            let namespace = &project.reference.namespace;
+            if project.deleting
+                || !owner.owns(&project.tags)
+                || self.tunnels.has_tunnel_into(namespace)
+            {
                 continue;
             }
             let path = format!("/api/v1/namespaces/{namespace}/pods");
-            for pod in link
-                .api
-                .list::<Pod>("look for tunnels", &path, &query)
-                .await?
-            {
+            for pod in link.api.list::<Pod>("list pods", &path, &query).await? {
                 complete &= self.open_tunnel(&pod).await;
             }
         }
-        Ok(if complete { ASKING } else { STARTING })
+        Ok(if complete { LISTING } else { STARTING })
     }
 
-    /// False if a pod has one that cannot be opened.
+    /// Returns false if the pod has a tunnel that failed to open.
     async fn open_tunnel(&self, pod: &Pod) -> bool {
         let labels = pod.metadata.labels.as_ref();
         let node = labels.and_then(|labels| labels.get(NODE_LABEL)?.parse().ok());
-        let (Some(node), Some(route)) = (node, Route::of(pod)) else {
+        let (Some(node), Some(route)) = (node, TunnelRoute::of(pod)) else {
             return true;
         };
         let key = (pod.namespace().unwrap_or_default(), pod.name_any());
@@ -77,7 +89,7 @@ impl KubernetesDriver {
                 warn!(
                     %node,
                     error = &error as &dyn std::error::Error,
-                    "a tunnel to a pod cannot be opened; trying again"
+                    "failed to open tunnel to pod; retrying"
                 );
                 false
             }

@@ -1,12 +1,12 @@
-//! Git through a pod: what `ssh` would be asked to do, done by exec.
+//! Git through a pod: replaces `ssh` by exec.
 //!
-//! Git calls the program that `GIT_SSH_COMMAND` names like `ssh`: options, a host, and one text with the command. Here
-//! the host is a pod. Of commands only git's own three are run, without a shell, so that whoever may push to a pod can
-//! be given no more than that.
+//! Git calls the program in `GIT_SSH_COMMAND` like `ssh`: with options, a host, and the command as one text. Here the host
+//! is a pod. Only git's own three commands are run, without a shell, so that an account may be allowed to push and nothing
+//! else.
 
 use std::path::{Component, Path};
 
-/// What git asked for.
+/// A request of git.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     /// `[container.]pod[.namespace]`.
@@ -16,7 +16,7 @@ pub struct Request {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Git asks `ssh -G` to find out which options it may use; failing says: none.
+    /// Git runs `ssh -G` to find out which options it may use; a failure means none.
     #[error("this is not OpenSSH, and takes no options of it")]
     Probe,
     #[error("git names a host and a command after the options; this is something else")]
@@ -50,7 +50,7 @@ pub fn request(arguments: &[String], allowed: Option<&str>) -> Result<Request, R
             host => break host,
         }
     };
-    // The user is the pod's own business.
+    // The user is ignored.
     let host = host.rsplit('@').next().unwrap_or(host);
     let words: Vec<&str> = rest.map(String::as_str).collect();
     let text = words.join(" ");
@@ -86,7 +86,7 @@ fn is_below(path: &str, allowed: &str) -> bool {
     !climbs && path.starts_with(allowed)
 }
 
-/// Words as git quotes them: single quotes around, `'\''` and `'\!'` within.
+/// Splits words that git has quoted: in single quotes, with `'\''` and `'\!'` inside.
 fn split(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -107,7 +107,7 @@ fn split(text: &str) -> Option<Vec<String>> {
     (!quoted).then_some(words)
 }
 
-/// Container, pod and namespace that a host names.
+/// Splits a host into container, pod and namespace.
 pub fn place(host: &str) -> (Option<&str>, &str, Option<&str>) {
     let parts: Vec<&str> = host.splitn(3, '.').collect();
     match parts.as_slice() {

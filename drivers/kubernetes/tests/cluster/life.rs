@@ -1,6 +1,6 @@
 //! Every kind of node, from its order to its end.
 
-use nodeyard_driver::{Driver as _, Owner, ResourceKind, Target};
+use nodeyard_driver::{Machines as _, Owner, ResourceKind, Target};
 use nodeyard_driver_kubernetes::exec::{Container, Credentials};
 use nodeyard_testbeds::Cluster;
 use serde_json::{Value, json};

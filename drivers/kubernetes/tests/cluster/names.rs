@@ -1,6 +1,6 @@
 //! Names at the limit of what a cluster takes.
 
-use nodeyard_driver::{Driver as _, Owner};
+use nodeyard_driver::{Machines as _, Owner};
 use nodeyard_model::ProviderName;
 
 use crate::common::{

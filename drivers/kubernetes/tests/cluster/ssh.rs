@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use nodeyard_driver::{Driver as _, Instance};
+use nodeyard_driver::{Instance, Machines as _};
 use nodeyard_model::ConnectionPort;
 
 use crate::common::{
-    PATIENCE, cluster, create, delete_node, driver, json, now, options, order, own_cluster,
+    PATIENCE, cluster, create, delete_node, driver, json, options, order, own_cluster,
 };
 
 /// A key pair, and its public half.
@@ -143,10 +143,15 @@ async fn ssh_through_this_process() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let second = make();
-    while !answers().await {
-        assert!(std::time::Instant::now() < deadline, "no way to the pod");
-        let wait = second.attend(now()).await.unwrap().unwrap();
-        tokio::time::sleep(wait.at_most.min(std::time::Duration::from_millis(100))).await;
+    let found = async {
+        while !answers().await {
+            assert!(std::time::Instant::now() < deadline, "no way to the pod");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        ended = second.run_background() => panic!("{ended:?}"),
+        () = found => {}
     }
     assert_eq!(log_in(directory.path(), &instance), "zuul\nsmall\n");
     delete_node(&second, &order).await;

@@ -4,13 +4,13 @@ use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::{Driver as _, ErrorClass, State, Step, Target};
+use nodeyard_driver::{ErrorClass, Machines as _, Target};
 use nodeyard_driver_kubernetes::{Kubeconfig, Options};
 use nodeyard_testbeds::Cluster;
 
 use crate::common::{
     PATIENCE, cluster, create, delete, delete_node, driver, driver_through, json, kubeconfig,
-    namespaces, now, options, order, pause,
+    namespaces, options, order,
 };
 
 /// Far longer than a test waits: what fails, fails for another reason than the time.
@@ -153,20 +153,14 @@ async fn a_namespace_that_never_goes_is_reported_with_the_reason() {
         node: order.node,
         external_id: Some(name.into()),
     };
-    let mut state = State::default();
     let deadline = Instant::now() + PATIENCE;
     // The cluster looks at a namespace some seconds after its deletion, and has no reason to tell before.
     let mut told = String::new();
     while !told.contains("example.com/hold") {
         assert!(Instant::now() < deadline, "{told}");
-        match driver.delete(&target, &mut state, now()).await {
-            Ok(Step::Wait(wait)) => pause(&driver, &wait).await,
-            Ok(Step::Done(())) => panic!("it cannot have gone"),
-            Err(error) => {
-                assert_eq!(error.class(), ErrorClass::Retry, "{error}");
-                told = error.to_string();
-            }
-        }
+        let error = delete(&driver, &target).await.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+        told = error.to_string();
     }
 
     let release = r#"{"metadata": {"finalizers": null}}"#;

@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
 use nodeyard_driver::{
-    BootImage, Capabilities, CreateOrder, Driver, Error, Instance, Readiness, Resource, State,
-    Step, Target,
+    BootImage, CreateOrder, Driver, Error, Instance, Machines, Progress, Resource, Target,
 };
 use nodeyard_driver_kubernetes::KubernetesDriver;
-use nodeyard_model::{Label, Limits, PoolName, Resources, Timestamp};
+use nodeyard_model::{Label, Limits, PoolName, Resources};
 use serde_json::{Value, json};
 
 use crate::cluster::{ConnectEmulated, EmulatedCluster};
-use crate::common::{driver_through, now, of_buildset, options_named, owner};
+use crate::common::{driver_through, of_buildset, options_named, owner};
 
 /// A cluster of its own for each run.
 struct EmulatedBed {
@@ -29,34 +28,26 @@ struct EmulatedBed {
 #[derive(Debug)]
 struct OfBuildset(KubernetesDriver);
 
-#[async_trait]
 impl Driver for OfBuildset {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
+    fn machines(&self) -> Option<&dyn Machines> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Machines for OfBuildset {
+    async fn create(&self, order: &CreateOrder, progress: &Progress) -> Result<Instance, Error> {
+        let mut order = order.clone();
+        order.request = of_buildset("b1", None);
+        self.0.create(&order, progress).await
+    }
+
+    async fn delete(&self, target: &Target) -> Result<(), Error> {
+        self.0.delete(target).await
     }
 
     async fn list(&self) -> Result<Vec<Resource>, Error> {
         self.0.list().await
-    }
-
-    async fn create(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        let mut order = order.clone();
-        order.request = of_buildset("b1", None);
-        self.0.create(&order, state, now).await
-    }
-
-    async fn delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        self.0.delete(target, state, now).await
     }
 
     async fn limits(&self) -> Result<Limits, Error> {
@@ -65,19 +56,6 @@ impl Driver for OfBuildset {
 
     async fn cost(&self, pool: &PoolName, label: &Label) -> Result<Resources, Error> {
         self.0.cost(pool, label).await
-    }
-
-    async fn zones(&self, pool: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        self.0.zones(pool).await
-    }
-
-    async fn readiness(
-        &self,
-        pool: &PoolName,
-        label: &Label,
-        now: Timestamp,
-    ) -> Result<Readiness, Error> {
-        self.0.readiness(pool, label, now).await
     }
 }
 
@@ -141,12 +119,8 @@ impl Bed for EmulatedBed {
         Resources::default()
     }
 
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    async fn wait(&self, _time: Duration) {
-        tokio::task::yield_now().await;
+    async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
     }
 }
 
@@ -173,7 +147,6 @@ const EMULATED: Suite = Suite {
     uploads: 0,
     singles: 1,
     pairs: None,
-    step_limit: Duration::from_millis(100),
 };
 
 async fn survive(suite: Suite, driver: &'static str, label: &str) {
@@ -186,7 +159,7 @@ async fn survive(suite: Suite, driver: &'static str, label: &str) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_pods_survive_every_fault() {
     survive(
         EMULATED,
@@ -196,14 +169,14 @@ async fn emulated_pods_survive_every_fault() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_namespaces_with_everything_survive_every_fault() {
     let label =
         "type: namespace, token-ttl: 3600, deny-network: true, namespace-quota: {pods: '1'}";
     survive(EMULATED, "kubernetes", label).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_projects_survive_every_fault() {
     survive(
         EMULATED,
@@ -213,13 +186,13 @@ async fn emulated_projects_survive_every_fault() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_shared_pods_survive_every_fault() {
     survive(EMULATED, "openshiftpods", "image: i, cpu: 1").await;
 }
 
 /// No other test has tunnels at this address.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_pods_behind_tunnels_survive_every_fault() {
     let label = format!(
         "type: pod, image: i, ssh: {{expose: forward, external-address: {TUNNELS}, host-key-checking: false}}"
@@ -227,26 +200,26 @@ async fn emulated_pods_behind_tunnels_survive_every_fault() {
     survive(EMULATED, "kubernetes", &label).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_pods_behind_a_gateway_survive_every_fault() {
     let label = "type: pod, image: i, ssh: {expose: gateway, gateway: {name: tcp, namespace: edge}, \
                  port-range: [2200, 2209], host-key-checking: false}";
     survive(EMULATED, "kubernetes", label).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_pods_of_a_buildset_survive_every_fault() {
     let label = "type: pod, image: i, cpu: 1, share: buildset";
     survive(EMULATED, "kubernetes", label).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn emulated_peers_survive_every_fault() {
     let label = "type: namespace, buildset-peer-access: services";
     survive(EMULATED, "kubernetes", label).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn an_emulated_pod_survives_two_faults_in_a_row() {
     let suite = Suite {
         nodes: 1,

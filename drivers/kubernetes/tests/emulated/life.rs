@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodeyard_driver::{Driver as _, Owner, Target};
+use nodeyard_driver::{Machines as _, Owner, Target};
 use nodeyard_model::{ConnectionPort, ProviderName};
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodeyard_driver::{Driver as _, Target};
+use nodeyard_driver::{Machines as _, Target};
 use serde_json::{Value, json};
 
 use crate::cluster::EmulatedCluster;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodeyard_driver::{CreateOrder, Driver as _, ResourceKind, Target};
+use nodeyard_driver::{CreateOrder, Machines as _, ResourceKind, Target};
 use nodeyard_driver_kubernetes::KubernetesDriver;
 use serde_json::{Value, json};
 
@@ -208,7 +208,7 @@ async fn nodes_of_a_buildset_are_for_nobody_else() {
     for (label, bound) in [(SHARED, true), (OPEN, true), ("type: namespace", false)] {
         let driver = provider(&cluster, label);
         assert_eq!(
-            driver.binds(&"main".into(), &"small".into()),
+            driver.is_bound_to_request(&"main".into(), &"small".into()),
             bound,
             "{label}"
         );

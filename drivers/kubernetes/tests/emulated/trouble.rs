@@ -1,15 +1,15 @@
 //! What can go wrong, and what is said about it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nodeyard_driver::{Driver as _, ErrorClass, State, Step, Target};
+use nodeyard_driver::{ErrorClass, Machines as _, Progress, Target};
 use nodeyard_driver_kubernetes::{Kubeconfig, Options};
 use serde_json::{Value, json};
 
 use crate::cluster::EmulatedCluster;
 use crate::common::{
-    PATIENCE, create, delete, delete_node, driver, driver_through, now, options, order, pause,
+    create, create_reporting, delete, delete_node, driver, driver_through, options, order,
 };
 
 const SPACE: &str = "/api/v1/namespaces/main-0000000001";
@@ -98,14 +98,16 @@ async fn an_autoscaler_is_given_its_time() {
     });
     let driver = driver(&cluster, patient("type: pod, image: i"));
     let order = order("trouble", 1);
-    let mut state = State::fresh();
-    while driver.progress(order.node).as_deref() != Some("no room") {
-        let step = driver.create(&order, &mut state, now()).await.unwrap();
-        assert!(matches!(step, Step::Wait(_)));
-    }
-    cluster.behave(|behaviour| behaviour.pod_status = Value::Null);
-    while let Step::Wait(_) = driver.create(&order, &mut state, now()).await.unwrap() {}
-    assert_eq!(driver.progress(order.node), None);
+    let progress = Progress::default();
+    let mut reported = progress.subscribe();
+    let room = async {
+        let waiting = reported.wait_for(|state| state.stage.as_deref() == Some("no room"));
+        waiting.await.unwrap();
+        cluster.behave(|behaviour| behaviour.pod_status = Value::Null);
+    };
+    let creation = create_reporting(&driver, &order, &progress);
+    let (instance, ()) = tokio::join!(creation, room);
+    instance.unwrap();
 }
 
 #[tokio::test]
@@ -128,12 +130,16 @@ async fn what_somebody_deletes_during_a_launch_is_missed() {
     cluster.behave(|behaviour| behaviour.pod_status = waiting("ContainerCreating", ""));
     let driver = driver(&cluster, patient("type: pod, image: i"));
     let order = order("trouble", 1);
-    let mut state = State::fresh();
-    while driver.progress(order.node).is_none() {
-        driver.create(&order, &mut state, now()).await.unwrap();
-    }
-    cluster.remove(&format!("{SPACE}/pods/small"));
-    let error = driver.create(&order, &mut state, now()).await.unwrap_err();
+    let progress = Progress::default();
+    let mut reported = progress.subscribe();
+    let sabotage = async {
+        let waiting = reported.wait_for(|state| state.stage.is_some());
+        waiting.await.unwrap();
+        cluster.remove(&format!("{SPACE}/pods/small"));
+    };
+    let creation = create_reporting(&driver, &order, &progress);
+    let (created, ()) = tokio::join!(creation, sabotage);
+    let (error, _) = created.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Failed);
     assert!(error.to_string().contains("deleted"), "{error}");
     delete_node(&driver, &order).await;
@@ -154,16 +160,7 @@ async fn a_namespace_that_never_goes_is_reported_with_the_reason() {
         node: order.node,
         external_id: Some("main-0000000001".into()),
     };
-    let mut state = State::default();
-    let deadline = Instant::now() + PATIENCE;
-    let error = loop {
-        assert!(Instant::now() < deadline);
-        match driver.delete(&target, &mut state, now()).await {
-            Ok(Step::Wait(wait)) => pause(&driver, &wait).await,
-            Ok(Step::Done(())) => panic!("it cannot have gone"),
-            Err(error) => break error,
-        }
-    };
+    let error = delete(&driver, &target).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Retry);
     assert!(error.to_string().contains("example.com/hold"), "{error}");
     cluster.behave(|behaviour| behaviour.hindrance = None);

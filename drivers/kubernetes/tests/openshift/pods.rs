@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::{Driver as _, Target};
+use nodeyard_driver::{Machines as _, Target};
 use nodeyard_model::ConnectionPort;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::common::{
     HOME, PATIENCE, account, bed, create, credentials, delete, delete_node, driver_as, kubectl_as,
-    now, options, options_named, order, order_named, write_kubeconfig,
+    options, options_named, order, order_named, write_kubeconfig,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,7 +120,8 @@ async fn a_tunnel_into_a_project_is_found_again() {
         panic!("{:?}", instance.connection_port);
     };
     let answers = async || TcpStream::connect(("127.0.0.1", port)).await.is_ok();
-    first.attend(now()).await.unwrap();
+    let maintained = timeout(Duration::from_secs(1), first.run_background()).await;
+    assert!(maintained.is_err(), "{maintained:?}");
     assert!(answers().await, "it stays while the pod is there");
     let deadline = Instant::now() + PATIENCE;
     drop(first);
@@ -128,10 +130,15 @@ async fn a_tunnel_into_a_project_is_found_again() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let second = bed.driver(options("tunnel", "openshift", &label));
-    while !answers().await {
-        assert!(Instant::now() < deadline, "no way to the pod");
-        second.attend(now()).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    let found = async {
+        while !answers().await {
+            assert!(Instant::now() < deadline, "no way to the pod");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        ended = second.run_background() => panic!("{ended:?}"),
+        () = found => {}
     }
     delete_node(&second, &order).await;
     bed.goes("main-0000000044").await;

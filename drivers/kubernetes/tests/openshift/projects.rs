@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::Driver as _;
+use nodeyard_driver::Machines as _;
 use nodeyard_driver_kubernetes::KubernetesDriver;
 use serde_json::{Value, json};
 

@@ -11,11 +11,11 @@ use kube::client::Body;
 use kube::{Client, Config};
 use nodeyard_driver::kit::{Bed, Faults, Injected, Report, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver, ErrorClass};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_model::Resources;
 use nodeyard_testbeds::Cluster;
 use serde_json::{Value, json};
 
-use crate::caller::{PATIENCE, driver_through, now, options_named, owner};
+use crate::caller::{PATIENCE, driver_through, options_named, owner};
 use crate::service::{Answer, Between, Through, pass, refusal};
 
 static BEDS: AtomicUsize = AtomicUsize::new(0);
@@ -113,10 +113,6 @@ impl Bed for ClusterBed {
         Resources::default()
     }
 
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
     /// A list of projects shows what was so a moment ago.
     async fn lists_catch_up(&self) {
         if self.driver != "openshift" {
@@ -185,8 +181,6 @@ pub(crate) async fn survive(
     let suite = Suite {
         nodes: 1,
         singles: every,
-        // A busy machine is slow, and a project that is given up while it is made stays for ever.
-        step_limit: Duration::from_secs(20),
         ..Suite::default()
     };
     let bed = || ClusterBed::new(cluster, config.clone(), driver, label.to_owned());

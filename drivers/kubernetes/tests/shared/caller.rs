@@ -2,17 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{Driver as Section, Environment, Mode, load_bytes};
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, Error, ExternalId, Instance, Owner, RequestAttributes, State,
-    Step, SystemId, Target,
+    BootImage, CreateOrder, Error, ErrorClass, ExternalId, Instance, Machines, Owner, Progress,
+    RequestAttributes, SystemId, Target,
 };
 use nodeyard_driver_kubernetes::{Connect, KubernetesDriver, Options};
-use nodeyard_model::{ConnectionPort, NodeId, Opaque, ProviderName, Timestamp};
+use nodeyard_model::{ConnectionPort, NodeId, Opaque, ProviderName};
 use nodeyard_nodescan::NetworkScanner;
 use serde_json::Value;
+use tokio::time::timeout;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -78,6 +79,7 @@ pub(crate) fn order_named(system: &str, number: u32, pool: &str, label: &str) ->
         label: label.into(),
         image: BootImage::Cloud,
         tags: owner(system).node_tags(node(number), pool.into()),
+        first_attempt: true,
         az: None,
         request: RequestAttributes::default(),
     }
@@ -93,62 +95,43 @@ pub(crate) fn of_buildset(uuid: &str, tenant: Option<&str>) -> RequestAttributes
     }
 }
 
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
-}
-
-/// Takes the steps of a creation to their end, as a launcher does.
+/// Creates a node as a launcher does. Returns the id of a node that failed, too.
 pub(crate) async fn create(
-    driver: &dyn Driver,
+    driver: &dyn Machines,
     order: &CreateOrder,
 ) -> Result<Instance, (Error, Option<ExternalId>)> {
-    let mut state = State::fresh();
-    let deadline = Instant::now() + PATIENCE;
+    create_reporting(driver, order, &Progress::default()).await
+}
+
+pub(crate) async fn create_reporting(
+    driver: &dyn Machines,
+    order: &CreateOrder,
+    progress: &Progress,
+) -> Result<Instance, (Error, Option<ExternalId>)> {
+    let mut order = order.clone();
     let mut tries = 0;
     loop {
-        assert!(
-            Instant::now() < deadline,
-            "no end: {:?}",
-            driver.progress(order.node)
-        );
-        match driver.create(order, &mut state, now()).await {
-            Ok(Step::Done(instance)) => return Ok(instance),
-            Ok(Step::Wait(wait)) => pause(driver, &wait).await,
-            Err(error) if error.class() == nodeyard_driver::ErrorClass::Retry && tries < 3 => {
+        let created = timeout(PATIENCE, driver.create(&order, progress)).await;
+        let created = created.unwrap_or_else(|_| panic!("no end: {:?}", progress.stage()));
+        match created {
+            Ok(instance) => return Ok(instance),
+            Err(error) if error.class() == ErrorClass::Retry && tries < 3 => {
                 tries += 1;
+                order.first_attempt = false;
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
-            Err(error) => return Err((error, state.external_id)),
+            Err(error) => return Err((error, progress.external_id())),
         }
     }
 }
 
-pub(crate) async fn pause(driver: &dyn Driver, wait: &nodeyard_driver::Wait) {
-    match &wait.event {
-        Some(event) => {
-            tokio::select! {
-                () = driver.event(event) => {}
-                () = tokio::time::sleep(wait.at_most) => {}
-            }
-        }
-        None => tokio::time::sleep(wait.at_most).await,
-    }
-}
-
-pub(crate) async fn delete(driver: &dyn Driver, target: &Target) -> Result<(), Error> {
-    let mut state = State::default();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        assert!(Instant::now() < deadline, "no end");
-        match driver.delete(target, &mut state, now()).await? {
-            Step::Done(()) => return Ok(()),
-            Step::Wait(wait) => pause(driver, &wait).await,
-        }
-    }
+pub(crate) async fn delete(driver: &dyn Machines, target: &Target) -> Result<(), Error> {
+    let deleted = timeout(PATIENCE, driver.delete(target)).await;
+    deleted.expect("a deletion in time")
 }
 
 /// By nothing but its id.
-pub(crate) async fn delete_node(driver: &dyn Driver, order: &CreateOrder) {
+pub(crate) async fn delete_node(driver: &dyn Machines, order: &CreateOrder) {
     let target = Target::Node {
         node: order.node,
         external_id: None,

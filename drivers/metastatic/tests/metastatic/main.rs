@@ -1,7 +1,7 @@
-//! The driver on a table instead of a store: every fault of the kit, and the care of machines as time passes.
+//! The driver on a table instead of a store: every fault of the kit, and the maintenance of backing nodes over time.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-mod care;
-mod life;
+mod kit;
+mod maintenance;
 mod random;
 mod yard;

@@ -1,15 +1,14 @@
-//! What other providers and the store do for the driver, in one table that outlives its processes.
+//! The store and the other providers, as one table that outlives the processes of the driver.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_config::{self as config, Environment, Metastatic, Mode};
-use nodeyard_driver::backing::{Asked, Backing, HeldNode, Note, Survey};
-use nodeyard_driver::kit::{Faults, Injected};
-use nodeyard_driver::{Error, Owner, SystemId};
+use nodeyard_driver::backing::{Backing, BackingNode, BackingRequest, BackingSnapshot, SlotTable};
+use nodeyard_driver::kit::{Faults, Injected, tokio_clock};
+use nodeyard_driver::{Clock, Error, Owner, SystemId};
 use nodeyard_driver_metastatic::MetastaticDriver;
 use nodeyard_model::{
     Label, Node, NodeId, NodeState, ProviderName, RequestId, RequestState, Timestamp,
@@ -44,33 +43,33 @@ pub(crate) fn section(keys: &str) -> Metastatic {
 
 #[derive(Debug)]
 pub(crate) struct Yard {
-    pub(crate) survey: watch::Sender<Survey>,
+    pub(crate) snapshot: watch::Sender<BackingSnapshot>,
+    clock: Clock,
     state: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    now: f64,
-    /// Requests and nodes that others have made; far from those of the kit.
+    /// The last number of a request or node of others; far from those of the kit.
     next: u64,
     /// Which node a request was given.
     given: BTreeMap<RequestId, NodeId>,
-    given_back: Vec<NodeId>,
+    released: Vec<NodeId>,
 }
 
 impl Yard {
     pub(crate) fn new() -> Arc<Self> {
-        let survey = Survey {
-            edition: 1,
-            ..Survey::default()
+        let snapshot = BackingSnapshot {
+            revision: 1,
+            ..BackingSnapshot::default()
         };
         Arc::new(Self {
-            survey: watch::Sender::new(survey),
+            snapshot: watch::Sender::new(snapshot),
+            clock: tokio_clock(),
             state: Mutex::new(Inner {
-                now: 1_700_000_000.0,
                 next: 1_000_000,
                 given: BTreeMap::new(),
-                given_back: Vec::new(),
+                released: Vec::new(),
             }),
         })
     }
@@ -80,41 +79,37 @@ impl Yard {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_secs(self.state().now).unwrap()
+        self.clock.now()
     }
 
-    pub(crate) fn advance(&self, time: Duration) {
-        self.state().now += time.as_secs_f64();
+    pub(crate) fn released(&self) -> Vec<NodeId> {
+        self.state().released.clone()
     }
 
-    pub(crate) fn given_back(&self) -> Vec<NodeId> {
-        self.state().given_back.clone()
-    }
-
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Survey) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut BackingSnapshot) -> T) -> T {
         let mut result = None;
-        self.survey.send_modify(|survey| {
-            survey.edition += 1;
-            result = Some(change(survey));
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.revision += 1;
+            result = Some(change(snapshot));
         });
         result.unwrap()
     }
 
-    /// A process of the driver; what an earlier one has asked for ends with its session.
+    /// Starts a process of the driver. The requests of the one before end with its session.
     pub(crate) fn driver(
         self: &Arc<Self>,
         section: &Metastatic,
         faults: &Faults,
     ) -> MetastaticDriver {
-        self.change(|survey| survey.asked.clear());
+        self.change(|snapshot| snapshot.requests.clear());
         let backing = Arc::new(Table {
             yard: Arc::clone(self),
             faults: faults.clone(),
         });
-        MetastaticDriver::new(section, owner(), backing)
+        MetastaticDriver::new(section, owner(), backing, self.clock.clone())
     }
 
-    /// Others serve all requests.
+    /// Other providers serve all requests.
     pub(crate) fn fulfil(&self) {
         for request in self.unserved() {
             self.serve(request);
@@ -128,10 +123,10 @@ impl Yard {
     }
 
     fn unserved(&self) -> Vec<RequestId> {
-        let survey = self.survey.borrow();
-        let asked = survey.asked.iter();
-        let asked = asked.filter(|(_, asked)| asked.state == RequestState::Requested);
-        asked.map(|(id, _)| *id).collect()
+        let snapshot = self.snapshot.borrow();
+        let requests = snapshot.requests.iter();
+        let unserved = requests.filter(|(_, request)| request.state == RequestState::Requested);
+        unserved.map(|(id, _)| *id).collect()
     }
 
     fn serve(&self, request: RequestId) {
@@ -141,17 +136,17 @@ impl Yard {
             let id = node(state.next);
             state.given.insert(request, id);
         }
-        self.change(|survey| {
-            survey.asked.get_mut(&request).unwrap().state = RequestState::Fulfilled;
+        self.change(|snapshot| {
+            snapshot.requests.get_mut(&request).unwrap().state = RequestState::Fulfilled;
         });
     }
 
-    /// Nobody can serve the requests that were not served yet.
+    /// Other providers decline the requests that were not served yet.
     pub(crate) fn fail(&self) {
-        self.change(|survey| {
-            let asked = survey.asked.values_mut();
-            for asked in asked.filter(|asked| asked.state == RequestState::Requested) {
-                asked.state = RequestState::Failed;
+        self.change(|snapshot| {
+            let requests = snapshot.requests.values_mut();
+            for request in requests.filter(|request| request.state == RequestState::Requested) {
+                request.state = RequestState::Failed;
             }
         });
     }
@@ -175,87 +170,94 @@ impl Table {
 
 #[async_trait]
 impl Backing for Table {
-    async fn survey(&self) -> Result<watch::Receiver<Survey>, Error> {
-        Ok(self.yard.survey.subscribe())
+    async fn snapshot(&self) -> Result<watch::Receiver<BackingSnapshot>, Error> {
+        Ok(self.yard.snapshot.subscribe())
     }
 
     async fn refresh(&self) -> Result<(), Error> {
         self.call("refresh", || ()).await
     }
 
-    async fn ask(&self, label: &Label) -> Result<(), Error> {
-        self.call("ask", || {
+    async fn request_node(&self, label: &Label) -> Result<(), Error> {
+        self.call("request node", || {
             let number = {
                 let mut state = self.yard.state();
                 state.next += 1;
                 state.next
             };
             let id = format!("100-{number:010}").parse().unwrap();
-            let asked = Asked {
+            let request = BackingRequest {
                 label: label.clone(),
                 state: RequestState::Requested,
-                mine: true,
+                of_this_process: true,
             };
-            self.yard.change(|survey| survey.asked.insert(id, asked));
+            self.yard
+                .change(|snapshot| snapshot.requests.insert(id, request));
         })
         .await
     }
 
-    async fn withdraw(&self, request: RequestId) -> Result<(), Error> {
-        self.call("withdraw", || {
-            self.yard.change(|survey| survey.asked.remove(&request));
+    async fn withdraw_request(&self, request: RequestId) -> Result<(), Error> {
+        self.call("withdraw request", || {
+            self.yard
+                .change(|snapshot| snapshot.requests.remove(&request));
         })
         .await
     }
 
-    async fn take(&self, request: RequestId, note: &Note) -> Result<(), Error> {
-        self.call("take", || {
+    async fn accept_node(&self, request: RequestId, slots: &SlotTable) -> Result<(), Error> {
+        self.call("accept node", || {
             let given = self.yard.state().given.get(&request).copied();
             let now = self.yard.now();
-            self.yard.change(|survey| {
-                if survey.asked.remove(&request).is_some()
+            self.yard.change(|snapshot| {
+                if snapshot.requests.remove(&request).is_some()
                     && let Some(id) = given
                 {
                     let mut node = Node::new(NodeState::InUse, now);
                     node.interface_ip = Some("192.0.2.1".into());
                     node.host_keys = vec!["ssh-rsa KEY".into()];
-                    let held = HeldNode {
+                    let backing = BackingNode {
                         node: Arc::new(node),
                         version: 1,
-                        note: Some(note.clone()),
+                        slots: Some(slots.clone()),
                     };
-                    survey.held.insert(id, held);
+                    snapshot.backing_nodes.insert(id, backing);
                 }
             });
         })
         .await
     }
 
-    async fn write(&self, node: NodeId, version: i32, note: &Note) -> Result<bool, Error> {
-        self.call("write", || {
-            self.yard.change(|survey| match survey.held.get_mut(&node) {
-                Some(held) if held.version == version => {
-                    held.version += 1;
-                    held.note = Some(note.clone());
-                    true
-                }
-                _ => false,
-            })
+    async fn write_slots(
+        &self,
+        node: NodeId,
+        version: i32,
+        slots: &SlotTable,
+    ) -> Result<bool, Error> {
+        self.call("write slots", || {
+            self.yard
+                .change(|snapshot| match snapshot.backing_nodes.get_mut(&node) {
+                    Some(backing) if backing.version == version => {
+                        backing.version += 1;
+                        backing.slots = Some(slots.clone());
+                        true
+                    }
+                    _ => false,
+                })
         })
         .await
     }
 
-    async fn give_back(&self, node: NodeId, version: i32) -> Result<(), Error> {
-        self.call("give back", || {
-            let gone = self.yard.change(|survey| {
-                let same = survey
-                    .held
-                    .get(&node)
-                    .is_some_and(|held| held.version == version);
-                same && survey.held.remove(&node).is_some()
+    async fn release_node(&self, node: NodeId, version: i32) -> Result<(), Error> {
+        self.call("release node", || {
+            let released = self.yard.change(|snapshot| {
+                let nodes = &mut snapshot.backing_nodes;
+                let backing = nodes.get(&node);
+                let same = backing.is_some_and(|backing| backing.version == version);
+                same && nodes.remove(&node).is_some()
             });
-            if gone {
-                self.yard.state().given_back.push(node);
+            if released {
+                self.yard.state().released.push(node);
             }
         })
         .await

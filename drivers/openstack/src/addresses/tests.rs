@@ -44,10 +44,10 @@ fn address(addr: &str, kind: &str, mac: &str) -> Value {
     json!({"addr": addr, "version": version, "OS-EXT-IPS:type": kind, "OS-EXT-IPS-MAC:mac_addr": mac})
 }
 
-fn choose(more: &str, local_ipv6: bool, server: &Server) -> Chosen {
+fn choose(more: &str, local_ipv6: bool, server: &Server) -> ServerAddresses {
     let settings = settings(more);
     let networks = networks(&settings);
-    let choice = Choice {
+    let choice = AddressChoice {
         settings: &settings,
         networks: &networks,
         local_ipv6,

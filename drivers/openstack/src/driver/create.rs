@@ -1,112 +1,131 @@
-//! Making a server.
+//! Creates the server of a node, with its floating IP and tagged volumes.
 
 use std::time::Duration;
 
-use nodeyard_driver::{CreateOrder, Error, Instance, State, Step};
+use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
 use nodeyard_driver_common::openstack::{LabelOptions, PoolOptions};
-use nodeyard_model::{NodeId, Resources, Timestamp};
+use nodeyard_model::{NodeId, Resources};
 use nodeyard_openstack::{BootVolume, ErrorKind, NewServer, Server};
-use serde::{Deserialize, Serialize};
 
 use super::OpenStackDriver;
-use crate::addresses::{self, Choice, Chosen};
-use crate::failure::{broken, failed};
-
-/// How far it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Create {
-    /// Asked for, perhaps already made without our knowing.
-    #[default]
-    Ordered,
-    Booting {
-        server: Box<str>,
-        since: Timestamp,
-    },
-}
+use crate::addresses::{self, AddressChoice, ServerAddresses};
+use crate::failure::{driver_error, server_error};
 
 impl OpenStackDriver {
-    pub(super) async fn step_create(
+    pub(super) async fn create_instance(
         &self,
         order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
+        progress: &Progress,
+    ) -> Result<Instance, Error> {
         let pool = self.pool(&order.pool)?;
         let label = pool.label(&order.label)?;
-        match state.read()? {
-            Create::Ordered => {
-                let wanted = self.new_server(order, pool, label).await?;
-                if !state.take_fresh() && !self.clear_debris(order, state, now).await? {
-                    return Ok(Step::wait(self.options.poll.least));
-                }
-                if state.external_id.is_none() {
-                    let id = self.create_server(&wanted, order, pool, label).await?;
-                    state.external_id = Some((&*id).into());
-                    state.write(&Create::Booting {
-                        server: id,
-                        since: now,
-                    })?;
-                }
-                Ok(Step::wait(self.options.poll.least))
+        let id = self.find_or_create_server(order, pool, label).await?;
+        progress.set_external_id(&*id);
+        progress.set_stage("waiting for the server to become active");
+        let server = self.wait_until_active(order.node, &id).await?;
+        self.complete(order, pool, label, server).await
+    }
+
+    async fn find_or_create_server(
+        &self,
+        order: &CreateOrder,
+        pool: &PoolOptions,
+        label: &LabelOptions,
+    ) -> Result<Box<str>, Error> {
+        if !order.first_attempt
+            && let Some(id) = self.find_server(order.node).await?
+        {
+            return Ok(id);
+        }
+        let server = self.new_server(order, pool, label).await?;
+        self.create_server(&server, order, pool, label).await
+    }
+
+    /// Returns the server that an earlier attempt created. Deletes the node's other servers first, and waits until they
+    /// are gone.
+    async fn find_server(&self, node: NodeId) -> Result<Option<Box<str>>, Error> {
+        let timer = self.options.poll.start();
+        loop {
+            let all = self.servers(Duration::ZERO).await?;
+            let mut servers: Vec<_> = all
+                .iter()
+                .filter(|server| self.is_of_node(server, node))
+                .collect();
+            let usable = servers
+                .iter()
+                .position(|server| !server.is_broken() && !server.is_going())
+                .map(|index| servers.remove(index));
+            if servers.is_empty() {
+                return Ok(usable.map(|server| server.id.clone()));
             }
-            Create::Booting { server, since } => {
-                let age = now.since(since);
-                let all = self.servers(self.options.list_age.min(age)).await?;
-                if self.remove_doubles(order.node, &server, &all).await? {
-                    return Ok(Step::wait(self.options.poll.after(age)));
-                }
-                let Some(server) = self.look_at(&server, &all).await? else {
-                    start_over(state)?;
-                    let text = format!("server {server} was deleted while it booted");
-                    return Err(Error::retry(text));
-                };
-                if server.is_broken() {
-                    start_over(state)?;
-                    return Err(broken(&server));
-                }
-                // A server without any address yet is one that Nova has not described in full.
-                if !server.is_active() || server.addresses.is_empty() {
-                    return Ok(Step::wait(self.options.poll.after(age)));
-                }
-                self.finish(order, pool, label, server).await
+            for server in servers {
+                self.delete_server(Some(node), server).await?;
+            }
+            timer.tick().await;
+        }
+    }
+
+    async fn wait_until_active(&self, node: NodeId, id: &str) -> Result<Server, Error> {
+        let timer = self.options.poll.start();
+        loop {
+            timer.tick().await;
+            let all = self.servers(self.options.list_age.min(timer.age())).await?;
+            if self.delete_duplicates(node, id, &all).await? {
+                continue;
+            }
+            let Some(server) = self.server(id, &all).await? else {
+                let text = format!("server {id} was deleted while it booted");
+                return Err(Error::retry(text));
+            };
+            if server.is_broken() {
+                return Err(server_error(&server));
+            }
+            // A server without any address yet is one that Nova has not described in full.
+            if server.is_active() && !server.addresses.is_empty() {
+                return Ok(server);
             }
         }
     }
 
-    /// The server, as the list shows it. What is not in the list may be too new for it.
-    async fn look_at(&self, id: &str, all: &[Server]) -> Result<Option<Server>, Error> {
+    /// Returns the server as the list shows it. The list may be older than the server.
+    async fn server(&self, id: &str, all: &[Server]) -> Result<Option<Server>, Error> {
         match all
             .iter()
             .find(|server| *server.id == *id && !server.is_gone())
         {
             Some(server) => Ok(Some(server.clone())),
-            None => self.compute.server(id).await.map_err(failed),
+            None => self.compute.server(id).await.map_err(driver_error),
         }
     }
 
-    /// An order whose answer was lost may be carried out after we have looked in vain and placed it again. True if there
-    /// was such a server.
-    async fn remove_doubles(&self, node: NodeId, id: &str, all: &[Server]) -> Result<bool, Error> {
-        let is_double = |server: &&Server| self.is_of_node(server, node) && *server.id != *id;
+    /// Deletes other servers of the node: a request whose response was lost may be carried out after we have looked
+    /// and sent another. Returns whether there were any.
+    async fn delete_duplicates(
+        &self,
+        node: NodeId,
+        id: &str,
+        all: &[Server],
+    ) -> Result<bool, Error> {
+        let is_duplicate = |server: &&Server| self.is_of_node(server, node) && *server.id != *id;
         let mut found = false;
-        for server in all.iter().filter(is_double) {
+        for server in all.iter().filter(is_duplicate) {
             found = true;
-            // Not by the node's id: its floating IP belongs to the other one.
+            // Without the node's id: its floating IP belongs to the server that stays.
             self.delete_server(None, server).await?;
         }
         Ok(found)
     }
 
-    /// It is up: what it still lacks, and what it is.
-    async fn finish(
+    /// Gives an active server its floating IP, tags its volumes, and describes it.
+    async fn complete(
         &self,
         order: &CreateOrder,
         pool: &PoolOptions,
         label: &LabelOptions,
         mut server: Server,
-    ) -> Result<Step<Instance>, Error> {
+    ) -> Result<Instance, Error> {
         let networks = self.networks().await?;
-        let choice = Choice {
+        let choice = AddressChoice {
             settings: self.session.settings(),
             networks: &networks,
             local_ipv6: self.local_ipv6,
@@ -117,75 +136,41 @@ impl OpenStackDriver {
             && addresses::lacks_public_address(&server, &chosen)
             && self.has_floating_ips().await?
         {
-            self.give_floating_ip(order.node, &networks, &mut server)
+            self.attach_floating_ip(order.node, &networks, &mut server)
                 .await?;
             chosen = choice.of(&server);
         }
         if label.boot_volume.is_some() {
-            self.mark_volumes(order, &server).await?;
+            self.tag_volumes(order, &server).await?;
         }
         let flavor = self.flavor_of(label).await?;
         let takes = label.takes(flavor.vcpus, flavor.ram);
-        Ok(Step::Done(self.instance(server, chosen, takes)))
-    }
-
-    /// What an earlier run of this order left behind: one good server is taken over, everything else goes.
-    /// True if nothing is in the way any more.
-    async fn clear_debris(
-        &self,
-        order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<bool, Error> {
-        let all = self.servers(Duration::ZERO).await?;
-        let mut servers: Vec<_> = all
-            .iter()
-            .filter(|server| self.is_of_node(server, order.node))
-            .collect();
-        let good = servers
-            .iter()
-            .position(|server| !server.is_broken() && !server.is_going());
-        let good = good.map(|index| servers.remove(index));
-        for server in &servers {
-            self.delete_server(Some(order.node), server).await?;
-        }
-        if !servers.is_empty() {
-            return Ok(false);
-        }
-        state.external_id = None;
-        if let Some(server) = good {
-            state.external_id = Some((&*server.id).into());
-            state.write(&Create::Booting {
-                server: server.id.clone(),
-                since: now,
-            })?;
-        }
-        Ok(true)
+        Ok(self.instance(server, chosen, takes))
     }
 
     async fn create_server(
         &self,
-        wanted: &NewServer,
+        server: &NewServer,
         order: &CreateOrder,
         pool: &PoolOptions,
         label: &LabelOptions,
     ) -> Result<Box<str>, Error> {
-        match self.compute.create_server(wanted).await {
+        match self.compute.create_server(server).await {
             Ok(id) => Ok(id),
-            // Something that we believed to be there may have gone.
+            // Something in the catalog may have been deleted.
             Err(error) if error.kind() == ErrorKind::Refused => {
                 self.catalog.forget().await;
                 let now = self.new_server(order, pool, label).await?;
-                if now == *wanted {
-                    Err(failed(error))
+                if now == *server {
+                    Err(driver_error(error))
                 } else {
                     Err(Error::retry(
-                        "the cloud does not have any more what a server was to be made of",
+                        "the image, flavor or network of the server was deleted meanwhile",
                     )
                     .because(error))
                 }
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(driver_error(error)),
         }
     }
 
@@ -211,29 +196,29 @@ impl OpenStackDriver {
         })
     }
 
-    /// The volume that Nova makes for a server carries nothing that leads back to us. It goes with the server, unless
-    /// something goes wrong; then the mark tells whose it is.
-    async fn mark_volumes(&self, order: &CreateOrder, server: &Server) -> Result<(), Error> {
+    /// Tags the volumes that Nova created for a server. Normally they are deleted with it; if not, the tags identify
+    /// the node.
+    async fn tag_volumes(&self, order: &CreateOrder, server: &Server) -> Result<(), Error> {
         let metadata = order.tags.to_metadata();
         let own = server
             .volumes
             .iter()
             .filter(|volume| volume.delete_on_termination);
         for volume in own {
-            match self.volumes.mark_volume(&volume.id, &metadata).await {
+            match self.volumes.add_metadata(&volume.id, &metadata).await {
                 Ok(()) => {}
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Forbidden | ErrorKind::NoService) =>
                 {
-                    tracing::warn!(volume = %volume.id, %error, "a volume cannot be marked as ours");
+                    tracing::warn!(volume = %volume.id, %error, "failed to tag volume");
                 }
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(driver_error(error)),
             }
         }
         Ok(())
     }
 
-    fn instance(&self, server: Server, chosen: Chosen, takes: Resources) -> Instance {
+    fn instance(&self, server: Server, chosen: ServerAddresses, takes: Resources) -> Instance {
         Instance {
             // As Nodepool has it: nodes without a private address show the public one there.
             private_ipv4: chosen.private_v4.or_else(|| chosen.public_v4.clone()),
@@ -247,9 +232,4 @@ impl OpenStackDriver {
             ..Instance::new((&*server.id).into(), takes)
         }
     }
-}
-
-/// What was made is of no use; the next run clears it away and makes another.
-fn start_over(state: &mut State) -> Result<(), Error> {
-    state.write(&Create::Ordered)
 }

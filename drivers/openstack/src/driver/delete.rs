@@ -1,115 +1,109 @@
-//! Deleting what a node consists of.
+//! Deletes the servers of a node with their floating IPs and volumes, or one resource.
 
 use std::time::Duration;
 
-use nodeyard_driver::{Error, ResourceKind, State, Step, Target};
-use nodeyard_model::{NodeId, Timestamp};
-use nodeyard_openstack::Server;
-use serde::{Deserialize, Serialize};
+use nodeyard_driver::{Error, ResourceKind, Target};
+use nodeyard_model::NodeId;
+use nodeyard_openstack::{Server, Volume};
 
+use super::listing::volume_tags;
 use super::{OpenStackDriver, text_id};
-use crate::failure::failed;
+use crate::failure::driver_error;
 
-/// Nova lists a server as deleted until it does not count any more, which takes a moment; some clouds show it for longer.
+/// How long the list of servers may show one as deleted. Nova counts it in the quota for a moment, and some clouds show
+/// it for longer.
 const SHOWN: Duration = Duration::from_secs(60);
-/// A volume that has not gone after this time is left to whoever looks for leaks.
+/// After this time a volume that still exists is left to the search for leaks.
 const VOLUMES_GO: Duration = Duration::from_secs(300);
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Delete {
-    #[default]
-    Asked,
-    /// The cloud was told.
-    Going {
-        servers: Vec<Box<str>>,
-        /// They should go with their servers.
-        volumes: Vec<Box<str>>,
-        since: Timestamp,
-    },
-}
-
 impl OpenStackDriver {
-    pub(super) async fn step_delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
-        match state.read()? {
-            Delete::Asked => {
-                let (node, servers) = match target {
-                    Target::Node { node, external_id } => {
-                        let id = external_id.as_ref().map(text_id).transpose()?;
-                        (Some(*node), self.servers_of(*node, id.as_deref()).await?)
-                    }
-                    Target::Resource { kind, id } if *kind == ResourceKind::INSTANCES => {
-                        let server = self.compute.server(&text_id(id)?).await.map_err(failed)?;
-                        (None, server.into_iter().collect())
-                    }
-                    Target::Resource { kind, id } => {
-                        self.delete_resource(kind, &text_id(id)?).await?;
-                        return Ok(Step::Done(()));
-                    }
-                };
-                if servers.is_empty() {
-                    // The server may have gone by itself, and left its address.
-                    self.delete_floating_ips(node, None).await?;
-                    return Ok(Step::Done(()));
-                }
-                for server in &servers {
-                    self.delete_server(node, server).await?;
-                }
-                let attached = servers.iter().flat_map(|server| &server.volumes);
-                let volumes = attached.filter(|volume| volume.delete_on_termination);
-                state.write(&Delete::Going {
-                    volumes: volumes.map(|volume| volume.id.clone()).collect(),
-                    servers: servers.into_iter().map(|server| server.id).collect(),
-                    since: now,
-                })?;
-                Ok(Step::go_on())
+    pub(super) async fn delete_target(&self, target: &Target) -> Result<(), Error> {
+        let (node, servers) = match target {
+            Target::Node { node, external_id } => {
+                let id = external_id.as_ref().map(text_id).transpose()?;
+                (Some(*node), self.servers_of(*node, id.as_deref()).await?)
             }
-            Delete::Going {
-                servers,
-                volumes,
-                since,
-            } => {
-                let age = now.since(since);
-                // A list from before the deletion may not know the server yet.
-                let there = self.servers(self.options.list_age.min(age)).await?;
-                let is_there = |server: &Server| {
-                    servers.contains(&server.id) && !(server.is_gone() && age > SHOWN)
-                };
-                let waits =
-                    there.iter().any(is_there) || self.volumes_are_there(&volumes, age).await?;
-                Ok(if waits {
-                    Step::wait(self.options.poll.after(age))
-                } else {
-                    Step::Done(())
-                })
+            Target::Resource { kind, id } if *kind == ResourceKind::INSTANCES => {
+                let server = self.compute.server(&text_id(id)?).await;
+                let server = server.map_err(driver_error)?;
+                (None, server.into_iter().collect())
             }
+            Target::Resource { kind, id } => {
+                return self.delete_resource(kind, &text_id(id)?).await;
+            }
+        };
+        for server in &servers {
+            self.delete_server(node, server).await?;
         }
+        if servers.is_empty() {
+            // A server that was deleted by someone else leaves its floating IP.
+            self.delete_floating_ips(node, None).await?;
+        }
+        self.wait_until_deleted(node, &servers).await
     }
 
-    /// Volumes go with their server, but after it. Those that do not are deleted.
-    async fn volumes_are_there(&self, volumes: &[Box<str>], age: Duration) -> Result<bool, Error> {
-        if volumes.is_empty() || age > VOLUMES_GO {
+    async fn wait_until_deleted(
+        &self,
+        node: Option<NodeId>,
+        servers: &[Server],
+    ) -> Result<(), Error> {
+        let timer = self.options.poll.start();
+        while self.servers_exist(servers, timer.age()).await?
+            || self.volumes_exist(node, servers, timer.age()).await?
+        {
+            timer.tick().await;
+        }
+        Ok(())
+    }
+
+    /// `age` is the time since the deletion: an older list does not count.
+    async fn servers_exist(&self, servers: &[Server], age: Duration) -> Result<bool, Error> {
+        if servers.is_empty() {
             return Ok(false);
         }
-        let all = self.volumes(self.options.list_age.min(age)).await?;
-        let mut there = false;
-        for volume in all.iter().filter(|volume| volumes.contains(&volume.id)) {
-            there = true;
-            if matches!(&*volume.status, "available" | "error") {
-                self.volumes
-                    .delete_volume(&volume.id)
-                    .await
-                    .map_err(failed)?;
-            }
-        }
-        Ok(there)
+        let all = self.servers(self.options.list_age.min(age)).await?;
+        Ok(all.iter().any(|server| {
+            let is_target = servers.iter().any(|target| target.id == server.id);
+            is_target && !(server.is_gone() && age > SHOWN)
+        }))
     }
 
-    /// All that carry the node's id, and the one that its record names. A lost answer may have left two.
+    /// Returns whether volumes of the servers, or tagged with the node, exist. The cloud deletes them after their server;
+    /// those that it kept are deleted here.
+    async fn volumes_exist(
+        &self,
+        node: Option<NodeId>,
+        servers: &[Server],
+        age: Duration,
+    ) -> Result<bool, Error> {
+        let attached: Vec<_> = servers
+            .iter()
+            .flat_map(|server| &server.volumes)
+            .filter(|volume| volume.delete_on_termination)
+            .map(|volume| &volume.id)
+            .collect();
+        if (attached.is_empty() && !self.boots_from_volumes()) || age > VOLUMES_GO {
+            return Ok(false);
+        }
+        let is_target = |volume: &&Volume| {
+            let owner = &self.options.owner;
+            attached.contains(&&volume.id)
+                || node.is_some_and(|node| owner.owns_node(&volume_tags(volume), node))
+        };
+        let all = self.volumes(self.options.list_age.min(age)).await?;
+        let mut exist = false;
+        for volume in all.iter().filter(is_target) {
+            exist = true;
+            if matches!(&*volume.status, "available" | "error") {
+                let deleted = self.volumes.delete_volume(&volume.id).await;
+                deleted.map_err(driver_error)?;
+            }
+        }
+        Ok(exist)
+    }
+
+    /// Returns the servers that carry the node's id, and the one that its record names. A lost response may have left
+    /// two.
     async fn servers_of(&self, node: NodeId, id: Option<&str>) -> Result<Vec<Server>, Error> {
         let is_named = |server: &Server| Some(&*server.id) == id;
         let known = self.servers(self.options.list_age).await?;
@@ -129,13 +123,13 @@ impl OpenStackDriver {
             }
             kind if *kind == ResourceKind::PORTS => self.network.delete_port(id).await,
             kind if *kind == ResourceKind::VOLUMES => self.volumes.delete_volume(id).await,
-            kind if *kind == ResourceKind::IMAGES => return self.remove_image(id).await,
+            kind if *kind == ResourceKind::IMAGES => return self.delete_image_by_id(id).await,
             kind => return Err(Error::unsupported(&format!("delete {kind}"))),
         };
-        deleted.map_err(failed)
+        deleted.map_err(driver_error)
     }
 
-    /// Floating IPs go first: without their server nobody would find them.
+    /// Deletes a server and its floating IPs. These go first: without the server they could not be found.
     pub(super) async fn delete_server(
         &self,
         node: Option<NodeId>,
@@ -146,7 +140,7 @@ impl OpenStackDriver {
             self.compute
                 .delete_server(&server.id)
                 .await
-                .map_err(failed)?;
+                .map_err(driver_error)?;
         }
         Ok(())
     }

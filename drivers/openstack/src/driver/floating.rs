@@ -1,8 +1,8 @@
-//! Floating IPs: one for each server that cannot be reached otherwise.
+//! Floating IPs: one for each server that has no public address.
 //!
-//! They are made for a port, so that there is none without one except for what was left behind. A node whose server has
-//! gone gives it to the next one. Those of other nodes are left to whoever looks for leaks: two launchers may want the same
-//! one, and a Neutron that is asked by both at the same moment says yes to both, whatever revision they insist on.
+//! They are created for a port, so one without a port was left behind. The next server of the same node uses it again.
+//! Those of other nodes are left to the search for leaks: Neutron lets two launchers take the same one at the same moment,
+//! whatever revision they insist on.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use nodeyard_model::NodeId;
 use nodeyard_openstack::{Address, ErrorKind, FloatingIp, NewFloatingIp, Port, Server};
 
 use super::OpenStackDriver;
-use crate::failure::failed;
-use crate::mark;
+use crate::description;
+use crate::failure::driver_error;
 use crate::networks::Networks;
 
 impl OpenStackDriver {
-    /// Whether floating IPs can be had at all, and somebody here wants them.
+    /// Whether the cloud offers floating IPs and a pool uses them.
     pub(super) async fn has_floating_ips(&self) -> Result<bool, Error> {
         let wanted = self
             .options
@@ -30,8 +30,8 @@ impl OpenStackDriver {
         Ok(self.networks().await?.nat_source.is_some())
     }
 
-    /// Sees to it that a server has a floating IP, and adds it to the server's addresses.
-    pub(super) async fn give_floating_ip(
+    /// Attaches a floating IP unless the server has one, and adds it to the server's addresses.
+    pub(super) async fn attach_floating_ip(
         &self,
         node: NodeId,
         networks: &Networks,
@@ -41,11 +41,11 @@ impl OpenStackDriver {
             return Ok(());
         };
         let ports = self.ports_of(server).await?;
-        // A server on networks that lead out already, or on none with IPv4, needs none.
+        // None on external networks only, or without IPv4: such a server needs no floating IP.
         let Some((port, fixed)) = networks.nat_port(ports.iter()) else {
             return Ok(());
         };
-        let description = mark::description(&self.options.owner, node);
+        let description = description::description(&self.options.owner, node);
         let wanted = NewFloatingIp {
             network: source,
             port: &port.id,
@@ -86,7 +86,7 @@ impl OpenStackDriver {
         Ok(Vec::new())
     }
 
-    /// The one that the port has already, or one that the node has from before, or a new one.
+    /// Returns the one that the port has, one that an earlier server of the node had, or a new one.
     async fn floating_ip_for(
         &self,
         node: NodeId,
@@ -101,29 +101,29 @@ impl OpenStackDriver {
         let is_free = |ip: &&FloatingIp| {
             ip.port_id.is_none()
                 && *ip.network_id == *wanted.network
-                && owner.owns_node(&mark::tags(&ip.description), node)
+                && owner.owns_node(&description::tags(&ip.description), node)
         };
         for ip in known.iter().filter(is_free) {
             match self.network.attach_floating_ip(ip, wanted).await {
                 Ok(ip) => return Ok(ip),
-                // Somebody has found it left behind, and changed or deleted it.
+                // It was changed or deleted meanwhile.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
                     self.floating_ips.forget().await;
                 }
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(driver_error(error)),
             }
         }
         match self.network.create_floating_ip(wanted).await {
             Ok(ip) => Ok(ip),
             Err(error) => {
-                // It may have been made, or the port may have one since we looked: the next step looks again.
+                // It may exist, or the port may have got one: the next attempt must list them again.
                 self.floating_ips.forget().await;
-                Err(failed(error))
+                Err(driver_error(error))
             }
         }
     }
 
-    /// Deletes the floating IPs of a node, by what they say or where they lead.
+    /// Deletes the floating IPs that carry the node's id or are attached to the server.
     pub(super) async fn delete_floating_ips(
         &self,
         node: Option<NodeId>,
@@ -139,7 +139,7 @@ impl OpenStackDriver {
             _ => Vec::new(),
         };
         let is_of_node = |ip: &FloatingIp| {
-            let tags = mark::tags(&ip.description);
+            let tags = description::tags(&ip.description);
             node.is_some_and(|node| self.options.owner.owns_node(&tags, node))
         };
         let leads_to_server = |ip: &FloatingIp| {
@@ -153,7 +153,7 @@ impl OpenStackDriver {
             self.network
                 .delete_floating_ip(&ip.id)
                 .await
-                .map_err(failed)?;
+                .map_err(driver_error)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What there is.
+//! Lists of what the cloud has, shared by all operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,43 +10,43 @@ use nodeyard_model::{NodeId, Resources};
 use nodeyard_openstack::{ErrorKind, FloatingIp, Port, Server, Volume};
 
 use super::{List, OpenStackDriver};
-use crate::failure::failed;
-use crate::{images, mark};
+use crate::failure::driver_error;
+use crate::{description, images};
 
 impl OpenStackDriver {
-    /// All servers, as they were `age` ago or later, what is not quite gone included.
+    /// Lists all servers as of `age` ago or later, including those that Nova still shows as deleted.
     pub(super) async fn servers(&self, age: Duration) -> List<Server> {
-        let ask = async { self.compute.servers().await.map_err(failed) };
-        self.servers.within(age, ask).await
+        let fetch = async { self.compute.servers().await.map_err(driver_error) };
+        self.servers.within(age, fetch).await
     }
 
     pub(super) async fn ports(&self, age: Duration) -> List<Port> {
-        let ask = async { self.network.ports().await.map_err(failed) };
-        self.ports.within(age, ask).await
+        let fetch = async { self.network.ports().await.map_err(driver_error) };
+        self.ports.within(age, fetch).await
     }
 
     pub(super) async fn volumes(&self, age: Duration) -> List<Volume> {
-        let ask = async {
+        let fetch = async {
             match self.volumes.volumes().await {
                 Ok(volumes) => Ok(volumes),
                 Err(error) if error.kind() == ErrorKind::NoService => Ok(Vec::new()),
-                Err(error) => Err(failed(error)),
+                Err(error) => Err(driver_error(error)),
             }
         };
-        self.volume_list.within(age, ask).await
+        self.volume_list.within(age, fetch).await
     }
 
     pub(super) async fn floating_ips(&self, age: Duration) -> List<FloatingIp> {
-        let ask = async { self.network.floating_ips().await.map_err(failed) };
-        self.floating_ips.within(age, ask).await
+        let fetch = async { self.network.floating_ips().await.map_err(driver_error) };
+        self.floating_ips.within(age, fetch).await
     }
 
-    /// What carries the id of a node of ours.
+    /// Whether the server exists and carries the id of the node.
     pub(super) fn is_of_node(&self, server: &Server, node: NodeId) -> bool {
         !server.is_gone() && self.options.owner.owns_node(&tags(server), node)
     }
 
-    pub(super) async fn list_everything(&self) -> Result<Vec<Resource>, Error> {
+    pub(super) async fn list_resources(&self) -> Result<Vec<Resource>, Error> {
         let servers = self.servers(Duration::ZERO).await?;
         let flavors = self.flavors().await?;
         let flavors: HashMap<_, _> = flavors.iter().map(|f| (&*f.id, f)).collect();
@@ -63,7 +63,7 @@ impl OpenStackDriver {
                     .as_ref()
                     .and_then(|flavor| flavor.id.as_deref());
                 let flavor = flavor.and_then(|id| flavors.get(id));
-                // A flavor that is not offered any more still counts as one machine.
+                // A server of a deleted flavor counts as one machine.
                 let takes = flavor
                     .map_or_else(|| Resources::new(0, 1, 0), |f| takes(f.vcpus, f.ram, sizes));
                 resource(
@@ -77,23 +77,19 @@ impl OpenStackDriver {
             .collect();
         let nothing = Resources::default;
         all.extend(volumes.iter().map(|volume| {
-            let texts = volume
-                .metadata
-                .iter()
-                .map(|(key, value)| (key.as_str(), value.as_str()));
             let name = volume.name.as_deref().unwrap_or_default();
             resource(
                 ResourceKind::VOLUMES,
                 &volume.id,
                 name,
-                Tags::from_metadata(texts),
+                volume_tags(volume),
                 nothing(),
             )
         }));
         if self.has_floating_ips().await? {
             let ips = self.floating_ips(Duration::ZERO).await?;
             all.extend(ips.iter().map(|ip| {
-                let tags = mark::tags(&ip.description);
+                let tags = description::tags(&ip.description);
                 resource(
                     ResourceKind::FLOATING_IPS,
                     &ip.id,
@@ -103,7 +99,7 @@ impl OpenStackDriver {
                 )
             }));
         }
-        let images = images::list(&self.session).await.map_err(failed)?;
+        let images = images::list(&self.session).await.map_err(driver_error)?;
         all.extend(images.into_iter().map(|image| Resource {
             kind: ResourceKind::IMAGES,
             tags: image.tags(),
@@ -114,20 +110,24 @@ impl OpenStackDriver {
         Ok(all)
     }
 
-    /// Volumes, if anybody has any to do with them.
+    /// Lists the volumes, if there can be any.
     async fn volumes_of(&self, servers: &[Server]) -> List<Volume> {
-        let labels = self
-            .options
-            .cloud
-            .pools
-            .iter()
-            .flat_map(|pool| &pool.labels);
-        let boots = labels.into_iter().any(|label| label.boot_volume.is_some());
-        if !boots && servers.iter().all(|server| server.volumes.is_empty()) {
+        if !self.boots_from_volumes() && servers.iter().all(|server| server.volumes.is_empty()) {
             return Ok(Arc::default());
         }
         self.volumes(Duration::ZERO).await
     }
+
+    pub(super) fn boots_from_volumes(&self) -> bool {
+        let pools = self.options.cloud.pools.iter();
+        let mut labels = pools.flat_map(|pool| &pool.labels);
+        labels.any(|label| label.boot_volume.is_some())
+    }
+}
+
+pub(super) fn volume_tags(volume: &Volume) -> Tags {
+    let metadata = volume.metadata.iter();
+    Tags::from_metadata(metadata.map(|(key, value)| (key.as_str(), value.as_str())))
 }
 
 pub(super) fn tags(server: &Server) -> Tags {

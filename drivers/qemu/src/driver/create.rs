@@ -1,165 +1,136 @@
-//! Making a machine.
+//! Creates a machine and waits until it has booted.
 
-use std::time::Duration;
-
-use nodeyard_driver::{BootImage, CreateOrder, Error, ErrorClass, Instance, State, Step, Wait};
+use nodeyard_driver::{BootImage, Clock, CreateOrder, Error, ErrorClass, Instance, Progress};
 use nodeyard_driver_common::LabelImage;
-use nodeyard_model::{ConnectionPort, Timestamp};
-use serde::{Deserialize, Serialize};
+use nodeyard_model::ConnectionPort;
 
-use super::{QemuDriver, boot_failing, local_id};
-use crate::host::{Answering, Endpoint, GuestFault, LocalId, Machine, Stop, UploadStatus, Vitals};
+use super::{QemuDriver, local_id};
+use crate::host::{GuestEndpoint, GuestFault, LocalId, MachineStatus, QemuMachine, UploadStatus};
 use crate::local::{inspect, random_mac};
-use crate::options::LabelOptions;
-use crate::recipe::{Kernel, Recipe, Seed, readable};
+use crate::machine_spec::{Kernel, MachineSpec, Seed, check_readable};
+use crate::options::QemuLabelOptions;
 
-/// How far it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Create {
-    /// Asked for; a description may have been written without our knowing.
-    #[default]
-    Ordered,
-    /// There is a description.
-    Described {
-        machine: LocalId,
-    },
-    Booting {
-        machine: LocalId,
-        since: Timestamp,
-    },
+/// The result of waiting for a boot.
+enum BootOutcome {
+    Answering(GuestEndpoint),
+    /// The machine failed under KVM and can be started again without it.
+    KvmRejected,
 }
 
 impl QemuDriver {
-    pub(super) async fn step_create(
+    pub(super) async fn create_machine(
         &self,
         order: &CreateOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
+        progress: &Progress,
+    ) -> Result<Instance, Error> {
         let label = self.options.label(&order.pool, &order.label)?;
-        match state.read()? {
-            Create::Ordered => {
-                let (_, upload) = self.recipe(order, label).await?;
-                let earlier = if state.take_fresh() {
-                    None
-                } else {
-                    match self.take_over(order).await? {
-                        Debris::Cleared(machine) => machine,
-                        Debris::Going => return Ok(Step::wait(self.options.poll.least)),
-                    }
-                };
-                let machine = match earlier {
-                    Some(machine) => machine,
-                    None => {
-                        let machine = describe(order, label, upload, now);
-                        self.host.record(&machine).await?;
-                        machine.id
-                    }
-                };
-                state.external_id = Some(machine.as_str().into());
-                state.write(&Create::Described { machine })?;
-                Ok(Step::go_on())
+        let machine = self.find_or_record(order, label).await?;
+        progress.set_external_id(machine.id.as_str());
+        // Read again: only a recorded machine keeps its image from being deleted.
+        let (spec, _) = self.machine_spec(order, label).await?;
+        loop {
+            self.host.start(&machine, &spec).await?;
+            progress.set_stage("waiting for the guest to boot");
+            match self.wait_until_booted(label, &machine.id).await? {
+                BootOutcome::Answering(endpoint) => return Ok(instance(&machine, endpoint)),
+                BootOutcome::KvmRejected => {}
             }
-            Create::Described { machine } => {
-                let Some(machine) = self.machine(&machine).await? else {
-                    return start_over(state, &machine);
-                };
-                // Only now, with the description there, can the image not be deleted any more.
-                let (recipe, _) = self.recipe(order, label).await?;
-                self.host.start(&machine, &recipe).await?;
-                state.write(&Create::Booting {
-                    machine: machine.id,
-                    since: now,
-                })?;
-                Ok(Step::go_on())
+        }
+    }
+
+    async fn find_or_record(
+        &self,
+        order: &CreateOrder,
+        label: &QemuLabelOptions,
+    ) -> Result<QemuMachine, Error> {
+        if !order.first_attempt
+            && let Some(machine) = self.adopt(order).await?
+        {
+            return Ok(machine);
+        }
+        let (_, upload) = self.machine_spec(order, label).await?;
+        let machine = new_machine(order, label, upload);
+        self.host.write_machine(&machine).await?;
+        Ok(machine)
+    }
+
+    /// Takes over one machine of an earlier call that runs or was never started, and deletes all others.
+    async fn adopt(&self, order: &CreateOrder) -> Result<Option<QemuMachine>, Error> {
+        let mut usable = None;
+        for machine in self.machines_of_node(order.node).await? {
+            let has_ended = machine.process.is_some() && !self.host.is_running(&machine).await?;
+            if usable.is_none() && !machine.deleting && !has_ended {
+                usable = Some(machine);
+            } else {
+                self.kill_and_remove(&machine).await?;
             }
-            Create::Booting { machine, since } => {
-                let Some(machine) = self.machine(&machine).await? else {
-                    return start_over(state, &machine);
+        }
+        Ok(usable)
+    }
+
+    /// Waits until the guest answers. Fails as soon as it stops or QEMU pauses it for good.
+    async fn wait_until_booted(
+        &self,
+        label: &QemuLabelOptions,
+        id: &LocalId,
+    ) -> Result<BootOutcome, Error> {
+        let access = self.options.guest_access(label)?;
+        let must_greet = label.host_key_checking && access.greets;
+        let timer = self.options.poll.start();
+        loop {
+            let machine = self.existing_machine(id).await?;
+            let endpoint = match self.host.status(&machine, access.port).await? {
+                MachineStatus::Running(endpoint) => endpoint,
+                MachineStatus::Stopped => {
+                    return self.handle_failed_boot(label, &machine, None).await;
+                }
+                MachineStatus::Failed(fault) => {
+                    return self.handle_failed_boot(label, &machine, Some(fault)).await;
+                }
+            };
+            if let Some(endpoint) = endpoint {
+                let answers = tokio::select! {
+                    biased;
+                    answers = async { !must_greet || self.host.greets(endpoint).await } => answers,
+                    () = self.host.wait_for_fault(id) => false,
                 };
-                let booted = self.see_boot(label, &machine, now.since(since)).await;
-                match booted {
-                    Ok(Some(endpoint)) => Ok(Step::Done(instance(&machine, endpoint))),
-                    Ok(None) => Ok(Step::Wait(Wait {
-                        at_most: self.options.poll.after(now.since(since)),
-                        event: Some(boot_failing(&machine.id)),
-                    })),
-                    Err(Boot::KvmRejected) => {
-                        state.write(&Create::Described {
-                            machine: machine.id,
-                        })?;
-                        Ok(Step::go_on())
-                    }
-                    Err(Boot::Failed(error)) => {
-                        state.write(&Create::Ordered)?;
-                        Err(error)
-                    }
-                    Err(Boot::Unseen(error)) => Err(error),
+                if answers {
+                    return Ok(BootOutcome::Answering(endpoint));
                 }
             }
-        }
-    }
-
-    /// Where a machine answers, if it does already.
-    async fn see_boot(
-        &self,
-        label: &LabelOptions,
-        machine: &Machine,
-        age: Duration,
-    ) -> Result<Option<Endpoint>, Boot> {
-        let id = &machine.id;
-        let reach = self.options.reach(label).map_err(Boot::Unseen)?;
-        let vitals = self.host.look(machine, reach.port).await;
-        let endpoint = match vitals.map_err(Boot::Unseen)? {
-            Vitals::Up(endpoint) => endpoint,
-            Vitals::Down => return Err(self.boot_failure(label, machine, None).await),
-            Vitals::Failed(fault) => {
-                return Err(self.boot_failure(label, machine, Some(fault)).await);
+            if timer.age() > self.options.boot_timeout {
+                return Err(self.give_up(label, &machine, endpoint).await?);
             }
-        };
-        let heard = match endpoint {
-            Some(_) if !label.host_key_checking || !reach.greets => Answering::Yes,
-            Some(endpoint) => self.host.hear(endpoint).await,
-            None => Answering::No,
-        };
-        if heard == Answering::Yes {
-            return Ok(endpoint);
+            timer.tick_or(self.host.wait_for_fault(id)).await;
         }
-        let limit = self.options.boot_timeout;
-        if age <= limit {
-            return Ok(None);
-        }
-        let given_up = Machine {
-            going: true,
-            ..machine.clone()
-        };
-        self.host.record(&given_up).await.map_err(Boot::Unseen)?;
-        let place = endpoint.map_or("anywhere".to_owned(), |place| format!("on {place}"));
-        let text = format!("machine {id} did not answer {place} within {limit:?}");
-        let error = self.failure(ErrorClass::Capacity, text, label, id).await;
-        Err(Boot::Failed(error))
     }
 
-    /// What becomes of a launch whose machine stopped, or whose guest QEMU paused, while it booted.
-    async fn boot_failure(
+    async fn existing_machine(&self, id: &LocalId) -> Result<QemuMachine, Error> {
+        let machines = self.host.machines().await?;
+        let machine = machines.into_iter().find(|machine| machine.id == *id);
+        machine
+            .filter(|machine| !machine.deleting)
+            .ok_or_else(|| Error::retry(format!("machine {id} was deleted while it was created")))
+    }
+
+    /// Replaces KVM if it made the boot fail, and otherwise returns why the boot failed.
+    async fn handle_failed_boot(
         &self,
-        label: &LabelOptions,
-        machine: &Machine,
+        label: &QemuLabelOptions,
+        machine: &QemuMachine,
         fault: Option<GuestFault>,
-    ) -> Boot {
+    ) -> Result<BootOutcome, Error> {
         let id = &machine.id;
-        let log = self.host.log(id).await;
+        let log = self.host.qemu_log(id).await;
         let by_kvm = match fault {
             Some(fault) => fault == GuestFault::InternalError,
-            // A guest may end by itself; QEMU says so when KVM was the reason.
+            // A guest may stop by itself; the log of QEMU tells whether KVM was the reason.
             None => log.to_ascii_lowercase().contains("kvm"),
         };
         if by_kvm {
-            let first = log.lines().next().unwrap_or("QEMU gave no reason");
-            match self.host.reject_kvm(machine, first).await {
-                Ok(true) => return Boot::KvmRejected,
-                Ok(false) => {}
-                Err(error) => return Boot::Unseen(error),
+            let reason = log.lines().next().unwrap_or("QEMU gave no reason");
+            if self.host.reject_kvm(machine, reason).await? {
+                return Ok(BootOutcome::KvmRejected);
             }
         }
         let (class, text) = match fault {
@@ -170,60 +141,54 @@ impl QemuDriver {
             Some(fault) => (ErrorClass::Permanent, format!("failed to boot: {fault}")),
         };
         if fault.is_some() {
-            let given_up = Machine {
-                going: true,
-                ..machine.clone()
-            };
-            if let Err(error) = self.host.record(&given_up).await {
-                return Boot::Unseen(error);
-            }
+            self.mark_deleting(machine).await?;
         }
         let text = format!("machine {id} {text}");
-        Boot::Failed(self.failure(class, text, label, id).await)
+        Err(self.boot_error(class, text, label, id).await)
     }
 
-    async fn machine(&self, id: &LocalId) -> Result<Option<Machine>, Error> {
-        let machines = self.host.machines().await?;
-        let machine = machines.into_iter().find(|machine| machine.id == *id);
-        Ok(machine.filter(|machine| !machine.going))
+    /// Gives a machine up that exceeded `boot-timeout`: the next attempt creates another one.
+    async fn give_up(
+        &self,
+        label: &QemuLabelOptions,
+        machine: &QemuMachine,
+        endpoint: Option<GuestEndpoint>,
+    ) -> Result<Error, Error> {
+        let (id, limit) = (&machine.id, self.options.boot_timeout);
+        self.mark_deleting(machine).await?;
+        let text = match endpoint {
+            Some(endpoint) => format!("machine {id} did not answer on {endpoint} within {limit:?}"),
+            None => format!("machine {id} got no address within {limit:?}"),
+        };
+        Ok(self.boot_error(ErrorClass::Capacity, text, label, id).await)
     }
 
-    /// What an earlier run of this order left behind: one that can still become something is taken over,
-    /// everything else goes.
-    async fn take_over(&self, order: &CreateOrder) -> Result<Debris, Error> {
-        let mut good = None;
-        let mut going = false;
-        for machine in self.machines_of_node(order.node).await? {
-            let stillborn = machine.process.is_some() && !self.host.is_up(&machine).await?;
-            if good.is_none() && !machine.going && !stillborn {
-                good = Some(machine.id);
-            } else {
-                going = true;
-                self.remove_at_once(&machine).await?;
+    /// Returns an error with QEMU's messages, and the end of the console where the label has `console-log`.
+    async fn boot_error(
+        &self,
+        class: ErrorClass,
+        text: String,
+        label: &QemuLabelOptions,
+        machine: &LocalId,
+    ) -> Error {
+        let evidence = if label.console_log {
+            self.host.evidence(machine).await.unwrap_or_default()
+        } else {
+            let log = self.host.qemu_log(machine).await;
+            if log.is_empty() {
+                return Error::new(class, text);
             }
-        }
-        Ok(if going {
-            Debris::Going
-        } else {
-            Debris::Cleared(good)
-        })
+            format!("QEMU says:\n{log}")
+        };
+        Error::new(class, format!("{text}; {}", evidence.trim_end()))
     }
 
-    /// Nobody has used it: it need not be asked kindly.
-    async fn remove_at_once(&self, machine: &Machine) -> Result<(), Error> {
-        if self.host.is_up(machine).await? {
-            self.host.stop(machine, Stop::Kill).await
-        } else {
-            self.host.discard(machine).await
-        }
-    }
-
-    /// What the machine is made of, and the upload that it builds on.
-    async fn recipe(
+    /// Returns the specification of a machine, and the upload that its disk is based on.
+    async fn machine_spec(
         &self,
         order: &CreateOrder,
-        label: &LabelOptions,
-    ) -> Result<(Recipe, Option<LocalId>), Error> {
+        label: &QemuLabelOptions,
+    ) -> Result<(MachineSpec, Option<LocalId>), Error> {
         let (backing, format, upload) = match (&order.image, &label.image) {
             (BootImage::Upload { external_id, .. }, _) => {
                 let id = local_id(external_id)?;
@@ -242,24 +207,24 @@ impl QemuDriver {
             (BootImage::Cloud, LabelImage::Cloud(name)) => {
                 let path = self.cloud_image_file(name).await?;
                 let header = inspect(&path).map_err(|cause| {
-                    Error::permanent(format!("image {} cannot be read", path.display()))
+                    Error::permanent(format!("failed to read image {}", path.display()))
                         .because(cause)
                 })?;
                 (path, header.format, None)
             }
             (BootImage::Cloud, LabelImage::Disk(image)) => {
                 return Err(Error::permanent(format!(
-                    "label {} boots from an upload of {image}, but there is none",
+                    "label {} needs an upload of {image}, but none exists",
                     label.name
                 )));
             }
         };
-        for (path, what) in [(&label.kernel, "kernel"), (&label.initrd, "initrd")] {
+        for (path, kind) in [(&label.kernel, "kernel"), (&label.initrd, "initrd")] {
             if let Some(path) = path {
-                readable(path, what)?;
+                check_readable(path, kind)?;
             }
         }
-        let recipe = Recipe {
+        let spec = MachineSpec {
             backing,
             format,
             disk_size: label.disk_size,
@@ -275,57 +240,18 @@ impl QemuDriver {
                 username: self.options.username(label)?,
             },
             warm: label.warm_template,
-            guest_port: self.options.reach(label)?.port,
+            guest_port: self.options.guest_access(label)?.port,
         };
-        Ok((recipe, upload))
-    }
-
-    /// Returns an error with QEMU's messages, and the end of the console where the label has `console-log`.
-    async fn failure(
-        &self,
-        class: ErrorClass,
-        text: String,
-        label: &LabelOptions,
-        machine: &LocalId,
-    ) -> Error {
-        let evidence = if label.console_log {
-            self.host.evidence(machine).await.unwrap_or_default()
-        } else {
-            let log = self.host.log(machine).await;
-            if log.is_empty() {
-                return Error::new(class, text);
-            }
-            format!("QEMU says:\n{log}")
-        };
-        Error::new(class, format!("{text}; {}", evidence.trim_end()))
+        Ok((spec, upload))
     }
 }
 
-/// Why a boot does not go on.
-enum Boot {
-    /// Its accelerator failed; the machine can be started again without it.
-    KvmRejected,
-    /// Nothing will become of this machine.
-    Failed(Error),
-    /// It may well be up.
-    Unseen(Error),
-}
-
-/// What was in the way of an order.
-enum Debris {
-    /// Nothing, or what can be taken over.
-    Cleared(Option<LocalId>),
-    /// It is on its way out.
-    Going,
-}
-
-fn describe(
+fn new_machine(
     order: &CreateOrder,
-    label: &LabelOptions,
+    label: &QemuLabelOptions,
     upload: Option<LocalId>,
-    now: Timestamp,
-) -> Machine {
-    Machine {
+) -> QemuMachine {
+    QemuMachine {
         id: LocalId::new(&order.hostname()),
         name: order.hostname().into(),
         tags: order.tags.clone(),
@@ -333,28 +259,19 @@ fn describe(
         cpus: label.cpus,
         memory: label.memory,
         mac: random_mac(),
-        created: now,
-        going: false,
+        created: Clock::system().now(),
+        deleting: false,
         process: None,
     }
 }
 
-fn instance(machine: &Machine, endpoint: Endpoint) -> Instance {
+fn instance(machine: &QemuMachine, endpoint: GuestEndpoint) -> Instance {
     let address: Box<str> = endpoint.address.to_string().into();
     Instance {
         public_ipv4: Some(address.clone()),
         private_ipv4: Some(address.clone()),
         interface_ip: Some(address),
         connection_port: Some(ConnectionPort::Number(endpoint.port)),
-        ..Instance::new(machine.id.as_str().into(), machine.takes())
+        ..Instance::new(machine.id.as_str().into(), machine.cost())
     }
-}
-
-/// Somebody deleted the machine meanwhile; the next run makes another.
-fn start_over(state: &mut State, machine: &LocalId) -> Result<Step<Instance>, Error> {
-    state.write(&Create::Ordered)?;
-    state.external_id = None;
-    Err(Error::retry(format!(
-        "machine {machine} was deleted while it was made"
-    )))
 }

@@ -1,36 +1,15 @@
-//! Deleting a machine: the guest is asked, then QEMU, then the process is killed.
+//! Deletes machines: asks the guest to shut down, then QEMU to quit, then kills the process.
 
-use nodeyard_driver::{Error, ResourceKind, State, Step, Target, Wait};
-use nodeyard_model::Timestamp;
-use serde::{Deserialize, Serialize};
+use nodeyard_driver::{Error, ResourceKind, Target};
+use tokio::time::timeout;
 
-use super::{QemuDriver, local_id, stopping};
-use crate::host::{Machine, Stop};
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Delete {
-    #[default]
-    Asked,
-    PoweringDown {
-        since: Timestamp,
-    },
-    Quitting {
-        since: Timestamp,
-    },
-    Killing {
-        since: Timestamp,
-    },
-}
+use super::{QemuDriver, local_id};
+use crate::host::{QemuMachine, StopMethod};
 
 impl QemuDriver {
-    pub(super) async fn step_delete(
-        &self,
-        target: &Target,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<()>, Error> {
+    pub(super) async fn delete_target(&self, target: &Target) -> Result<(), Error> {
         let machines = match target {
-            // All that was made for a node carries its id, so that its external id tells nothing more.
+            // Every machine carries the id of its node in its tags, so that the external id adds nothing.
             Target::Node { node, .. } => self.machines_of_node(*node).await?,
             Target::Resource { kind, id } if *kind == ResourceKind::INSTANCES => {
                 let id = local_id(id)?;
@@ -42,62 +21,53 @@ impl QemuDriver {
                 let id = local_id(id)?;
                 let mut uploads = self.host.uploads().await?;
                 uploads.retain(|upload| upload.id == id);
-                return self.step_delete_images(uploads).await;
+                return self.delete_uploads(uploads).await;
             }
             Target::Resource { kind, .. } => {
                 return Err(Error::unsupported(&format!("delete {kind}")));
             }
         };
-        let mut running = Vec::new();
-        for mut machine in machines {
-            if !machine.going {
-                machine.going = true;
-                self.host.record(&machine).await?;
-            }
-            if self.host.is_up(&machine).await? {
-                running.push(machine);
-            } else {
-                self.host.discard(&machine).await?;
-            }
+        for machine in &machines {
+            self.mark_deleting(machine).await?;
         }
-        let Some(first) = running.first() else {
-            return Ok(Step::Done(()));
-        };
-        let wait = Wait {
-            at_most: self.stop(&running, state, now).await?,
-            event: Some(stopping(&first.id)),
-        };
-        Ok(Step::Wait(wait))
+        for machine in &machines {
+            self.shut_down(machine).await?;
+            self.kill_and_remove(machine).await?;
+        }
+        Ok(())
     }
 
-    /// Goes on to the next means when the last one had its time. Returns when to look again.
-    async fn stop(
-        &self,
-        machines: &[Machine],
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<std::time::Duration, Error> {
-        let grace = self.options.stop_grace;
-        let (how, next) = match state.read()? {
-            Delete::Asked => (Stop::PowerDown, Delete::PoweringDown { since: now }),
-            Delete::PoweringDown { since } if now.since(since) >= grace => {
-                (Stop::Quit, Delete::Quitting { since: now })
-            }
-            Delete::Quitting { since } if now.since(since) >= grace => {
-                (Stop::Kill, Delete::Killing { since: now })
-            }
-            Delete::PoweringDown { since } | Delete::Quitting { since } => {
-                return Ok(grace.saturating_sub(now.since(since)));
-            }
-            Delete::Killing { since } => return Ok(self.options.poll.after(now.since(since))),
-        };
-        for machine in machines {
-            self.host.stop(machine, how).await?;
+    /// Excludes a machine from being taken over by a later call.
+    pub(super) async fn mark_deleting(&self, machine: &QemuMachine) -> Result<(), Error> {
+        if machine.deleting {
+            return Ok(());
         }
-        state.write(&next)?;
-        Ok(match next {
-            Delete::Killing { .. } => self.options.poll.least,
-            _ => grace,
-        })
+        let machine = QemuMachine {
+            deleting: true,
+            ..machine.clone()
+        };
+        self.host.write_machine(&machine).await
+    }
+
+    /// Asks the guest, then QEMU, and gives each `stop_grace`. The machine may run on.
+    async fn shut_down(&self, machine: &QemuMachine) -> Result<(), Error> {
+        for method in [StopMethod::PowerDown, StopMethod::Quit] {
+            if !self.host.is_running(machine).await? {
+                break;
+            }
+            self.host.stop(machine, method).await?;
+            let exit = self.host.wait_for_exit(&machine.id);
+            let _elapsed = timeout(self.options.stop_grace, exit).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn kill_and_remove(&self, machine: &QemuMachine) -> Result<(), Error> {
+        let timer = self.options.poll.start();
+        while self.host.is_running(machine).await? {
+            self.host.stop(machine, StopMethod::Kill).await?;
+            timer.tick_or(self.host.wait_for_exit(&machine.id)).await;
+        }
+        self.host.remove_machine(machine).await
     }
 }

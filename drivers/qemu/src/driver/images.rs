@@ -1,136 +1,112 @@
-//! Images: uploads, which are files of ours, and the files that an operator has put on this host.
+//! Images: uploads, which are files of ours, and the files that an operator put on this host.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nodeyard_driver::{
-    CloudImage, Error, ImageStatus, State, Step, UploadOrder, UploadedImage, image_filters,
+    Clock, CloudImage, Error, ImageStatus, Progress, UploadOrder, UploadedImage, image_filters,
 };
-use nodeyard_model::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::QemuDriver;
-use crate::host::{LocalId, Upload, UploadStatus};
+use crate::host::{LocalId, StoredUpload, UploadStatus};
 use crate::local::inspect;
-use crate::options::ImageChoice;
-use crate::recipe::{DiskFormat, readable};
-
-/// How far an upload is.
-#[derive(Debug, Default, Serialize, Deserialize)]
-enum Progress {
-    /// Asked for; a description may have been written without our knowing.
-    #[default]
-    Ordered,
-    Placing {
-        upload: LocalId,
-    },
-}
+use crate::machine_spec::{DiskFormat, check_readable};
+use crate::options::QemuImageChoice;
 
 impl QemuDriver {
-    pub(super) async fn step_upload(
+    pub(super) async fn upload_image(
         &self,
         order: &UploadOrder,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
+        progress: &Progress,
+    ) -> Result<UploadedImage, Error> {
         if !order.marks.is_empty() {
             return Err(Error::unsupported("give tags to images"));
         }
-        let mut uploads = if state.take_fresh() {
-            Vec::new()
-        } else {
-            self.host.uploads().await?
-        };
-        match state.read()? {
-            Progress::Ordered => {
-                let format = DiskFormat::parse(&order.format)?;
-                check(&order.file, format)?;
-                uploads.retain(|upload| {
-                    upload.tags == order.tags && upload.status != UploadStatus::Going
-                });
-                let upload = match uploads.pop() {
-                    Some(upload) => upload,
-                    None => {
-                        let upload = describe(order, format, now);
-                        self.host.record_upload(&upload).await?;
-                        upload
-                    }
-                };
-                state.external_id = Some(upload.id.as_str().into());
-                state.write(&Progress::Placing { upload: upload.id })?;
-                Ok(Step::go_on())
-            }
-            Progress::Placing { upload: id } => {
-                uploads.retain(|upload| upload.id == id && upload.status != UploadStatus::Going);
-                let Some(upload) = uploads.pop() else {
-                    state.write(&Progress::Ordered)?;
-                    return Err(Error::retry(format!(
-                        "image {id} was deleted while it was made"
-                    )));
-                };
-                if upload.status != UploadStatus::Active {
-                    self.host.place(&upload, &order.file).await?;
-                }
-                Ok(Step::Done(UploadedImage {
-                    external_id: upload.id.as_str().into(),
-                    external_name: upload.name,
-                }))
-            }
+        let format = DiskFormat::parse(&order.format)?;
+        check_file(&order.file, format)?;
+        let upload = self.find_or_record_upload(order, format).await?;
+        progress.set_external_id(upload.id.as_str());
+        if upload.status != UploadStatus::Active {
+            self.host
+                .store_upload(&upload, &order.file, progress)
+                .await?;
         }
-    }
-
-    /// Nothing new boots from a going image; what did so before keeps it.
-    pub(super) async fn step_delete_images(&self, uploads: Vec<Upload>) -> Result<Step<()>, Error> {
-        let mut waits = false;
-        for mut upload in uploads {
-            if upload.status != UploadStatus::Going {
-                upload.status = UploadStatus::Going;
-                self.host.record_upload(&upload).await?;
-            }
-            let machines = self.host.machines().await?;
-            let used = machines
-                .iter()
-                .any(|machine| machine.upload.as_ref() == Some(&upload.id));
-            if used {
-                waits = true;
-            } else {
-                self.host.discard_upload(&upload).await?;
-            }
-        }
-        Ok(if waits {
-            Step::wait(self.options.poll.most)
-        } else {
-            Step::Done(())
+        Ok(UploadedImage {
+            external_id: upload.id.as_str().into(),
+            external_name: upload.name,
         })
     }
 
-    pub(super) async fn images(&self) -> Result<Vec<CloudImage>, Error> {
-        let uploads = self.host.uploads().await?;
-        let files = self.host.files().await?;
-        let uploads = uploads.into_iter().map(as_image);
-        Ok(uploads
-            .chain(files.iter().filter_map(|path| file_as_image(path)))
-            .collect())
+    async fn find_or_record_upload(
+        &self,
+        order: &UploadOrder,
+        format: DiskFormat,
+    ) -> Result<StoredUpload, Error> {
+        if !order.first_attempt {
+            let uploads = self.host.uploads().await?;
+            let earlier = uploads.into_iter().find(|upload| {
+                upload.tags == order.tags && upload.status != UploadStatus::Deleting
+            });
+            if let Some(upload) = earlier {
+                return Ok(upload);
+            }
+        }
+        let upload = new_upload(order, format);
+        self.host.write_upload(&upload).await?;
+        Ok(upload)
     }
 
-    /// What filters choose from: files of the operator's only.
-    pub(super) async fn files_as_images(&self) -> Result<Vec<CloudImage>, Error> {
-        let files = self.host.files().await?;
+    /// Returns when the uploads are gone. No new machine boots from them; those that did keep them until they are
+    /// deleted.
+    pub(super) async fn delete_uploads(&self, mut uploads: Vec<StoredUpload>) -> Result<(), Error> {
+        for upload in &mut uploads {
+            if upload.status != UploadStatus::Deleting {
+                upload.status = UploadStatus::Deleting;
+                self.host.write_upload(upload).await?;
+            }
+        }
+        let timer = self.options.poll.start();
+        for upload in &uploads {
+            while self.is_in_use(&upload.id).await? {
+                timer.tick().await;
+            }
+            self.host.remove_upload(upload).await?;
+        }
+        Ok(())
+    }
+
+    async fn is_in_use(&self, upload: &LocalId) -> Result<bool, Error> {
+        let machines = self.host.machines().await?;
+        Ok(machines
+            .iter()
+            .any(|machine| machine.upload.as_ref() == Some(upload)))
+    }
+
+    pub(super) async fn all_images(&self) -> Result<Vec<CloudImage>, Error> {
+        let mut images = self.operator_images().await?;
+        let uploads = self.host.uploads().await?;
+        images.extend(uploads.into_iter().map(upload_as_image));
+        Ok(images)
+    }
+
+    /// Returns the files that an operator put on this host, which `image-filters` choose from.
+    pub(super) async fn operator_images(&self) -> Result<Vec<CloudImage>, Error> {
+        let files = self.host.image_files().await?;
         Ok(files
             .iter()
             .filter_map(|path| file_as_image(path))
             .collect())
     }
 
-    /// The file of a cloud image.
+    /// Returns the file of a cloud image.
     pub(super) async fn cloud_image_file(&self, name: &str) -> Result<PathBuf, Error> {
         match &self.options.cloud_image(name)?.choice {
-            ImageChoice::Path(path) => {
-                readable(path, "image")?;
+            QemuImageChoice::Path(path) => {
+                check_readable(path, "image")?;
                 Ok(path.clone())
             }
-            ImageChoice::Filters(filters) => {
-                let files = self.host.files().await?;
+            QemuImageChoice::Filters(filters) => {
+                let files = self.host.image_files().await?;
                 let images: Vec<_> = files
                     .into_iter()
                     .filter_map(|path| Some((file_as_image(&path)?, path)))
@@ -151,37 +127,37 @@ impl QemuDriver {
     }
 }
 
-/// An image that was built elsewhere must not reach for files of this host.
-fn check(source: &Path, format: DiskFormat) -> Result<(), Error> {
+/// Refuses an image that refers to other files: built elsewhere, it would expose files of this host.
+fn check_file(source: &Path, format: DiskFormat) -> Result<(), Error> {
     let path = source.display();
     let header = inspect(source)
-        .map_err(|cause| Error::permanent(format!("image {path} cannot be read")).because(cause))?;
+        .map_err(|cause| Error::permanent(format!("failed to read image {path}")).because(cause))?;
     if format == DiskFormat::Qcow2 && header.format != DiskFormat::Qcow2 {
         return Err(Error::permanent(format!(
-            "image {path} is not qcow2, whatever its name says"
+            "image {path} is not qcow2, although it is declared as such"
         )));
     }
     if format == DiskFormat::Qcow2 && header.names_others {
         return Err(Error::permanent(format!(
-            "image {path} is not complete but names another file; flatten it with `qemu-img convert`"
+            "image {path} is incomplete: its header names another file; flatten it with `qemu-img convert`"
         )));
     }
     Ok(())
 }
 
-fn describe(order: &UploadOrder, format: DiskFormat, now: Timestamp) -> Upload {
-    Upload {
+fn new_upload(order: &UploadOrder, format: DiskFormat) -> StoredUpload {
+    StoredUpload {
         id: LocalId::new(order.image().as_str()),
         name: order.name.clone(),
         format,
         tags: order.tags.clone(),
         metadata: order.metadata.clone(),
-        created: now,
+        created: Clock::system().now(),
         status: UploadStatus::Pending,
     }
 }
 
-fn as_image(upload: Upload) -> CloudImage {
+fn upload_as_image(upload: StoredUpload) -> CloudImage {
     let mut properties = upload.metadata;
     let tags = upload.tags.to_metadata().into_iter();
     properties.extend(tags.map(|(key, value)| (key.to_owned(), value)));
@@ -190,7 +166,7 @@ fn as_image(upload: Upload) -> CloudImage {
         name: upload.name,
         status: match upload.status {
             UploadStatus::Active => ImageStatus::Active,
-            UploadStatus::Pending | UploadStatus::Going => ImageStatus::Pending,
+            UploadStatus::Pending | UploadStatus::Deleting => ImageStatus::Pending,
         },
         created: Some(upload.created),
         properties,
@@ -198,7 +174,7 @@ fn as_image(upload: Upload) -> CloudImage {
     }
 }
 
-/// A file of the operator's. None if it has just gone, or its name is not text.
+/// Returns None if the file was just removed, or if its name is not UTF-8.
 fn file_as_image(path: &Path) -> Option<CloudImage> {
     let name = path.file_name()?.to_str()?;
     let modified = path.metadata().ok()?.modified().ok()?;

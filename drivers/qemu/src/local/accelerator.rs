@@ -1,9 +1,9 @@
-//! Decides whether machines run under KVM, by running a guest.
+//! Decides whether machines run under KVM, by a trial with a small guest.
 //!
-//! That `/dev/kvm` opens says little: inside another virtual machine a guest may stall or die all the same. So a
-//! small guest runs with the processor and board that machines get, and KVM is used only if it succeeds. The result
-//! is stored with what it depends on, and determined again when the host, QEMU or the configuration has changed.
-//! A machine that fails under KVM although the trial succeeded overrules it ([`Accelerators::reject_kvm`]).
+//! Access to `/dev/kvm` proves little: inside another virtual machine a guest may still stall or crash. So a guest runs
+//! with the processor and board of machines, and KVM is used only if it succeeds. The result is stored with everything
+//! it depends on, and the trial is repeated when the host, QEMU or the configuration changes. A machine that fails under
+//! KVM after a successful trial overrules it ([`AcceleratorSelector::reject_kvm`]).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,56 +21,66 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::arguments::{Engine, base};
+use super::arguments::{QemuAccelerator, base};
 use super::disk::write_atomically;
-use super::launch::{find_program, qemu_error};
+use super::start::{find_program, qemu_error};
 use crate::options::{Options, host_architecture};
 
 const RESULT: &str = "accelerator.json";
 const SECTOR: &str = "accelerator.img";
-/// A guest that KVM runs needs a second or two on an idle host.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A guest under KVM needs a second or two on an idle host.
+const TRIAL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The accelerator for a provider's machines, determined once.
 #[derive(Debug, Default)]
-pub(super) struct Accelerators {
-    result: Mutex<Option<Trial>>,
+pub(super) struct AcceleratorSelector {
+    result: Mutex<Option<KvmTrial>>,
 }
 
 /// The result of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Trial {
-    /// All that the result depends on.
+struct KvmTrial {
+    /// Everything that the result depends on.
     circumstances: String,
     works: bool,
     /// For people.
     reason: String,
 }
 
-impl Accelerators {
-    pub(super) async fn choose(&self, options: &Options) -> Result<Engine, Error> {
+impl AcceleratorSelector {
+    pub(super) async fn choose(&self, options: &Options) -> Result<QemuAccelerator, Error> {
         match options.accelerator {
-            Accelerator::Kvm => Ok(Engine::Kvm),
-            Accelerator::Tcg => Ok(Engine::Tcg),
-            Accelerator::Auto if *options.architecture != *host_architecture() => Ok(Engine::Tcg),
+            Accelerator::Kvm => Ok(QemuAccelerator::Kvm),
+            Accelerator::Tcg => Ok(QemuAccelerator::Tcg),
+            Accelerator::Auto if *options.architecture != *host_architecture() => {
+                Ok(QemuAccelerator::Tcg)
+            }
             Accelerator::Auto => {
                 let circumstances = circumstances(options);
                 let mut known = self.result.lock().await;
                 let file = options.directory.join(RESULT);
-                let stored = || serde_json::from_slice::<Trial>(&fs::read(&file).ok()?).ok();
+                let stored = || serde_json::from_slice::<KvmTrial>(&fs::read(&file).ok()?).ok();
                 let earlier = known.take().or_else(stored);
                 let trial = match earlier.filter(|trial| trial.circumstances == circumstances) {
                     Some(trial) => trial,
                     None => {
-                        let trial = try_out(options, Engine::Kvm, circumstances).await?;
-                        info!(works = trial.works, reason = trial.reason, "tried out KVM");
+                        let trial = run_trial(options, QemuAccelerator::Kvm, circumstances).await?;
+                        info!(
+                            works = trial.works,
+                            reason = trial.reason,
+                            "finished KVM trial"
+                        );
                         store(&file, &trial);
                         trial
                     }
                 };
                 let works = trial.works;
                 *known = Some(trial);
-                Ok(if works { Engine::Kvm } else { Engine::Tcg })
+                Ok(if works {
+                    QemuAccelerator::Kvm
+                } else {
+                    QemuAccelerator::Tcg
+                })
             }
         }
     }
@@ -81,7 +91,7 @@ impl Accelerators {
         if options.accelerator != Accelerator::Auto {
             return false;
         }
-        let trial = Trial {
+        let trial = KvmTrial {
             circumstances: circumstances(options),
             works: false,
             reason: format!("a machine failed: {reason}"),
@@ -94,8 +104,8 @@ impl Accelerators {
     }
 }
 
-/// A result that cannot be stored is determined again by the next process.
-fn store(file: &Path, trial: &Trial) {
+/// Stores a result. If that fails, the next process repeats the trial.
+fn store(file: &Path, trial: &KvmTrial) {
     let stored = serde_json::to_vec_pretty(trial)
         .map_err(std::io::Error::from)
         .and_then(|text| write_atomically(file, &text));
@@ -108,7 +118,7 @@ fn can_open_device(options: &Options) -> bool {
     access(&options.kvm, Access::READ_OK | Access::WRITE_OK).is_ok()
 }
 
-/// The host, QEMU and the part of the configuration that a guest's start depends on.
+/// Describes the host, QEMU, and the part of the configuration that a guest depends on.
 fn circumstances(options: &Options) -> String {
     let uname = rustix::system::uname();
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -143,7 +153,7 @@ fn circumstances(options: &Options) -> String {
     )
 }
 
-/// A kernel for the trial's guest: one that machines boot, else the host's own where it can be read.
+/// Returns a kernel for the trial: one that machines boot, or else that of the host if it is readable.
 fn kernel(options: &Options) -> Option<PathBuf> {
     let mut labels = options.pools.iter().flat_map(|pool| &pool.labels);
     labels
@@ -151,7 +161,7 @@ fn kernel(options: &Options) -> Option<PathBuf> {
         .or_else(|| host_kernel(options))
 }
 
-/// Firmware of the operator's may refuse a kernel that is handed to it, so only the built-in one gets the host's.
+/// Configured firmware may reject a kernel from the command line, so that only the default firmware gets that of the host.
 fn host_kernel(options: &Options) -> Option<PathBuf> {
     if options.firmware.is_some() || *options.architecture != *host_architecture() {
         return None;
@@ -164,20 +174,24 @@ fn host_kernel(options: &Options) -> Option<PathBuf> {
     access(&path, Access::READ_OK).is_ok().then_some(path)
 }
 
-/// Runs a guest until it shows that it works, or does not.
-async fn try_out(options: &Options, engine: Engine, circumstances: String) -> Result<Trial, Error> {
+/// Runs a guest until it works or fails.
+async fn run_trial(
+    options: &Options,
+    accelerator: QemuAccelerator,
+    circumstances: String,
+) -> Result<KvmTrial, Error> {
     if !can_open_device(options) {
-        return Ok(Trial {
+        return Ok(KvmTrial {
             circumstances,
             works: false,
             reason: format!(
-                "{} cannot be opened; on Debian its users are in the group kvm",
+                "failed to open {}; on Debian its users are in the group kvm",
                 options.kvm.display()
             ),
         });
     }
     let (guest, sign) = guest(options)?;
-    let mut arguments = base(options, engine);
+    let mut arguments = base(options, accelerator);
     arguments.extend(["-m", "256M", "-serial", "stdio", "-no-reboot"].map(ToOwned::to_owned));
     arguments.extend(guest);
     let mut child = Command::new(&*options.binary)
@@ -190,31 +204,31 @@ async fn try_out(options: &Options, engine: Engine, circumstances: String) -> Re
         .map_err(|cause| qemu_error(options, cause))?;
     let mut seen = Vec::new();
     let works = match child.stdout.take() {
-        Some(output) => timeout(PATIENCE, shows(output, &sign, &mut seen)).await,
+        Some(output) => timeout(TRIAL_LIMIT, prints(output, &sign, &mut seen)).await,
         None => Ok(false),
     };
     let reason = match works {
         Ok(true) => "a guest ran".to_owned(),
         Ok(false) => {
-            let mut said = String::new();
+            let mut errors_text = String::new();
             if let Some(errors) = child.stderr.take() {
-                let reading = async { errors.take(2000).read_to_string(&mut said).await };
-                // Whatever has been read by then will do.
+                let reading = async { errors.take(2000).read_to_string(&mut errors_text).await };
+                // A part of the errors is enough.
                 let _read = timeout(Duration::from_secs(1), reading).await;
             }
-            format!("the guest ended: {}", said.trim())
+            format!("the guest exited: {}", errors_text.trim())
         }
-        Err(_) => format!("the guest got nowhere within {PATIENCE:?}"),
+        Err(_) => format!("the guest did not boot within {TRIAL_LIMIT:?}"),
     };
-    Ok(Trial {
+    Ok(KvmTrial {
         circumstances,
         works: works.unwrap_or(false),
         reason,
     })
 }
 
-/// Whether `sign` appears before the end.
-async fn shows(mut output: impl AsyncReadExt + Unpin, sign: &[u8], seen: &mut Vec<u8>) -> bool {
+/// Returns whether the output contains `sign`.
+async fn prints(mut output: impl AsyncReadExt + Unpin, sign: &[u8], seen: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 4096];
     loop {
         match output.read(&mut chunk).await {
@@ -230,10 +244,10 @@ async fn shows(mut output: impl AsyncReadExt + Unpin, sign: &[u8], seen: &mut Ve
     }
 }
 
-/// Arguments for the guest of a trial, and what it writes to its serial port when it works.
+/// Returns the arguments of a trial's guest, and what it writes to its serial port when it works.
 ///
-/// A kernel runs until it finds no root file system. Without one, a boot sector switches the processor through its
-/// modes. Firmware of the operator's, or of other architectures, boots no such sector, but says something.
+/// A kernel runs until it finds no root file system. Without a kernel, a boot sector switches the processor through its
+/// modes. Configured firmware, or that of other architectures, does not boot this sector, but writes something.
 fn guest(options: &Options) -> Result<(Vec<String>, Vec<u8>), Error> {
     if let Some(kernel) = kernel(options) {
         let console = match &*options.architecture {
@@ -252,7 +266,7 @@ fn guest(options: &Options) -> Result<(Vec<String>, Vec<u8>), Error> {
     }
     let file = options.directory.join(SECTOR);
     write_atomically(&file, BOOT_SECTOR).map_err(|cause| {
-        Error::retry(format!("{} cannot be written", file.display())).because(cause)
+        Error::retry(format!("failed to write {}", file.display())).because(cause)
     })?;
     let path = file.to_string_lossy().replace(',', ",,");
     let drive = format!("file={path},format=raw,if=ide,snapshot=on");
@@ -261,8 +275,8 @@ fn guest(options: &Options) -> Result<(Vec<String>, Vec<u8>), Error> {
 
 const SIGN: &[u8] = b"the guest runs\n";
 
-/// A boot sector that writes [`SIGN`] to the first serial port after it has been through the processor's modes.
-/// `trial.S` is its source.
+/// A boot sector that writes [`SIGN`] to the first serial port after it switched the processor through its modes. Its
+/// source is `trial.S`.
 const BOOT_SECTOR: &[u8; 512] = include_bytes!("trial.bin");
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The command line of QEMU.
 //!
-//! QEMU runs in the machine's directory, so that most paths are plain names: they need no escaping, and the
-//! control socket stays within what the address of a socket can hold.
+//! QEMU runs in the directory of the machine, so that most paths are plain names: they need no escaping, and those of the
+//! control sockets stay below the limit of socket addresses.
 
 use std::path::Path;
 
@@ -12,32 +12,32 @@ use super::disk::{DISK, VARIABLES};
 use super::qmp::{EVENTS, SOCKET};
 use super::seed::SEED;
 use super::template::MEMORY;
-use crate::host::Machine;
-use crate::options::{Firmware, Network, Options};
-use crate::recipe::Recipe;
+use crate::host::QemuMachine;
+use crate::machine_spec::MachineSpec;
+use crate::options::{Firmware, GuestNetwork, Options};
 
-/// The two arguments by which a process is known as that of a machine.
-pub(super) const MARK: &str = "-name";
+/// The option whose value identifies the process of a machine.
+pub(super) const MARKER: &str = "-name";
 
-/// Memory for firmware: its code in the first unit, its variables in the second.
+/// Flash memory for firmware: unit 0 has its code, unit 1 its variables.
 const FLASH: &str = "if=pflash,format=raw";
 
-/// How a machine comes to run.
+/// How a machine starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Beginning {
+pub(super) enum StartMode {
     Boot,
-    /// From memory that was saved; it is stopped when it has read it.
-    Memory,
+    /// From saved memory. The guest is paused after the memory was read.
+    Restore,
 }
 
-/// What runs a guest's instructions.
+/// The accelerator that a machine runs with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Engine {
+pub(super) enum QemuAccelerator {
     Kvm,
     Tcg,
 }
 
-impl Engine {
+impl QemuAccelerator {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -46,17 +46,17 @@ impl Engine {
     }
 }
 
-/// What all guests of a provider have in common, the ones of trials included. Those have no variables of a firmware,
-/// which then forgets what it would write there.
-pub(super) fn base(options: &Options, engine: Engine) -> Vec<String> {
-    let mut arguments = Arguments::default();
+/// Returns the arguments that are common to all guests of a provider, those of KVM trials included. A trial has no
+/// variables of the firmware.
+pub(super) fn base(options: &Options, accelerator: QemuAccelerator) -> Vec<String> {
+    let mut arguments = CommandLine::default();
     arguments.flag("-nodefaults").flag("-no-user-config");
     arguments.pair("-display", "none");
     if let Some(machine) = machine_type(options) {
         arguments.pair("-machine", machine);
     }
-    arguments.pair("-accel", engine.as_str());
-    if let Some(cpu) = cpu(&options.architecture, engine) {
+    arguments.pair("-accel", accelerator.as_str());
+    if let Some(cpu) = cpu(&options.architecture, accelerator) {
         arguments.pair("-cpu", cpu);
     }
     match &options.firmware {
@@ -79,22 +79,22 @@ pub(super) fn base(options: &Options, engine: Engine) -> Vec<String> {
     arguments.0
 }
 
-/// The command line of a machine.
+/// Returns the command line of a machine.
 pub(super) fn machine(
     options: &Options,
-    machine: &Machine,
-    recipe: &Recipe,
-    engine: Engine,
-    beginning: Beginning,
+    machine: &QemuMachine,
+    spec: &MachineSpec,
+    accelerator: QemuAccelerator,
+    start_mode: StartMode,
 ) -> Vec<String> {
-    let mut arguments = Arguments(base(options, engine));
-    arguments.pair(MARK, machine.id.as_str());
+    let mut arguments = CommandLine(base(options, accelerator));
+    arguments.pair(MARKER, machine.id.as_str());
     arguments.pair("-smp", &machine.cpus.to_string());
     arguments.pair("-m", &format!("{}M", machine.memory));
     if options.has_variables() {
         arguments.pair("-drive", &format!("{FLASH},unit=1,file={VARIABLES}"));
     }
-    if let Some(kernel) = &recipe.kernel {
+    if let Some(kernel) = &spec.kernel {
         arguments.path("-kernel", &kernel.path);
         if let Some(initrd) = &kernel.initrd {
             arguments.path("-initrd", initrd);
@@ -103,7 +103,7 @@ pub(super) fn machine(
             arguments.pair("-append", text);
         }
     }
-    // The disk goes with the machine, so nothing is gained by waiting until it is on the platter.
+    // The disk is deleted with the machine, so that it need not be flushed.
     let disk = json!({
         "node-name": "disk",
         "driver": "qcow2",
@@ -128,7 +128,7 @@ pub(super) fn machine(
     );
     arguments.pair("-blockdev", &seed.to_string());
     arguments.pair("-device", &format!("{},drive=seed", device("virtio-blk")));
-    arguments.pair("-netdev", &netdev(&options.network, recipe.guest_port));
+    arguments.pair("-netdev", &netdev(&options.network, spec.guest_port));
     arguments.pair(
         "-device",
         &format!("{},netdev=net0,mac={}", device("virtio-net"), machine.mac),
@@ -143,13 +143,13 @@ pub(super) fn machine(
     for socket in [SOCKET, EVENTS] {
         arguments.pair("-qmp", &format!("unix:{socket},server=on,wait=off"));
     }
-    if beginning == Beginning::Memory {
+    if start_mode == StartMode::Restore {
         arguments.pair("-incoming", &format!("exec:cat {MEMORY}"));
     }
     arguments.0
 }
 
-/// Some boards have no default in QEMU.
+/// Returns the board. QEMU has no default for some architectures.
 fn machine_type(options: &Options) -> Option<&str> {
     match (&options.machine, &*options.architecture) {
         (Some(machine), _) => Some(machine),
@@ -158,16 +158,16 @@ fn machine_type(options: &Options) -> Option<&str> {
     }
 }
 
-/// The best that the engine has.
-fn cpu(architecture: &str, engine: Engine) -> Option<&'static str> {
-    match (engine, architecture) {
-        (Engine::Kvm, _) => Some("host"),
-        (Engine::Tcg, "x86_64" | "i386" | "aarch64" | "arm" | "s390x") => Some("max"),
-        (Engine::Tcg, _) => None,
+/// Returns the best CPU model of the accelerator.
+fn cpu(architecture: &str, accelerator: QemuAccelerator) -> Option<&'static str> {
+    match (accelerator, architecture) {
+        (QemuAccelerator::Kvm, _) => Some("host"),
+        (QemuAccelerator::Tcg, "x86_64" | "i386" | "aarch64" | "arm" | "s390x") => Some("max"),
+        (QemuAccelerator::Tcg, _) => None,
     }
 }
 
-/// QEMU knows the right bus of the board by itself, except where there is no PCI at all.
+/// Returns the name of a device. QEMU chooses the bus, except on boards without PCI.
 fn device(options: &Options, kind: &str) -> String {
     let board = options.machine.as_deref().unwrap_or_default();
     if board.starts_with("microvm") {
@@ -177,20 +177,20 @@ fn device(options: &Options, kind: &str) -> String {
     }
 }
 
-fn netdev(network: &Network, guest_port: u16) -> String {
+fn netdev(network: &GuestNetwork, guest_port: u16) -> String {
     match network {
         // Port 0 lets the system choose one that is free.
-        Network::User { address } => {
+        GuestNetwork::User { address } => {
             format!("user,id=net0,hostfwd=tcp:{address}:0-:{guest_port}")
         }
-        Network::Bridge { name } => format!("bridge,id=net0,br={}", name.replace(',', ",,")),
+        GuestNetwork::Bridge { name } => format!("bridge,id=net0,br={}", name.replace(',', ",,")),
     }
 }
 
 #[derive(Default)]
-struct Arguments(Vec<String>);
+struct CommandLine(Vec<String>);
 
-impl Arguments {
+impl CommandLine {
     fn flag(&mut self, name: &str) -> &mut Self {
         self.0.push(name.to_owned());
         self
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::host::LocalId;
-    use crate::recipe::{DiskFormat, Kernel, Seed};
+    use crate::machine_spec::{DiskFormat, Kernel, Seed};
 
     fn options(change: impl FnOnce(&mut Options)) -> Options {
         let mut options = Options {
@@ -228,7 +228,7 @@ mod tests {
             accelerator: Accelerator::Tcg,
             kvm: "/dev/kvm".into(),
             firmware: None,
-            network: Network::User {
+            network: GuestNetwork::User {
                 address: [192, 0, 2, 1].into(),
             },
             boot_timeout: Default::default(),
@@ -242,8 +242,8 @@ mod tests {
         options
     }
 
-    fn line(options: &Options, engine: Engine) -> String {
-        let guest = Machine {
+    fn line(options: &Options, accelerator: QemuAccelerator) -> String {
+        let guest = QemuMachine {
             id: LocalId::parse("np1-abc").unwrap(),
             name: "np1".into(),
             tags: Tags::default(),
@@ -252,10 +252,10 @@ mod tests {
             memory: 2048,
             mac: "52:54:00:01:02:03".into(),
             created: Timestamp::from_secs(0.0).unwrap(),
-            going: false,
+            deleting: false,
             process: None,
         };
-        let recipe = Recipe {
+        let spec = MachineSpec {
             backing: "/images/a,b.qcow2".into(),
             format: DiskFormat::Qcow2,
             disk_size: None,
@@ -268,12 +268,12 @@ mod tests {
             warm: false,
             guest_port: 2022,
         };
-        machine(options, &guest, &recipe, engine, Beginning::Boot).join("\n")
+        machine(options, &guest, &spec, accelerator, StartMode::Boot).join("\n")
     }
 
     #[test]
-    fn a_machine_is_what_the_configuration_says() {
-        let text = line(&options(|_| {}), Engine::Kvm);
+    fn the_command_line_follows_the_configuration() {
+        let text = line(&options(|_| {}), QemuAccelerator::Kvm);
         for part in [
             "-accel\nkvm\n-cpu\nhost\n",
             "-name\nnp1-abc\n-smp\n3\n-m\n2048M\n",
@@ -296,11 +296,11 @@ mod tests {
                 image: "/fw,1.fd".into(),
                 variables: None,
             });
-            options.network = Network::Bridge {
+            options.network = GuestNetwork::Bridge {
                 name: "br,evil=1".into(),
             };
         });
-        let text = line(&arm, Engine::Tcg);
+        let text = line(&arm, QemuAccelerator::Tcg);
         assert!(
             text.contains("-machine\nvirt\n-accel\ntcg\n-cpu\nmax\n-bios\n/fw,1.fd\n"),
             "{text}"
@@ -313,7 +313,7 @@ mod tests {
                 variables: Some("/vars.fd".into()),
             });
         });
-        let text = line(&split, Engine::Tcg);
+        let text = line(&split, QemuAccelerator::Tcg);
         for part in [
             "-drive\nif=pflash,format=raw,unit=0,readonly=on,file=/code,,1.fd\n",
             "-drive\nif=pflash,format=raw,unit=1,file=variables.fd\n",
@@ -322,7 +322,7 @@ mod tests {
         }
         assert!(!text.contains("-bios"), "{text}");
         let small = options(|options| options.machine = Some("microvm,rtc=on".into()));
-        let text = line(&small, Engine::Tcg);
+        let text = line(&small, QemuAccelerator::Tcg);
         assert!(text.contains("virtio-blk-device,drive=disk"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a machine and its QEMU have written: kept for when something goes wrong, within bounds.
+//! The logs of a machine: its console and the messages of QEMU, of limited size.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,16 +8,16 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 pub(super) const CONSOLE: &str = "console.log";
 pub(super) const QEMU_LOG: &str = "qemu.log";
-/// How much of a console stays on the disk.
+/// How much of a log is kept on disk.
 const KEPT: u64 = 256 * 1024;
-/// How much may gather before the older part goes.
+/// The size above which the older part is removed.
 const LIMIT: u64 = 1024 * 1024;
-/// How much of each is shown.
+/// How much of a log is evidence.
 const SHOWN: u64 = 8 * 1024;
 
-/// Gives the room of the older part of a long log back. QEMU holds the file open and appends to it, so the file
-/// keeps its length and gets a hole.
-pub(super) fn bound(directory: &Path) {
+/// Frees the disk space of the older part of the logs. QEMU holds the files open and appends to them, so that they keep
+/// their length and get a hole.
+pub(super) fn limit_size(directory: &Path) {
     for name in [CONSOLE, QEMU_LOG] {
         let punched = OpenOptions::new()
             .write(true)
@@ -25,7 +25,7 @@ pub(super) fn bound(directory: &Path) {
             .and_then(|file| punch(&file));
         match punched {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(directory = %directory.display(), name, %error, "a log could not be bounded");
+                tracing::debug!(directory = %directory.display(), name, %error, "failed to limit the size of a log");
             }
             _ => {}
         }
@@ -43,7 +43,7 @@ fn punch(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The end of the console and of QEMU's own messages.
+/// Returns the end of the console and of the messages of QEMU.
 pub(super) fn evidence(directory: &Path) -> String {
     let mut text = String::new();
     for (name, title) in [(CONSOLE, "the console ends with"), (QEMU_LOG, "QEMU says")] {
@@ -55,7 +55,7 @@ pub(super) fn evidence(directory: &Path) -> String {
     text
 }
 
-/// The last part of a log, without what a terminal would not show.
+/// Returns the end of a log without control characters.
 pub(super) fn tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chatty_console_keeps_its_end_and_little_room() {
+    fn a_long_console_keeps_its_end_and_little_disk_space() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(CONSOLE);
         let mut writer = OpenOptions::new()
@@ -92,7 +92,7 @@ mod tests {
             )
             .unwrap();
         }
-        bound(directory.path());
+        limit_size(directory.path());
         let kept = std::fs::metadata(&path).unwrap().blocks() * 512;
         assert!(kept <= KEPT + 64 * 1024, "{kept} bytes are kept");
         writeln!(writer, "the last word").unwrap();

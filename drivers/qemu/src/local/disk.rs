@@ -1,4 +1,4 @@
-//! Disks: what images are, the copy-on-write disk of a machine, and how an image gets into the directory.
+//! Disks: headers of images, the copy-on-write disk of a machine, and copies of images.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -8,39 +8,39 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nodeyard_driver::Error;
+use nodeyard_driver::{Error, Progress};
 use rustix::fs::{SeekFrom, ioctl_ficlone, seek};
 use tokio::process::Command;
 
-use super::trouble;
+use super::file_error;
+use crate::machine_spec::{DiskFormat, MachineSpec};
 use crate::options::Options;
-use crate::recipe::{DiskFormat, Recipe};
 
-/// Name of a machine's disk in its directory.
+/// The disk in the directory of a machine.
 pub(super) const DISK: &str = "disk.qcow2";
-/// Name of what its firmware remembers.
+/// The variables of the firmware in the directory of a machine.
 pub(super) const VARIABLES: &str = "variables.fd";
 const GIB: u64 = 1 << 30;
 
-/// What the first bytes of an image say.
+/// The header of a disk image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct DiskHeader {
     pub(crate) format: DiskFormat,
-    /// In bytes, as a guest sees it.
+    /// The virtual size in bytes.
     pub(crate) size: u64,
-    /// It is not complete by itself, but names other files of this host.
+    /// Whether it refers to other files.
     pub(crate) names_others: bool,
 }
 
-/// Looks at an image. An image without the mark of qcow2 is raw.
-pub(crate) fn inspect(path: &Path) -> io::Result<Header> {
+/// Reads the header of an image. An image without the magic of qcow2 is raw.
+pub(crate) fn inspect(path: &Path) -> io::Result<DiskHeader> {
     const MAGIC: &[u8] = b"QFI\xfb";
     const EXTERNAL_DATA: u64 = 1 << 2;
     let file = File::open(path)?;
     let mut bytes = Vec::new();
     (&file).take(80).read_to_end(&mut bytes)?;
     if !bytes.starts_with(MAGIC) {
-        return Ok(Header {
+        return Ok(DiskHeader {
             format: DiskFormat::Raw,
             size: file.metadata()?.len(),
             names_others: false,
@@ -50,12 +50,7 @@ pub(crate) fn inspect(path: &Path) -> io::Result<Header> {
         let field = bytes.get(at..at + 8)?.try_into().ok()?;
         Some(u64::from_be_bytes(field))
     };
-    let damaged = || {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "a qcow2 file without a whole header",
-        )
-    };
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the qcow2 header is truncated");
     let version = number(0).ok_or_else(damaged)? & 0xffff_ffff;
     let backing = number(8).ok_or_else(damaged)?;
     let size = number(24).ok_or_else(damaged)?;
@@ -64,26 +59,26 @@ pub(crate) fn inspect(path: &Path) -> io::Result<Header> {
     } else {
         0
     };
-    Ok(Header {
+    Ok(DiskHeader {
         format: DiskFormat::Qcow2,
         size,
         names_others: backing != 0 || features & EXTERNAL_DATA != 0,
     })
 }
 
-/// Makes the machine's own disk on top of its image, in place of what may be there.
-pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<(), Error> {
-    let backing = recipe.backing.display();
-    let header = inspect(&recipe.backing).map_err(|cause| {
-        Error::permanent(format!("image {backing} cannot be read")).because(cause)
+/// Creates the disk of a machine on top of its image. Replaces an existing one.
+pub(super) async fn make_overlay(directory: &Path, spec: &MachineSpec) -> Result<(), Error> {
+    let backing = spec.backing.display();
+    let header = inspect(&spec.backing).map_err(|cause| {
+        Error::permanent(format!("failed to read image {backing}")).because(cause)
     })?;
     let size = header
         .size
-        .max(recipe.disk_size.unwrap_or(0).saturating_mul(GIB));
-    // A name of its own: the program may outlive us, and must not be in the way of whoever goes on.
+        .max(spec.disk_size.unwrap_or(0).saturating_mul(GIB));
+    // A unique name: the program may outlive this call, and must not disturb the next one.
     let draft = directory.join(format!("{}.{DISK}", uuid::Uuid::new_v4().simple()));
     let mut command = Command::new("qemu-img");
-    // The format is never left to guessing: a guest could make its raw disk look like one that names a file of
+    // The format is stated, never detected: a guest could make its raw disk look like one that refers to a file of
     // this host.
     command
         .args([
@@ -92,10 +87,10 @@ pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<()
             "-f",
             "qcow2",
             "-F",
-            recipe.format.as_str(),
+            spec.format.as_str(),
             "-b",
         ])
-        .arg(&recipe.backing)
+        .arg(&spec.backing)
         .arg(&draft)
         .arg(size.to_string())
         .stdin(Stdio::null())
@@ -105,29 +100,33 @@ pub(super) async fn make_overlay(directory: &Path, recipe: &Recipe) -> Result<()
         .await
         .map_err(|cause| missing_tool("qemu-img", "qemu-utils", cause))?;
     if output.status.success() {
-        return fs::rename(&draft, directory.join(DISK))
-            .map_err(|cause| Error::retry(format!("no disk on top of {backing}")).because(cause));
+        return fs::rename(&draft, directory.join(DISK)).map_err(|cause| {
+            Error::retry(format!("failed to create a disk on top of {backing}")).because(cause)
+        });
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(disk_error(
-        format!("no disk on top of {backing}: {}", text.trim()),
+        format!(
+            "failed to create a disk on top of {backing}: {}",
+            text.trim()
+        ),
         &text,
     ))
 }
 
-/// Gives the machine variables of its own for its firmware, where the firmware has some.
+/// Copies the variables of the firmware, if it has some.
 pub(super) fn copy_variables(directory: &Path, options: &Options) -> Result<(), Error> {
     let firmware = options.firmware.as_ref();
     let Some(source) = firmware.and_then(|firmware| firmware.variables.as_ref()) else {
         return Ok(());
     };
     let bytes = fs::read(source).map_err(|cause| {
-        let text = format!("`firmware-variables` {} cannot be read", source.display());
+        let text = format!("failed to read `firmware-variables` {}", source.display());
         Error::permanent(text).because(cause)
     })?;
-    // Not as a copy of the file, which may be for reading only.
+    // The permissions are not copied: the source may be read-only.
     fs::write(directory.join(VARIABLES), bytes)
-        .map_err(|cause| trouble("the variables of a firmware", cause))
+        .map_err(|cause| file_error("copy the variables of the firmware", cause))
 }
 
 pub(super) fn missing_tool(program: &str, package: &str, cause: io::Error) -> Error {
@@ -135,26 +134,31 @@ pub(super) fn missing_tool(program: &str, package: &str, cause: io::Error) -> Er
         io::ErrorKind::NotFound => {
             format!("{program} is not installed; on Debian it is in {package}")
         }
-        _ => format!("{program} cannot be run"),
+        _ => format!("failed to run {program}"),
     };
     Error::permanent(text).because(cause)
 }
 
-/// A full disk may have room the next time.
-fn disk_error(text: String, said: &str) -> Error {
-    if said.contains("No space left") {
+/// A full disk is a lack of capacity.
+fn disk_error(text: String, output: &str) -> Error {
+    if output.contains("No space left") {
         Error::new(nodeyard_driver::ErrorClass::Capacity, text)
     } else {
         Error::permanent(text)
     }
 }
 
-/// Brings `source` to `target`, all or nothing. The bytes are shared where the file system can do that; a link
-/// serves as well, since images are never written to.
-pub(super) async fn place(source: &Path, target: &Path) -> io::Result<()> {
+/// Copies `source` to `target` atomically. Shares the blocks where the file system supports it, or makes a hard link:
+/// images are never written to.
+pub(super) async fn copy_image(
+    source: &Path,
+    target: &Path,
+    progress: &Progress,
+) -> io::Result<()> {
     let (source, target) = (source.to_owned(), target.to_owned());
-    let dropped = Arc::new(AtomicBool::new(false));
-    let _guard = SetOnDrop(Arc::clone(&dropped));
+    let progress = progress.clone();
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let _guard = SetOnDrop(Arc::clone(&cancelled));
     let task = tokio::task::spawn_blocking(move || {
         let directory = target.parent().unwrap_or(Path::new("."));
         if target.exists() {
@@ -168,7 +172,7 @@ pub(super) async fn place(source: &Path, target: &Path) -> io::Result<()> {
             if fs::hard_link(&source, &target).is_ok() {
                 return Ok(());
             }
-            copy_sparsely(&from, part.as_file(), &dropped)?;
+            copy_data(&from, part.as_file(), &progress, &cancelled)?;
         }
         part.as_file().sync_all()?;
         part.persist(&target)?;
@@ -177,7 +181,7 @@ pub(super) async fn place(source: &Path, target: &Path) -> io::Result<()> {
     task.await.map_err(io::Error::other)?
 }
 
-/// Tells the thread that copies that nobody waits for it any more.
+/// Cancels the copy when the caller drops it.
 struct SetOnDrop(Arc<AtomicBool>);
 
 impl Drop for SetOnDrop {
@@ -186,8 +190,13 @@ impl Drop for SetOnDrop {
     }
 }
 
-/// Copies what there is and leaves the holes out.
-fn copy_sparsely(from: &File, to: &File, dropped: &AtomicBool) -> io::Result<()> {
+/// Copies the data and leaves out the holes.
+fn copy_data(
+    from: &File,
+    to: &File,
+    progress: &Progress,
+    cancelled: &AtomicBool,
+) -> io::Result<()> {
     let length = from.metadata()?.len();
     to.set_len(length)?;
     let mut buffer = vec![0; 1 << 20];
@@ -202,7 +211,7 @@ fn copy_sparsely(from: &File, to: &File, dropped: &AtomicBool) -> io::Result<()>
         let end = seek(from, SeekFrom::Hole(data))?.min(length);
         at = data;
         while at < end {
-            if dropped.load(Ordering::Relaxed) {
+            if cancelled.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let want = usize::try_from(end - at)
@@ -214,12 +223,13 @@ fn copy_sparsely(from: &File, to: &File, dropped: &AtomicBool) -> io::Result<()>
             from.read_exact_at(chunk, at)?;
             to.write_all_at(chunk, at)?;
             at += want as u64;
+            progress.set_bytes(at, length);
         }
     }
     Ok(())
 }
 
-/// Writes a small file so that a reader sees the old or the new text.
+/// Replaces a small file atomically.
 pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
@@ -247,16 +257,16 @@ mod tests {
     }
 
     #[test]
-    fn images_that_name_other_files_are_recognised() {
+    fn images_that_refer_to_other_files_are_detected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("image");
         let look = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             inspect(&path)
         };
-        let sound = look(&header(0, 0)).unwrap();
+        let complete = look(&header(0, 0)).unwrap();
         assert_eq!(
-            (sound.format, sound.size, sound.names_others),
+            (complete.format, complete.size, complete.names_others),
             (DiskFormat::Qcow2, 5 * GIB, false)
         );
         assert!(look(&header(104, 0)).unwrap().names_others);
@@ -279,28 +289,32 @@ mod tests {
         from.write_all_at(b"middle", (32 << 20) + 3).unwrap();
         let from = File::open(directory.path().join("from")).unwrap();
         let to = File::create_new(directory.path().join("to")).unwrap();
-        copy_sparsely(&from, &to, &AtomicBool::new(false)).unwrap();
+        copy_data(&from, &to, &Progress::default(), &AtomicBool::new(false)).unwrap();
         let metadata = fs::metadata(directory.path().join("to")).unwrap();
         assert_eq!(metadata.len(), 64 << 20);
         assert!(metadata.blocks() * 512 < 4 << 20);
         let bytes = |name| fs::read(directory.path().join(name)).unwrap();
         assert!(bytes("from") == bytes("to"));
-        let stop = copy_sparsely(&from, &to, &AtomicBool::new(true));
+        let stop = copy_data(&from, &to, &Progress::default(), &AtomicBool::new(true));
         assert_eq!(stop.unwrap_err().kind(), io::ErrorKind::Interrupted);
     }
 
     #[tokio::test]
-    async fn an_image_is_placed_once_and_outlives_its_source() {
+    async fn an_image_is_copied_once_and_outlives_its_source() {
         let directory = tempfile::tempdir().unwrap();
         let (source, target) = (
             directory.path().join("source"),
             directory.path().join("target"),
         );
         fs::write(&source, b"bytes").unwrap();
-        place(&source, &target).await.unwrap();
+        copy_image(&source, &target, &Progress::default())
+            .await
+            .unwrap();
         fs::remove_file(&source).unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"bytes");
-        place(&source, &target).await.unwrap();
+        copy_image(&source, &target, &Progress::default())
+            .await
+            .unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -1,11 +1,10 @@
-//! Where a guest is reached.
+//! Finds the address and port of a guest.
 
 use std::net::Ipv4Addr;
 
-/// The port of this host that leads to `guest_port`, from what `info usernet` says.
+/// Returns the port of this host that is forwarded to `guest_port`, from the output of `info usernet`.
 ///
-/// QEMU is told to listen on port 0, so that the system chooses one that is free at that very moment; this table
-/// is the only place where the choice is shown.
+/// QEMU listens on port 0, so that the system chooses a free one; only this table contains the choice.
 pub(super) fn forwarded_port(table: &str, guest_port: u16) -> Option<u16> {
     table.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -19,8 +18,8 @@ pub(super) fn forwarded_port(table: &str, guest_port: u16) -> Option<u16> {
     })
 }
 
-/// The address of the neighbour with this network card, from `/proc/net/arp`. The kernel knows it as soon as
-/// the guest has spoken to this host, for one to its DHCP server.
+/// Returns the address of the neighbour with this MAC address, from `/proc/net/arp`. The kernel adds it when the guest
+/// sends packets to this host, such as to its DHCP server.
 pub(super) fn neighbour(table: &str, mac: &str, device: &str) -> Option<Ipv4Addr> {
     table.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -35,7 +34,7 @@ pub(super) fn neighbour(table: &str, mac: &str, device: &str) -> Option<Ipv4Addr
     })
 }
 
-/// An address for a network card out of those that QEMU's guests use.
+/// Returns a MAC address with the prefix of QEMU.
 pub(crate) fn random_mac() -> Box<str> {
     let [a, b, c, ..] = *uuid::Uuid::new_v4().as_bytes();
     format!("52:54:00:{a:02x}:{b:02x}:{c:02x}").into()
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_is_known_by_its_card() {
+    fn a_neighbour_is_found_by_its_mac_address() {
         let table = "IP address       HW type     Flags       HW address            Mask     Device\n\
                      10.9.0.7         0x1         0x2         52:54:00:AA:00:01     *        br0\n\
                      10.9.0.8         0x1         0x0         52:54:00:aa:00:02     *        br0\n\

@@ -1,4 +1,4 @@
-//! Processes that may not be our children, told apart from others that got their number.
+//! Identifies processes that may not be children of this one, even if their id is reused.
 
 use std::fs;
 use std::io;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Which process runs a machine: its number alone would one day be another's.
+/// Identifies a process. Its id alone may be reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     pid: i32,
     /// In clock ticks since the host was started.
     started: u64,
-    /// Which start of the host that was.
+    /// The boot id of the host.
     boot: Box<str>,
 }
 
 impl ProcessIdentity {
-    /// None if no process has this number, or only its remains do.
+    /// Returns None if no process has this id, or if it is a zombie.
     pub(super) fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Some(Self {
@@ -34,13 +34,13 @@ impl ProcessIdentity {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// A handle that stays with this process, whatever becomes of its number.
+    /// Returns a handle to the process, or None if it has exited.
     fn open(&self) -> io::Result<Option<OwnedFd>> {
         let Some(pid) = Pid::from_raw(self.pid) else {
             return Ok(None);
         };
         match pidfd_open(pid, PidfdFlags::NONBLOCK) {
-            // It was opened by number: only now is it certain whose it is.
+            // It was opened by id, which may be reused; the handle keeps it from now on.
             Ok(handle) => Ok(self.is_alive().then_some(handle)),
             Err(rustix::io::Errno::SRCH) => Ok(None),
             Err(error) => Err(error.into()),
@@ -57,7 +57,7 @@ impl ProcessIdentity {
         }
     }
 
-    /// Returns when the process has ended.
+    /// Returns when the process has exited.
     pub(super) async fn ended(&self) -> io::Result<()> {
         if let Some(handle) = self.open()? {
             #[expect(
@@ -71,15 +71,15 @@ impl ProcessIdentity {
     }
 }
 
-/// The process whose command line has `marker` as two arguments in a row. One that was started this very moment may
-/// have none yet.
+/// Returns the process whose command line has `marker` as two consecutive arguments. A process that was just started may
+/// have no command line yet.
 pub(super) fn find(marker: [&str; 2]) -> io::Result<Option<ProcessIdentity>> {
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // It may have ended since.
+        // It may have exited since.
         let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else {
             continue;
         };
@@ -95,7 +95,7 @@ pub(super) fn find(marker: [&str; 2]) -> io::Result<Option<ProcessIdentity>> {
     Ok(None)
 }
 
-/// The 22nd field of `/proc/<pid>/stat`, unless the third says that the process has ended.
+/// Returns the 22nd field of `/proc/<pid>/stat`, or None if the process is a zombie.
 fn start_time(stat: &str) -> Option<u64> {
     // The second field is the name, in parentheses, and may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_processes_do_not_confuse_the_fields() {
+    fn process_names_do_not_shift_the_fields() {
         let rest = "1 2 3 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 777 99 1";
         assert_eq!(start_time(&format!("12 (a) b) S (c) S {rest}")), Some(777));
         assert_eq!(start_time(&format!("12 (qemu) Z {rest}")), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_is_found_killed_and_not_mistaken() {
+    async fn a_process_is_found_and_killed_and_a_reused_id_is_not() {
         let marker = uuid::Uuid::new_v4().to_string();
         let mut child = tokio::process::Command::new("sh")
             .args(["-c", "read x", "-name", &marker])
@@ -153,7 +153,10 @@ mod tests {
             assert!(!other.is_alive());
             other.kill().unwrap();
         }
-        assert!(found.is_alive(), "killed for another that had its number");
+        assert!(
+            found.is_alive(),
+            "another process with the same id was killed"
+        );
         found.kill().unwrap();
         found.ended().await.unwrap();
         child.wait().await.unwrap();

@@ -1,4 +1,4 @@
-//! QMP, as far as it is needed: one command at a time on QEMU's control socket.
+//! A client of QMP, the protocol of QEMU's control sockets: one command at a time, and the events of a guest.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,22 +13,22 @@ use tokio::time::timeout;
 
 use crate::host::GuestFault;
 
-/// Name of the socket for commands in a machine's directory.
+/// The socket for commands in the directory of a machine.
 pub(super) const SOCKET: &str = "qmp.sock";
-/// Name of the socket for events. QEMU serves one client at a time, and commands must not wait for a listener.
+/// The socket for events. QEMU serves one client at a time, and commands must not wait for a watcher.
 pub(super) const EVENTS: &str = "events.sock";
-/// A QEMU that is alive answers at once, however busy its guest is.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Answers are small; more is not an answer.
-const LONGEST_LINE: u64 = 1 << 20;
+/// QEMU answers at once, even if its guest is busy.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Longer responses are not expected.
+const MAX_LINE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QmpError {
-    #[error("nobody answers on the control socket")]
+    #[error("failed to connect to the control socket")]
     Connection(#[from] io::Error),
-    #[error("no answer on the control socket within {PATIENCE:?}")]
+    #[error("no response on the control socket within {ANSWER_LIMIT:?}")]
     Timeout,
-    #[error("{text:?} is not an answer")]
+    #[error("invalid response {text:?}")]
     Protocol { text: String },
     #[error("{description}")]
     Refused { description: String },
@@ -41,7 +41,7 @@ pub(super) struct Qmp {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Message {
+enum QmpMessage {
     Event {
         event: String,
     },
@@ -50,7 +50,7 @@ enum Message {
         value: Value,
     },
     Error {
-        error: Refusal,
+        error: QmpRefusal,
     },
     Greeting {
         #[serde(rename = "QMP")]
@@ -59,36 +59,36 @@ enum Message {
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct QmpRefusal {
     desc: String,
 }
 
 impl Qmp {
-    /// Connects to the QEMU that runs in `directory`, and is ready for commands when it returns.
+    /// Connects to the QEMU that runs in `directory`.
     pub(super) async fn connect(directory: &Path) -> Result<Self, QmpError> {
         Self::connect_to(directory, SOCKET).await
     }
 
     async fn connect_to(directory: &Path, socket: &str) -> Result<Self, QmpError> {
         let connecting = async {
-            // Addresses of sockets are short, names of directories need not be.
+            // The path of a socket is limited in length; that of the directory is not.
             let directory = std::fs::File::open(directory)?;
             let path = format!("/proc/self/fd/{}/{socket}", directory.as_raw_fd());
             let mut qmp = Self {
                 stream: BufReader::new(UnixStream::connect(path).await?),
             };
             match qmp.read().await? {
-                Message::Greeting { .. } => {}
+                QmpMessage::Greeting { .. } => {}
                 _ => {
                     return Err(QmpError::Protocol {
                         text: "no greeting".to_owned(),
                     });
                 }
             }
-            qmp.converse("qmp_capabilities", &Value::Null).await?;
+            qmp.exchange("qmp_capabilities", &Value::Null).await?;
             Ok(qmp)
         };
-        timeout(PATIENCE, connecting)
+        timeout(ANSWER_LIMIT, connecting)
             .await
             .map_err(|_| QmpError::Timeout)?
     }
@@ -97,7 +97,7 @@ impl Qmp {
         self.execute_with(command, &Value::Null).await
     }
 
-    /// A command of the monitor for people, for what the protocol has no command for.
+    /// Executes a command of the human monitor.
     pub(super) async fn monitor(&mut self, line: &str) -> Result<String, QmpError> {
         let arguments = json!({"command-line": line});
         let answer = self
@@ -109,7 +109,7 @@ impl Qmp {
         })
     }
 
-    /// Returns why QEMU has paused the guest for good, if it has.
+    /// Returns why QEMU paused the guest for good, if it did.
     pub(super) async fn guest_fault(&mut self) -> Result<Option<GuestFault>, QmpError> {
         let status = self.execute("query-status").await?;
         Ok(match status.get("status").and_then(Value::as_str) {
@@ -137,13 +137,13 @@ impl Qmp {
         command: &str,
         arguments: &Value,
     ) -> Result<Value, QmpError> {
-        let conversing = self.converse(command, arguments);
-        timeout(PATIENCE, conversing)
+        let exchange = self.exchange(command, arguments);
+        timeout(ANSWER_LIMIT, exchange)
             .await
             .map_err(|_| QmpError::Timeout)?
     }
 
-    async fn converse(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+    async fn exchange(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
         let mut line = match arguments {
             Value::Null => json!({"execute": command}),
             arguments => json!({"execute": command, "arguments": arguments}),
@@ -153,25 +153,25 @@ impl Qmp {
         self.stream.get_mut().write_all(line.as_bytes()).await?;
         loop {
             match self.read().await? {
-                Message::Return { value } => return Ok(value),
-                Message::Error { error } => {
+                QmpMessage::Return { value } => return Ok(value),
+                QmpMessage::Error { error } => {
                     return Err(QmpError::Refused {
                         description: error.desc,
                     });
                 }
-                Message::Event { .. } | Message::Greeting { .. } => {}
+                QmpMessage::Event { .. } | QmpMessage::Greeting { .. } => {}
             }
         }
     }
 
-    /// Returns when the guest of the QEMU in `directory` may have been paused for good.
-    pub(super) async fn halted(directory: &Path) -> Result<(), QmpError> {
+    /// Returns when QEMU may have paused the guest for good.
+    pub(super) async fn wait_for_fault(directory: &Path) -> Result<(), QmpError> {
         let mut qmp = Self::connect_to(directory, EVENTS).await?;
         if qmp.guest_fault().await?.is_some() {
             return Ok(());
         }
         loop {
-            if let Message::Event { event } = qmp.read().await?
+            if let QmpMessage::Event { event } = qmp.read().await?
                 && matches!(
                     &*event,
                     "STOP" | "SHUTDOWN" | "RESET" | "GUEST_PANICKED" | "BLOCK_IO_ERROR"
@@ -182,9 +182,9 @@ impl Qmp {
         }
     }
 
-    async fn read(&mut self) -> Result<Message, QmpError> {
+    async fn read(&mut self) -> Result<QmpMessage, QmpError> {
         let mut line = Vec::new();
-        let mut limited = (&mut self.stream).take(LONGEST_LINE);
+        let mut limited = (&mut self.stream).take(MAX_LINE);
         limited.read_until(b'\n', &mut line).await?;
         if line.is_empty() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

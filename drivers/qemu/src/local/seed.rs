@@ -1,38 +1,38 @@
-//! The NoCloud seed: a small disk from which cloud-init reads who the machine is and who may log in.
+//! The NoCloud seed: a small disk with the host name and the authorized keys of a machine, for cloud-init.
 //!
-//! It is a FAT file system with the label that cloud-init looks for. The authorized keys also lie in a file of their
-//! own, for guests that have no cloud-init: mounting the disk and copying the file is all they need.
+//! It is a FAT file system with the label that cloud-init searches for. The authorized keys are also in a file of their
+//! own, for guests without cloud-init: they mount the disk and copy the file.
 
 use std::io::{Cursor, Write};
 
 use fatfs::{FileSystem, FormatVolumeOptions, FsOptions};
 use serde_json::{Map, Value, json};
 
-use crate::host::Machine;
-use crate::recipe::Seed;
+use crate::host::QemuMachine;
+use crate::machine_spec::Seed;
 
 pub(super) const SEED: &str = "seed.img";
 const LABEL: [u8; 11] = *b"CIDATA     ";
-/// Who a guest is while it is a template: nobody yet.
+/// The instance id of a template.
 pub(super) const TEMPLATE_INSTANCE: &str = "nodeyard-template";
-/// Disks have this size wherever possible: a guest that continues from a template does not look again how large it is.
-const USUAL_SIZE: usize = 2 << 20;
-/// Room for the tables of the file system.
+/// Most seeds have this size: a guest that starts from a template keeps the size of the seed of the template.
+const DEFAULT_SIZE: usize = 2 << 20;
+/// Space for the tables of the file system.
 const OVERHEAD: usize = 512 * 1024;
 
-/// The bytes of the disk.
-pub(super) fn image(machine: &Machine, seed: &Seed) -> std::io::Result<Vec<u8>> {
+/// Returns the seed of a machine.
+pub(super) fn image(machine: &QemuMachine, seed: &Seed) -> std::io::Result<Vec<u8>> {
     make(machine.id.as_str(), seed)
 }
 
-/// That of a template.
+/// Returns the seed of a template.
 pub(super) fn template(seed: &Seed) -> std::io::Result<Vec<u8>> {
     make(TEMPLATE_INSTANCE, seed)
 }
 
-/// Whether a machine with this seed can continue from a template.
+/// Returns whether a machine with this seed can start from a template.
 pub(super) fn fits_template(seed: &Seed) -> bool {
-    make(TEMPLATE_INSTANCE, seed).is_ok_and(|disk| disk.len() == USUAL_SIZE)
+    make(TEMPLATE_INSTANCE, seed).is_ok_and(|disk| disk.len() == DEFAULT_SIZE)
 }
 
 fn make(instance: &str, seed: &Seed) -> std::io::Result<Vec<u8>> {
@@ -54,11 +54,11 @@ fn make(instance: &str, seed: &Seed) -> std::io::Result<Vec<u8>> {
         }
     }
     let mut disk = disk.into_inner();
-    disk.resize(size.max(USUAL_SIZE), 0);
+    disk.resize(size.max(DEFAULT_SIZE), 0);
     Ok(disk)
 }
 
-/// JSON is YAML, and cannot be misread.
+/// JSON is valid YAML.
 fn meta_data(instance: &str, seed: &Seed) -> String {
     json!({
         "instance-id": instance,
@@ -68,7 +68,7 @@ fn meta_data(instance: &str, seed: &Seed) -> String {
     .to_string()
 }
 
-/// What the operator wrote, untouched; otherwise what makes the given user able to log in.
+/// Returns the user data of the label unchanged, or else a configuration that lets the user log in.
 fn user_data(seed: &Seed) -> String {
     if let Some(text) = &seed.userdata {
         return text.to_string();
@@ -102,7 +102,7 @@ mod tests {
     use crate::host::LocalId;
 
     fn read_back(seed: &Seed) -> (String, [String; 3]) {
-        let machine = Machine {
+        let machine = QemuMachine {
             id: LocalId::parse("np1-abc").unwrap(),
             name: "np1".into(),
             tags: Tags::default(),
@@ -111,7 +111,7 @@ mod tests {
             memory: 1,
             mac: "52:54:00:01:02:03".into(),
             created: Timestamp::from_secs(0.0).unwrap(),
-            going: false,
+            deleting: false,
             process: None,
         };
         let disk = image(&machine, seed).unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_says_who_the_machine_is_and_who_may_log_in() {
+    fn a_seed_contains_the_host_name_and_the_keys() {
         let mut seed = Seed {
             hostname: "np1".into(),
             authorized_keys: vec!["ssh-ed25519 A \"quoted\" comment".into()],

@@ -1,18 +1,17 @@
-//! Machines that start from saved memory.
+//! Templates: saved memory of a booted guest, from which machines start.
 //!
-//! A template is a guest that has booted as far as it can without being anybody: its seed calls it
-//! [`seed::TEMPLATE_INSTANCE`], and a guest that knows what that means says [`READY`] on its console and waits until its seed
-//! says something else. At that moment its memory is saved. Machines then continue from there, each with a seed of its own,
-//! and become somebody: host name, host keys, machine id and random numbers are made after the memory was copied, not
-//! before. A guest that does not know this never says it, and its machines start from the beginning.
+//! The seed of a template has the instance id [`seed::TEMPLATE_INSTANCE`]. A guest that supports templates boots, writes
+//! [`READY`] to its console and waits until the instance id changes; at that moment its memory is saved. Machines start
+//! from that memory with seeds of their own, so that host name, host keys, machine id and random numbers are generated
+//! after the memory was copied. Machines of an image that never writes [`READY`] boot normally.
 //!
 //! ```text
-//! <directory>/templates/<key>.json     what it depends on
-//!                       <key>/         base.qcow2 and memory; complete if it is there
-//!                       <key>.lock     held while it is made
+//! <directory>/templates/<key>.json     everything it depends on
+//!                       <key>/         base.qcow2 and memory; complete if it exists
+//!                       <key>.lock     locked while it is created
 //! ```
 //!
-//! A machine gets links to both files, so a template can go at any time.
+//! A machine gets hard links to both files, so that a template can be removed at any time.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -31,33 +30,33 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::arguments::{self, Beginning, Engine};
+use super::arguments::{self, QemuAccelerator, StartMode};
 use super::console::{CONSOLE, QEMU_LOG, evidence};
-use super::descriptions::{create_private, remove_directory, try_lock, unless_missing};
 use super::disk::{self, DISK, missing_tool, write_atomically};
-use super::launch::{find_binary, find_program};
+use super::file_error;
 use super::qmp::Qmp;
+use super::record_files::{create_private, remove_directory, try_lock, unless_missing};
 use super::seed::{self, SEED};
-use super::trouble;
-use crate::host::{LocalId, Machine};
-use crate::options::{Network, Options};
-use crate::recipe::{Recipe, Seed};
+use super::start::{find_binary, find_program};
+use crate::host::{LocalId, QemuMachine};
+use crate::machine_spec::{MachineSpec, Seed};
+use crate::options::{GuestNetwork, Options};
 
-/// What a guest says on its console when its memory can be saved.
+/// What a guest writes to its console when its memory can be saved.
 const READY: &str = "nodeyard: template ready";
-/// Names of the two files, in a template and in the directory of a machine.
+/// The two files of a template, also in the directory of a machine.
 const BASE: &str = "base.qcow2";
 pub(super) const MEMORY: &str = "memory";
-/// How long a template that could not be made is not tried again.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
-/// How long a template may be in nobody's use.
-const LIFE: Duration = Duration::from_secs(14 * 24 * 3600);
-const LOOK: Duration = Duration::from_millis(100);
+/// The pause after a failure to create a template.
+const RETRY_PAUSE: Duration = Duration::from_secs(3600);
+/// How long an unused template is kept.
+const LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Templates {
     directory: PathBuf,
-    /// Made one after the other: each takes the memory of a machine.
+    /// The lock also creates templates one after the other: each uses the memory of a machine.
     failures: Mutex<HashMap<String, Instant>>,
 }
 
@@ -69,52 +68,52 @@ impl Templates {
         }
     }
 
-    /// Puts what the machine needs to continue from a template into its directory, and changes the recipe accordingly.
-    /// [`Beginning::Boot`] if it has to start from the beginning, which is never a reason not to start it.
+    /// Links the files of a template into the directory of a machine and adapts the specification. Returns
+    /// [`StartMode::Boot`] if the machine cannot start from a template; a failure is never an error.
     pub(super) async fn prepare(
         &self,
         options: &Options,
-        machine: &Machine,
-        recipe: &mut Recipe,
-        engine: Engine,
+        machine: &QemuMachine,
+        spec: &mut MachineSpec,
+        accelerator: QemuAccelerator,
         target: &Path,
-    ) -> Beginning {
-        // On a bridge, machines would share the address of the template's network card.
-        if !recipe.warm || !matches!(options.network, Network::User { .. }) {
-            return Beginning::Boot;
+    ) -> StartMode {
+        // On a bridge, machines would share the MAC address of the template.
+        if !spec.warm || !matches!(options.network, GuestNetwork::User { .. }) {
+            return StartMode::Boot;
         }
-        // Larger than a template's, it would not be seen as a whole.
-        if !seed::fits_template(&recipe.seed) {
-            return Beginning::Boot;
+        // The guest would not notice that the seed is larger than that of the template.
+        if !seed::fits_template(&spec.seed) {
+            return StartMode::Boot;
         }
-        let circumstances = circumstances(options, machine, recipe, engine);
+        let circumstances = circumstances(options, machine, spec, accelerator);
         let key = key(&circumstances);
         let mut failures = self.failures.lock().await;
         if failures
             .get(&key)
-            .is_some_and(|at| at.elapsed() < PAUSE_AFTER_FAILURE)
+            .is_some_and(|at| at.elapsed() < RETRY_PAUSE)
         {
-            return Beginning::Boot;
+            return StartMode::Boot;
         }
-        let made = self
-            .make(options, machine, recipe, engine, &key, &circumstances)
+        let created = self
+            .ensure(options, machine, spec, accelerator, &key, &circumstances)
             .await;
-        let linked = made.and_then(|()| {
+        let linked = created.and_then(|()| {
             self.link(&key, target)
-                .map_err(|cause| trouble(&format!("template {key}"), cause))
+                .map_err(|cause| file_error(&format!("link template {key}"), cause))
         });
         match linked {
             Ok(()) => {
-                recipe.backing = target.join(BASE);
-                recipe.format = crate::recipe::DiskFormat::Qcow2;
-                Beginning::Memory
+                spec.backing = target.join(BASE);
+                spec.format = crate::machine_spec::DiskFormat::Qcow2;
+                StartMode::Restore
             }
             Err(error) => {
-                warn!(%error, "no template; machines start from the beginning");
+                warn!(%error, "failed to create template; machines boot normally");
                 if error.class() == ErrorClass::Permanent {
                     failures.insert(key, Instant::now());
                 }
-                Beginning::Boot
+                StartMode::Boot
             }
         }
     }
@@ -124,25 +123,25 @@ impl Templates {
         for name in [BASE, MEMORY] {
             fs::hard_link(template.join(name), target.join(name))?;
         }
-        // For whoever tidies up: it is in use.
+        // Marks the template as used.
         File::open(self.directory.join(format!("{key}.json")))?
             .set_modified(std::time::SystemTime::now())
     }
 
-    /// Returns when there is a template.
-    async fn make(
+    /// Creates the template if it does not exist.
+    async fn ensure(
         &self,
         options: &Options,
-        machine: &Machine,
-        recipe: &Recipe,
-        engine: Engine,
+        machine: &QemuMachine,
+        spec: &MachineSpec,
+        accelerator: QemuAccelerator,
         key: &str,
         circumstances: &str,
     ) -> Result<(), Error> {
-        let failed = |cause| trouble(&format!("template {key}"), cause);
-        let description = self.directory.join(format!("{key}.json"));
+        let failed = |cause| file_error(&format!("create template {key}"), cause);
+        let record = self.directory.join(format!("{key}.json"));
         let finished = self.directory.join(key);
-        let known = fs::read_to_string(&description).is_ok_and(|text| text == circumstances);
+        let known = fs::read_to_string(&record).is_ok_and(|text| text == circumstances);
         if known && finished.exists() {
             return Ok(());
         }
@@ -153,18 +152,18 @@ impl Templates {
             .is_none()
         {
             return Err(Error::retry(format!(
-                "template {key} is being made by somebody else"
+                "template {key} is being created by another process"
             )));
         }
-        let began = Instant::now();
+        let started = Instant::now();
         let draft = self.directory.join(format!("{key}.new"));
         remove_directory(&draft).await.map_err(failed)?;
         remove_directory(&finished).await.map_err(failed)?;
         create_private(&draft).map_err(failed)?;
-        let made = self
-            .boot_and_save(options, machine, recipe, engine, &draft)
+        let created = self
+            .boot_and_save(options, machine, spec, accelerator, &draft)
             .await;
-        if let Err(error) = made {
+        if let Err(error) = created {
             remove_directory(&draft).await.map_err(failed)?;
             return Err(error);
         }
@@ -173,12 +172,12 @@ impl Templates {
                 unless_missing(fs::remove_file(name.path())).map_err(failed)?;
             }
         }
-        write_atomically(&description, circumstances.as_bytes()).map_err(failed)?;
+        write_atomically(&record, circumstances.as_bytes()).map_err(failed)?;
         fs::rename(&draft, &finished).map_err(failed)?;
         info!(
             template = key,
-            seconds = began.elapsed().as_secs(),
-            "a template was made"
+            seconds = started.elapsed().as_secs(),
+            "created template"
         );
         Ok(())
     }
@@ -186,15 +185,15 @@ impl Templates {
     async fn boot_and_save(
         &self,
         options: &Options,
-        machine: &Machine,
-        recipe: &Recipe,
-        engine: Engine,
+        machine: &QemuMachine,
+        spec: &MachineSpec,
+        accelerator: QemuAccelerator,
         directory: &Path,
     ) -> Result<(), Error> {
-        let failed = |cause| trouble("files of a template", cause);
-        disk::make_overlay(directory, recipe).await?;
+        let failed = |cause| file_error("create the files of a template", cause);
+        disk::make_overlay(directory, spec).await?;
         disk::copy_variables(directory, options)?;
-        let template = Machine {
+        let template = QemuMachine {
             id: LocalId::new("template"),
             name: "template".into(),
             tags: Tags::default(),
@@ -202,7 +201,7 @@ impl Templates {
         };
         let seed = seed::template(&Seed::default()).map_err(failed)?;
         fs::write(directory.join(SEED), seed).map_err(failed)?;
-        let arguments = arguments::machine(options, &template, recipe, engine, Beginning::Boot);
+        let arguments = arguments::machine(options, &template, spec, accelerator, StartMode::Boot);
         let mut child = start(options, directory, &arguments)?;
         wait_until_ready(options, directory, &mut child).await?;
         let saving = async {
@@ -219,21 +218,21 @@ impl Templates {
                             description: state.to_string(),
                         });
                     }
-                    _ => sleep(LOOK).await,
+                    _ => sleep(POLL_INTERVAL).await,
                 }
             }
             qmp.execute("quit").await
         };
         saving.await.map_err(|cause| {
-            Error::retry("the memory of a template cannot be saved").because(cause)
+            Error::retry("failed to save the memory of a template").because(cause)
         })?;
-        // It ends in its own time.
+        // It exits after the response to `quit`.
         let _status = child.wait().await;
         fs::rename(directory.join(DISK), directory.join(BASE)).map_err(failed)
     }
 
-    /// Removes what has not been used for long, or can never be again.
-    pub(super) fn tidy(&self, now: Timestamp) -> io::Result<usize> {
+    /// Removes templates that were unused for long or whose image is gone, and returns how many.
+    pub(super) fn collect_garbage(&self, now: Timestamp) -> io::Result<usize> {
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             entries => entries?,
@@ -246,7 +245,7 @@ impl Templates {
             let text = fs::read_to_string(&path).unwrap_or_default();
             let image = text.lines().next().unwrap_or_default();
             let used = fs::metadata(&path)?.modified()?;
-            if Path::new(image).exists() && now.since(used.into()) < LIFE {
+            if Path::new(image).exists() && now.since(used.into()) < LIFETIME {
                 continue;
             }
             unless_missing(fs::remove_dir_all(path.with_extension("")))?;
@@ -258,13 +257,13 @@ impl Templates {
     }
 }
 
-/// Lets a machine run that has read its memory. May be called twice.
+/// Continues a machine that was started from saved memory. Idempotent.
 pub(super) async fn resume(directory: &Path) -> Result<(), super::QmpError> {
     let mut qmp = Qmp::connect(directory).await?;
     loop {
         let state = qmp.execute("query-status").await?;
         match state.get("status").and_then(|status| status.as_str()) {
-            Some("inmigrate") => sleep(LOOK).await,
+            Some("inmigrate") => sleep(POLL_INTERVAL).await,
             Some("paused" | "prelaunch" | "postmigrate") => {
                 qmp.execute("cont").await?;
                 return Ok(());
@@ -274,11 +273,11 @@ pub(super) async fn resume(directory: &Path) -> Result<(), super::QmpError> {
     }
 }
 
-/// It ends with us, however that comes about: nobody would find it again.
+/// Starts QEMU so that it ends with this process: no later process would find it.
 fn start(options: &Options, directory: &Path, arguments: &[String]) -> Result<Child, Error> {
     find_binary(options)?;
     let log = File::create(directory.join(QEMU_LOG))
-        .map_err(|cause| trouble("the log of a template", cause))?;
+        .map_err(|cause| file_error("create the log of a template", cause))?;
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
         .arg(&*options.binary)
@@ -297,7 +296,7 @@ async fn wait_until_ready(
     directory: &Path,
     child: &mut Child,
 ) -> Result<(), Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let console = fs::read(directory.join(CONSOLE)).unwrap_or_default();
         if console
@@ -309,33 +308,39 @@ async fn wait_until_ready(
         if let Ok(mut qmp) = Qmp::connect(directory).await
             && let Ok(Some(fault)) = qmp.guest_fault().await
         {
-            // The machine itself meets the same fault, and then decides about its accelerator.
-            return Err(Error::retry(format!("the template failed: {fault}")));
+            // The machine itself will meet the same fault, and then replace the accelerator.
+            return Err(Error::retry(format!("template failed to boot: {fault}")));
         }
-        let ended = child.try_wait().is_ok_and(|status| status.is_some());
-        if ended || begun.elapsed() > options.boot_timeout {
-            let why = if ended {
-                "it ended".to_owned()
+        let exited = child.try_wait().is_ok_and(|status| status.is_some());
+        if exited || started.elapsed() > options.boot_timeout {
+            let failure = if exited {
+                format!("QEMU exited before the guest wrote `{READY}`")
             } else {
-                format!("it did not within {:?}", options.boot_timeout)
+                let limit = options.boot_timeout;
+                format!("the guest did not write `{READY}` within {limit:?}")
             };
             let evidence = evidence(directory);
             return Err(Error::permanent(format!(
-                "the guest never said `{READY}`, {why}; its image has to know templates: {}",
+                "{failure}; `warm-template` requires an image that supports templates: {}",
                 evidence.trim_end()
             )));
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-/// All that the memory depends on; the image comes first.
-fn circumstances(options: &Options, machine: &Machine, recipe: &Recipe, engine: Engine) -> String {
+/// Describes everything that the memory depends on. The image comes first.
+fn circumstances(
+    options: &Options,
+    machine: &QemuMachine,
+    spec: &MachineSpec,
+    accelerator: QemuAccelerator,
+) -> String {
     let age = |path: &Path| {
         let metadata = fs::metadata(path).ok()?;
         Some((metadata.size(), metadata.mtime(), metadata.ino()))
     };
-    let kernel = recipe.kernel.as_ref().map(|kernel| {
+    let kernel = spec.kernel.as_ref().map(|kernel| {
         let initrd = kernel.initrd.as_deref();
         let ages = (age(&kernel.path), initrd.and_then(age));
         (&kernel.path, ages, &kernel.arguments)
@@ -343,17 +348,17 @@ fn circumstances(options: &Options, machine: &Machine, recipe: &Recipe, engine: 
     let binary = find_program(&options.binary);
     format!(
         "{}\n{:?}\n{:?} {:?}\n{} {} {:?}\n{:?}\n{:?} {:?}\n{}\n",
-        recipe.backing.display(),
-        age(&recipe.backing),
+        spec.backing.display(),
+        age(&spec.backing),
         binary,
         binary.as_deref().and_then(age),
         machine.cpus,
         machine.memory,
-        recipe.disk_size,
+        spec.disk_size,
         kernel,
         options.machine,
         options.firmware,
-        engine.as_str(),
+        accelerator.as_str(),
     )
 }
 

@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::{Driver, ErrorClass, State, Step};
-use nodeyard_driver_qemu::{Firmware, ImageChoice};
+use nodeyard_driver::ErrorClass;
+use nodeyard_driver_qemu::{Firmware, QemuImageChoice};
 use nodeyard_model::ConnectionPort;
-use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
+use nodeyard_nodescan::{NetworkScanner, ScanTarget, Scanner};
 use nodeyard_testbeds::qemu_guest;
 
-use crate::common::{PATIENCE, Yard, launch, now, order, remove};
+use crate::common::{PATIENCE, Yard, launch, launch_again, order, remove};
 
 /// A yard whose machines boot the guest, and the key to log in with.
 pub(crate) fn bootable() -> (Yard, PathBuf) {
     let guest = qemu_guest().unwrap();
     let mut yard = Yard::new();
     let (key, public) = make_key(yard.path());
-    yard.options.cloud_images[0].choice = ImageChoice::Path(guest.join("root.ext4"));
+    yard.options.cloud_images[0].choice = QemuImageChoice::Path(guest.join("root.ext4"));
     let label = &mut yard.options.pools[0].labels[0];
     label.memory = 256;
     label.disk_size = Some(1);
@@ -86,11 +86,11 @@ async fn a_guest_boots_lets_its_owner_in_and_goes() {
     };
     assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.1"));
 
-    let target = Target {
+    let target = ScanTarget {
         address: "127.0.0.1".into(),
         port,
         connection_type: "ssh".into(),
-        limit: PATIENCE,
+        timeout: PATIENCE,
     };
     let scan = NetworkScanner::default().scan(&target).await.unwrap();
     assert!(
@@ -181,15 +181,10 @@ async fn a_guest_that_never_answers_is_given_up() {
         error.to_string().contains("did not answer on 127.0.0.1:"),
         "{error}"
     );
-    // Whoever tries again does not get the same one.
+    // The next attempt creates another machine.
     let first = yard.processes();
     yard.options.pools[0].labels[0].host_key_checking = false;
-    let driver = yard.driver();
-    let mut state = State::default();
-    while !matches!(
-        driver.create(&order(1), &mut state, now()).await.unwrap(),
-        Step::Done(_)
-    ) {}
+    launch_again(&yard.driver(), 1).await.unwrap();
     let second = yard.processes();
     assert!(second.len() == 1 && second != first);
 }

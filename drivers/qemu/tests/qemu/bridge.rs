@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use nodeyard_driver_qemu::Network;
+use nodeyard_driver_qemu::GuestNetwork;
 use nodeyard_model::ConnectionPort;
 use nodeyard_testbeds::skipped;
 
@@ -65,7 +65,7 @@ fn guests_on_a_bridge_have_addresses_of_their_own() {
 #[ignore = "runs in the network that the test above makes"]
 async fn inside_a_network_of_its_own() {
     let (mut yard, key) = bootable();
-    yard.options.network = Network::Bridge {
+    yard.options.network = GuestNetwork::Bridge {
         name: "nodeyard-test".into(),
     };
     let driver = yard.driver();

@@ -3,18 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::Accelerator;
 use nodeyard_driver::{
-    CreateOrder, Driver, Error, Instance, Owner, Poll, State, Step, SystemId, Target, kit,
+    CreateOrder, Driver, Error, Instance, Owner, Poll, Progress, SystemId, Target, kit,
 };
 use nodeyard_driver_qemu::{
-    CloudImageOptions, ImageChoice, LabelImage, LabelOptions, Network, Options, PoolOptions,
-    QemuDriver, Reach,
+    GuestAccess, GuestNetwork, LabelImage, Options, QemuCloudImageOptions, QemuDriver,
+    QemuImageChoice, QemuLabelOptions, QemuPoolOptions,
 };
-use nodeyard_model::{NodeId, ProviderName, Timestamp};
+use nodeyard_model::{NodeId, ProviderName};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 pub(crate) const PROVIDER: &str = "this-host";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
@@ -32,10 +33,6 @@ pub(crate) fn node(number: u32) -> NodeId {
 
 pub(crate) fn order(number: u32) -> CreateOrder {
     kit::order(&owner(), node(number))
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// A provider with one label, whose machines have an empty disk and boot nothing.
@@ -62,18 +59,18 @@ impl Yard {
             accelerator: Accelerator::Tcg,
             kvm: "/dev/kvm".into(),
             firmware: None,
-            network: Network::User {
+            network: GuestNetwork::User {
                 address: [127, 0, 0, 1].into(),
             },
             boot_timeout: PATIENCE,
-            cloud_images: vec![CloudImageOptions {
+            cloud_images: vec![QemuCloudImageOptions {
                 name: "file".into(),
-                choice: ImageChoice::Path(image),
+                choice: QemuImageChoice::Path(image),
                 username: None,
-                reach: Reach::SSH,
+                access: GuestAccess::SSH,
             }],
             disk_images: Vec::new(),
-            pools: vec![PoolOptions {
+            pools: vec![QemuPoolOptions {
                 name: "main".into(),
                 max_cores: None,
                 labels: vec![label()],
@@ -90,7 +87,7 @@ impl Yard {
         yard
     }
 
-    pub(crate) fn with_label(change: impl FnOnce(&mut LabelOptions)) -> Self {
+    pub(crate) fn with_label(change: impl FnOnce(&mut QemuLabelOptions)) -> Self {
         Self::with(|options| change(&mut options.pools[0].labels[0]))
     }
 
@@ -155,8 +152,8 @@ pub(crate) fn kill(pid: i32) {
     let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-pub(crate) fn label() -> LabelOptions {
-    LabelOptions {
+pub(crate) fn label() -> QemuLabelOptions {
+    QemuLabelOptions {
         name: "small".into(),
         image: LabelImage::Cloud("file".into()),
         cpus: 1,
@@ -173,28 +170,22 @@ pub(crate) fn label() -> LabelOptions {
     }
 }
 
-/// Takes the steps of a machine until it is there.
+/// Creates a machine as the first attempt of an order.
 pub(crate) async fn launch(driver: &dyn Driver, order: &CreateOrder) -> Result<Instance, Error> {
-    let mut state = State::fresh();
-    let steps = async {
-        loop {
-            match driver.create(order, &mut state, now()).await? {
-                Step::Done(instance) => return Ok(instance),
-                Step::Wait(wait) => {
-                    let event = async {
-                        match &wait.event {
-                            Some(event) => driver.event(event).await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    let _elapsed = tokio::time::timeout(wait.at_most, event).await;
-                }
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, steps)
+    let progress = Progress::default();
+    let creation = driver.machines().unwrap().create(order, &progress);
+    timeout(PATIENCE, creation)
         .await
-        .expect("no end of the launch")
+        .expect("the launch never ends")
+}
+
+/// Creates a machine as a later attempt, for which an earlier one may have left something behind.
+pub(crate) async fn launch_again(driver: &dyn Driver, number: u32) -> Result<Instance, Error> {
+    let order = CreateOrder {
+        first_attempt: false,
+        ..order(number)
+    };
+    launch(driver, &order).await
 }
 
 pub(crate) async fn remove(driver: &dyn Driver, number: u32) -> Result<(), Error> {
@@ -202,19 +193,7 @@ pub(crate) async fn remove(driver: &dyn Driver, number: u32) -> Result<(), Error
         node: node(number),
         external_id: None,
     };
-    let mut state = State::default();
-    let steps = async {
-        loop {
-            match driver.delete(&target, &mut state, now()).await? {
-                Step::Done(()) => return Ok(()),
-                Step::Wait(wait) => {
-                    let event = driver.event(wait.event.as_ref().expect("an event to wait for"));
-                    let _elapsed = tokio::time::timeout(wait.at_most, event).await;
-                }
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, steps)
+    timeout(PATIENCE, driver.machines().unwrap().delete(&target))
         .await
-        .expect("no end of the deletion")
+        .expect("the deletion never ends")
 }

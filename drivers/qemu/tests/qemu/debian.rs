@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nodeyard_driver::{Driver, Instance};
-use nodeyard_driver_qemu::{ImageChoice, QemuDriver};
+use nodeyard_driver::Instance;
+use nodeyard_driver_qemu::{LocalHost, QemuDriver, QemuHost, QemuImageChoice};
 use nodeyard_model::{ConnectionPort, Timestamp};
-use nodeyard_nodescan::{NetworkScanner, Scanner, Target};
+use nodeyard_nodescan::{NetworkScanner, ScanTarget, Scanner};
 use nodeyard_testbeds::{qemu_debian, qemu_debian_with_cloud_init};
 
 use crate::boot::{make_key, ssh_as};
@@ -18,7 +18,7 @@ fn debian(disk: PathBuf) -> (Yard, PathBuf) {
     let mut yard = Yard::new();
     let (key, public) = make_key(yard.path());
     let image = &mut yard.options.cloud_images[0];
-    image.choice = ImageChoice::Path(disk);
+    image.choice = QemuImageChoice::Path(disk);
     image.username = Some("zuul".into());
     let label = &mut yard.options.pools[0].labels[0];
     label.memory = 512;
@@ -44,11 +44,11 @@ async fn say(key: &Path, port: u16, script: &'static str) -> Vec<String> {
 async fn identity(key: &Path, port: u16) -> Vec<String> {
     let script = "hostname; cat /etc/machine-id; od -An -N16 -tx1 /dev/urandom; cat /etc/ssh/ssh_host_*_key.pub";
     let mut all = say(key, port, script).await;
-    let target = Target {
+    let target = ScanTarget {
         address: "127.0.0.1".into(),
         port,
         connection_type: "ssh".into(),
-        limit: PATIENCE,
+        timeout: PATIENCE,
     };
     let scan = NetworkScanner::default().scan(&target).await.unwrap();
     all.extend(scan.keys.iter().map(|key| key.as_str().to_owned()));
@@ -86,7 +86,8 @@ async fn machines_with_the_same_memory_are_not_the_same_machine() {
 
     // Machines need nothing of the template but what they have already.
     let much_later = Timestamp::from_secs(4e9).unwrap();
-    driver.tidy(much_later).await.unwrap();
+    let host = LocalHost::new(yard.shared_options());
+    host.collect_garbage(much_later).await.unwrap();
     assert_eq!(yard.names("templates"), Vec::<String>::new());
     assert_eq!(
         say(

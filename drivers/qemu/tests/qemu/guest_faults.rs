@@ -1,7 +1,8 @@
 //! Guests that QEMU pauses for good, and a KVM that passes its trial and then fails.
 //!
 //! A stand-in takes QEMU's place for machines under KVM: it answers on the control sockets, reports a run state and
-//! writes to its log what QEMU would. Trials, and machines without KVM, get the real QEMU.
+//! writes to its log what QEMU would. With `later-` before the run state, the guest runs until somebody waits for events.
+//! Trials, and machines without KVM, get the real QEMU.
 
 use std::fs;
 
@@ -9,12 +10,15 @@ use nodeyard_config::Accelerator;
 use nodeyard_driver::ErrorClass;
 use nodeyard_testbeds::executable;
 
-use crate::common::{Yard, launch, order};
+use crate::common::{PATIENCE, Yard, launch, order};
 
 const STAND_IN: &str = r#"
 import json, os, socket, sys, threading, time
 
 status, log = sys.argv[1], sys.argv[2]
+later = status.removeprefix("later-") if status.startswith("later-") else None
+if later:
+    status = "running"
 
 def serve(name):
     server = socket.socket(socket.AF_UNIX)
@@ -24,11 +28,12 @@ def serve(name):
         client, _ = server.accept()
         with client, client.makefile("rw") as lines:
             try:
-                answer(lines)
+                answer(name, lines)
             except OSError:
                 pass
 
-def answer(lines):
+def answer(name, lines):
+    global status
     def send(value):
         lines.write(json.dumps(value) + "\n")
         lines.flush()
@@ -40,6 +45,11 @@ def answer(lines):
                 print(log, file=sys.stderr, flush=True)
                 os._exit(1)
             send({"return": {"status": status, "running": False}})
+            if later and name == "events.sock":
+                status = later
+                send({"event": "STOP"})
+        elif command == "human-monitor-command":
+            send({"return": ""})
         elif command == "query-block":
             send({"return": [{"device": "", "io-status": "nospace"}]})
         else:
@@ -117,6 +127,16 @@ async fn a_machine_that_must_have_kvm_fails_with_the_words_of_qemu() {
 #[tokio::test]
 async fn a_guest_that_panics_fails_its_launch() {
     let yard = yard(Accelerator::Auto, "guest-panicked");
+    let error = launch(&yard.driver(), &order(1)).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Permanent);
+    assert!(error.to_string().contains("its guest panicked"), "{error}");
+}
+
+/// Without a poll: the next one would come after the end of the test.
+#[tokio::test]
+async fn a_guest_that_panics_between_polls_fails_its_launch_at_once() {
+    let mut yard = yard(Accelerator::Auto, "later-guest-panicked");
+    yard.options.poll.least = PATIENCE;
     let error = launch(&yard.driver(), &order(1)).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
     assert!(error.to_string().contains("its guest panicked"), "{error}");

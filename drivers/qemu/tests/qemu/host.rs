@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use nodeyard_config::Accelerator;
-use nodeyard_driver::Driver;
+use nodeyard_driver::Machines;
 use nodeyard_model::ResourceName;
 use nodeyard_testbeds::{executable, qemu_guest};
 
@@ -37,7 +37,7 @@ async fn the_accelerator_is_tried_out_once() {
     }
 }
 
-/// Stands in for a host on which KVM works: a device that opens, and a QEMU that emulates whatever it is told. So both
+/// Simulates a host on which KVM works: a device that opens, and a QEMU that emulates whatever it is told. So both
 /// guests of trials are seen to work, and that the result decides.
 #[tokio::test]
 async fn a_guest_that_runs_is_believed() {

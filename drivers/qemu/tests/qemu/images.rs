@@ -5,13 +5,15 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use nodeyard_driver::{
-    BootImage, Driver, ErrorClass, ImageFilter, ImageStatus, ImageTarget, State, Step, UploadOrder,
-    UploadedImage,
+    BootImage, ErrorClass, ImageFilter, ImageStatus, ImageTarget, Images, Machines, Progress,
+    UploadOrder, UploadedImage,
 };
-use nodeyard_driver_qemu::{DiskImageOptions, ImageChoice, LabelImage, QemuDriver, Reach};
+use nodeyard_driver_qemu::{
+    GuestAccess, LabelImage, QemuDiskImageOptions, QemuDriver, QemuImageChoice,
+};
 use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
 
-use crate::common::{PROVIDER, Yard, launch, now, order, owner, remove};
+use crate::common::{PATIENCE, PROVIDER, Yard, launch, order, owner, remove};
 
 const BUILD: BuildId = BuildId::from_u128(7);
 
@@ -37,7 +39,7 @@ fn upload(yard: &Yard, file: &str, format: &str) -> UploadOrder {
         metadata: [("role".to_owned(), "test".to_owned())].into(),
         tags: owner().upload_tags(BUILD, key(1).upload),
         marks: Vec::new(),
-        progress: Default::default(),
+        first_attempt: true,
     }
 }
 
@@ -45,12 +47,10 @@ async fn bring(
     driver: &QemuDriver,
     order: &UploadOrder,
 ) -> Result<UploadedImage, nodeyard_driver::Error> {
-    let mut state = State::fresh();
-    loop {
-        if let Step::Done(image) = driver.upload(order, &mut state, now()).await? {
-            return Ok(image);
-        }
-    }
+    let progress = Progress::default();
+    let image = driver.upload(order, &progress).await?;
+    assert_eq!(progress.external_id().as_ref(), Some(&image.external_id));
+    Ok(image)
 }
 
 fn qemu_img(arguments: &[&str]) {
@@ -68,10 +68,10 @@ async fn an_image_stays_as_long_as_a_machine_builds_on_it() {
     let yard = Yard::with(|options| {
         let debian = ImageName::new("debian").unwrap();
         options.pools[0].labels[0].image = LabelImage::Disk(debian.clone());
-        options.disk_images = vec![DiskImageOptions {
+        options.disk_images = vec![QemuDiskImageOptions {
             name: debian,
             username: None,
-            reach: Reach::SSH,
+            access: GuestAccess::SSH,
         }];
     });
     let built = yard.path().join("built.qcow2");
@@ -100,12 +100,18 @@ async fn an_image_stays_as_long_as_a_machine_builds_on_it() {
         upload: key(1),
         external_id: Some(image.external_id),
     };
-    let mut state = State::default();
-    let step = driver
-        .delete_image(&target, &mut state, now())
-        .await
-        .unwrap();
-    assert!(matches!(step, Step::Wait(_)));
+    let deletion = driver.delete_image(&target);
+    tokio::pin!(deletion);
+    // Marked as deleted, and kept for the machine.
+    let marked = async {
+        while driver.list_images().await.unwrap()[0].status == ImageStatus::Active {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        deleted = &mut deletion => panic!("{deleted:?} while a machine uses it"),
+        () = marked => {}
+    }
     assert_eq!(yard.names("uploads").len(), 2);
     // Nothing new boots from it.
     let mut second = order.clone();
@@ -114,11 +120,8 @@ async fn an_image_stays_as_long_as_a_machine_builds_on_it() {
     assert!(error.to_string().contains("is not on this host"), "{error}");
 
     remove(&driver, 1).await.unwrap();
-    let step = driver
-        .delete_image(&target, &mut state, now())
-        .await
-        .unwrap();
-    assert_eq!(step, Step::Done(()));
+    let deleted = tokio::time::timeout(PATIENCE, deletion).await;
+    deleted.expect("the deletion never ends").unwrap();
     assert!(yard.names("uploads").is_empty());
 }
 
@@ -149,7 +152,7 @@ async fn images_that_reach_for_other_files_are_refused() {
     for (file, format, expected) in [
         ("secret.raw", "qcow2", "is not qcow2"),
         ("secret.raw", "vhd", "build qcow2 or raw"),
-        ("missing", "raw", "cannot be read"),
+        ("missing", "raw", "failed to read"),
     ] {
         let error = bring(&driver, &upload(&yard, file, format))
             .await
@@ -205,7 +208,7 @@ async fn the_newest_file_that_meets_the_filters_is_used() {
         name: "name".to_owned(),
         values: vec!["debian-*".to_owned()],
     }];
-    yard.options.cloud_images[0].choice = ImageChoice::Filters(filters);
+    yard.options.cloud_images[0].choice = QemuImageChoice::Filters(filters);
     let driver = yard.driver();
     let error = launch(&driver, &order(1)).await.unwrap_err();
     assert!(
@@ -213,7 +216,7 @@ async fn the_newest_file_that_meets_the_filters_is_used() {
         "{error}"
     );
     let readiness = driver
-        .readiness(&"main".into(), &"small".into(), now())
+        .readiness(&"main".into(), &"small".into())
         .await
         .unwrap();
     assert_ne!(readiness, nodeyard_driver::Readiness::Ready);
@@ -231,7 +234,7 @@ async fn the_newest_file_that_meets_the_filters_is_used() {
     let head = String::from_utf8_lossy(&disk[..1024]).into_owned();
     assert!(head.contains("images/debian-new"), "{head}");
     let readiness = driver
-        .readiness(&"main".into(), &"small".into(), now())
+        .readiness(&"main".into(), &"small".into())
         .await
         .unwrap();
     assert_eq!(readiness, nodeyard_driver::Readiness::Ready);

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use nodeyard_driver::{Driver, ErrorClass, State, Step};
+use nodeyard_driver::{ErrorClass, Machines};
 
-use crate::common::{PATIENCE, Yard, launch, now, order, remove};
+use crate::common::{PATIENCE, Yard, launch, launch_again, order, remove};
 
 const DIRECTORY: &str = "NODEYARD_TEST_DIRECTORY";
 
@@ -90,7 +90,7 @@ async fn whatever_a_killed_process_has_begun_can_be_deleted() {
         let yard = killed_at(moment).await;
         remove(&yard.driver(), 1).await.unwrap();
         let mut left = yard.names("machines");
-        // A description that was being written; it is tidied up in time.
+        // A record that was being written; garbage collection removes it in time.
         left.retain(|name| !name.starts_with(".part-"));
         assert!(left.is_empty(), "{moment:?}: {left:?}");
         // What was about to start finds nothing to start from.
@@ -107,13 +107,8 @@ async fn whatever_a_killed_process_has_begun_is_finished_by_the_next() {
     for moment in MOMENTS {
         let yard = killed_at(moment).await;
         let driver = yard.driver();
-        let mut state = State::default();
-        loop {
-            match driver.create(&order(1), &mut state, now()).await {
-                Ok(Step::Done(_)) => break,
-                Ok(Step::Wait(_)) => {}
-                Err(error) => assert_eq!(error.class(), ErrorClass::Retry, "{error}"),
-            }
+        while let Err(error) = launch_again(&driver, 1).await {
+            assert_eq!(error.class(), ErrorClass::Retry, "{error}");
         }
         assert_eq!(yard.processes().len(), 1, "{moment:?}");
         assert_eq!(driver.list().await.unwrap().len(), 1, "{moment:?}");

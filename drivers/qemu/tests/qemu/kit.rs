@@ -1,4 +1,4 @@
-//! The kit, with real machines and files, and with things of others among them.
+//! The kit, with real machines and files, and with those of other installations among them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Failure, Faults, Injected, Report, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, Error, SystemId};
+use nodeyard_driver::{BootImage, Clock, Driver, Error, Progress, SystemId};
 use nodeyard_driver_qemu::{
-    Answering, DiskFormat, Endpoint, Host, LocalHost, LocalId, Machine, QemuDriver, Recipe, Stop,
-    Upload, UploadStatus, Vitals,
+    DiskFormat, GuestEndpoint, LocalHost, LocalId, MachineSpec, MachineStatus, QemuDriver,
+    QemuHost, QemuMachine, StopMethod, StoredUpload, UploadStatus,
 };
 use nodeyard_model::{ImageName, Resources, Timestamp};
 
-use crate::common::{Yard, now, order, owner};
+use crate::common::{Yard, order, owner};
 
-/// A host whose calls meet faults.
+/// Injects faults into the calls of a host.
 #[derive(Debug)]
 struct FaultyHost {
     host: LocalHost,
@@ -39,88 +39,97 @@ impl FaultyHost {
 }
 
 #[async_trait]
-impl Host for FaultyHost {
-    async fn machines(&self) -> Result<Vec<Machine>, Error> {
+impl QemuHost for FaultyHost {
+    async fn machines(&self) -> Result<Vec<QemuMachine>, Error> {
         self.pass("machines", self.host.machines()).await
     }
 
-    async fn record(&self, machine: &Machine) -> Result<(), Error> {
-        self.pass("record", self.host.record(machine)).await
+    async fn write_machine(&self, machine: &QemuMachine) -> Result<(), Error> {
+        self.pass("write_machine", self.host.write_machine(machine))
+            .await
     }
 
-    async fn start(&self, machine: &Machine, recipe: &Recipe) -> Result<(), Error> {
-        self.pass("start", self.host.start(machine, recipe)).await
+    async fn start(&self, machine: &QemuMachine, spec: &MachineSpec) -> Result<(), Error> {
+        self.pass("start", self.host.start(machine, spec)).await
     }
 
-    async fn look(&self, machine: &Machine, guest_port: u16) -> Result<Vitals, Error> {
-        self.pass("look", self.host.look(machine, guest_port)).await
+    async fn status(&self, machine: &QemuMachine, guest_port: u16) -> Result<MachineStatus, Error> {
+        self.pass("status", self.host.status(machine, guest_port))
+            .await
     }
 
-    async fn is_up(&self, machine: &Machine) -> Result<bool, Error> {
-        self.pass("is_up", self.host.is_up(machine)).await
+    async fn is_running(&self, machine: &QemuMachine) -> Result<bool, Error> {
+        self.pass("is_running", self.host.is_running(machine)).await
     }
 
-    async fn reject_kvm(&self, machine: &Machine, reason: &str) -> Result<bool, Error> {
+    async fn reject_kvm(&self, machine: &QemuMachine, reason: &str) -> Result<bool, Error> {
         self.pass("reject_kvm", self.host.reject_kvm(machine, reason))
             .await
     }
 
-    async fn stop(&self, machine: &Machine, how: Stop) -> Result<(), Error> {
-        self.pass("stop", self.host.stop(machine, how)).await
+    async fn stop(&self, machine: &QemuMachine, method: StopMethod) -> Result<(), Error> {
+        self.pass("stop", self.host.stop(machine, method)).await
     }
 
-    async fn discard(&self, machine: &Machine) -> Result<(), Error> {
-        self.pass("discard", self.host.discard(machine)).await
+    async fn remove_machine(&self, machine: &QemuMachine) -> Result<(), Error> {
+        self.pass("remove_machine", self.host.remove_machine(machine))
+            .await
     }
 
-    async fn uploads(&self) -> Result<Vec<Upload>, Error> {
+    async fn uploads(&self) -> Result<Vec<StoredUpload>, Error> {
         self.pass("uploads", self.host.uploads()).await
     }
 
-    async fn record_upload(&self, upload: &Upload) -> Result<(), Error> {
-        self.pass("record_upload", self.host.record_upload(upload))
+    async fn write_upload(&self, upload: &StoredUpload) -> Result<(), Error> {
+        self.pass("write_upload", self.host.write_upload(upload))
             .await
     }
 
-    async fn place(&self, upload: &Upload, source: &Path) -> Result<(), Error> {
-        self.pass("place", self.host.place(upload, source)).await
+    async fn store_upload(
+        &self,
+        upload: &StoredUpload,
+        source: &Path,
+        progress: &Progress,
+    ) -> Result<(), Error> {
+        let call = self.host.store_upload(upload, source, progress);
+        self.pass("store_upload", call).await
     }
 
-    async fn discard_upload(&self, upload: &Upload) -> Result<(), Error> {
-        self.pass("discard_upload", self.host.discard_upload(upload))
+    async fn remove_upload(&self, upload: &StoredUpload) -> Result<(), Error> {
+        self.pass("remove_upload", self.host.remove_upload(upload))
             .await
     }
 
-    fn upload_path(&self, upload: &Upload) -> PathBuf {
+    fn upload_path(&self, upload: &StoredUpload) -> PathBuf {
         self.host.upload_path(upload)
     }
 
-    async fn files(&self) -> Result<Vec<PathBuf>, Error> {
-        self.host.files().await
+    async fn image_files(&self) -> Result<Vec<PathBuf>, Error> {
+        self.host.image_files().await
     }
 
-    async fn hear(&self, endpoint: Endpoint) -> Answering {
-        self.host.hear(endpoint).await
+    async fn greets(&self, endpoint: GuestEndpoint) -> bool {
+        self.host.greets(endpoint).await
     }
 
     async fn evidence(&self, machine: &LocalId) -> Result<String, Error> {
         self.host.evidence(machine).await
     }
 
-    async fn log(&self, machine: &LocalId) -> String {
-        self.host.log(machine).await
+    async fn qemu_log(&self, machine: &LocalId) -> String {
+        self.host.qemu_log(machine).await
     }
 
-    async fn halted(&self, machine: &LocalId) {
-        self.host.halted(machine).await;
+    async fn wait_for_fault(&self, machine: &LocalId) {
+        self.host.wait_for_fault(machine).await;
     }
 
-    async fn stopped(&self, machine: &LocalId) {
-        self.host.stopped(machine).await;
+    async fn wait_for_exit(&self, machine: &LocalId) {
+        self.host.wait_for_exit(machine).await;
     }
 
-    async fn tidy(&self, now: Timestamp) -> Result<usize, Error> {
-        self.host.tidy(now).await
+    async fn collect_garbage(&self, now: Timestamp) -> Result<usize, Error> {
+        self.host.collect_garbage(now).await
     }
 }
 
@@ -139,7 +148,7 @@ impl LocalBed {
             let mut tags = order(number).tags;
             tags.system = Some(SystemId::new("theirs"));
             let id = LocalId::new(&order(number).hostname());
-            let machine = Machine {
+            let machine = QemuMachine {
                 id: id.clone(),
                 name: order(number).hostname().into(),
                 tags,
@@ -147,27 +156,27 @@ impl LocalBed {
                 cpus: 1,
                 memory: 32,
                 mac: "52:54:00:00:00:01".into(),
-                created: now(),
-                going: false,
+                created: Clock::system().now(),
+                deleting: false,
                 process: None,
             };
-            host.record(&machine).await.unwrap();
+            host.write_machine(&machine).await.unwrap();
             last = Some(id);
             let mut tags = owner().upload_tags(
                 nodeyard_model::BuildId::from_u128(0x11d),
                 format!("{number:010}").parse().unwrap(),
             );
             tags.system = Some(SystemId::new("theirs"));
-            let upload = Upload {
+            let upload = StoredUpload {
                 id: LocalId::new("image"),
                 name: "image".into(),
                 format: DiskFormat::Raw,
                 tags,
                 metadata: Default::default(),
-                created: now(),
+                created: Clock::system().now(),
                 status: UploadStatus::Active,
             };
-            host.record_upload(&upload).await.unwrap();
+            host.write_upload(&upload).await.unwrap();
         }
         let other = Command::new("sh")
             .args(["-c", "read x", "-name", last.unwrap().as_str()])
@@ -193,7 +202,7 @@ impl Bed for LocalBed {
             host: LocalHost::new(Arc::clone(&options)),
             faults: faults.clone(),
         };
-        Box::new(QemuDriver::on(options, Arc::new(host)))
+        Box::new(QemuDriver::with_host(options, Arc::new(host)))
     }
 
     fn setup(&self) -> Setup {
@@ -238,11 +247,7 @@ impl Bed for LocalBed {
         Resources::new(count, count, count * 32)
     }
 
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    /// Nothing here takes longer because it is looked at more often.
+    /// Nothing here takes longer because it is polled more often.
     async fn wait(&self, time: Duration) {
         tokio::time::sleep(time.min(Duration::from_millis(50))).await;
     }
@@ -262,7 +267,6 @@ fn report(name: &str, result: Result<Report, Failure>) -> Report {
 async fn machines_survive_every_fault() {
     let suite = Suite {
         nodes: 1,
-        step_limit: Duration::from_millis(100),
         // All combinations would be nine thousand runs.
         pairs: Some(149),
         ..Suite::default()
@@ -275,7 +279,6 @@ async fn uploads_survive_every_fault() {
     let suite = Suite {
         nodes: 0,
         uploads: 2,
-        step_limit: Duration::from_millis(100),
         singles: 1,
         pairs: Some(97),
     };

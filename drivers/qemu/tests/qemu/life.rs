@@ -1,17 +1,15 @@
-//! Deaths of either side, and what other processes do in the meantime.
+//! Crashes of the driver and of machines, and machines that fail to start.
 
 use std::fs;
 
-use nodeyard_driver::{Driver, ErrorClass, ExternalId, ResourceKind, State, Step, Target, Wait};
-use nodeyard_model::ConnectionPort;
+use nodeyard_driver::{
+    Clock, ErrorClass, ExternalId, Machines, Progress, ProgressState, ResourceKind, Target,
+};
+use nodeyard_driver_qemu::{LocalHost, QemuHost};
+use nodeyard_model::{ConnectionPort, Timestamp};
 use serde_json::Value;
 
-use crate::common::{Yard, kill, launch, node, now, order, remove};
-
-/// Takes one step with a state that the caller has stored.
-async fn step(driver: &dyn Driver, state: &mut State) -> Step<nodeyard_driver::Instance> {
-    driver.create(&order(1), state, now()).await.unwrap()
-}
+use crate::common::{PATIENCE, Yard, kill, launch, launch_again, node, order, remove};
 
 #[tokio::test]
 async fn a_machine_outlives_us_and_is_found_again() {
@@ -27,14 +25,9 @@ async fn a_machine_outlives_us_and_is_found_again() {
         "it does not end with our terminal"
     );
 
-    // A new process goes on from a state that was stored before anything was made.
+    // A new process knows only the record that was stored before anything was made.
     let again = yard.driver();
-    let mut state = State::default();
-    let found = loop {
-        if let Step::Done(instance) = step(&again, &mut state).await {
-            break instance;
-        }
-    };
+    let found = launch_again(&again, 1).await.unwrap();
     assert_eq!(found.connection_port, first.connection_port);
     assert_eq!(yard.processes(), [pid]);
     remove(&again, 1).await.unwrap();
@@ -45,19 +38,14 @@ async fn a_machine_outlives_us_and_is_found_again() {
 async fn a_process_that_was_never_written_down_is_found_by_its_command_line() {
     let yard = Yard::new();
     let instance = launch(&yard.driver(), &order(1)).await.unwrap();
-    // As if we had been killed between the start and the note of it.
+    // As if the driver had been killed between the start and the write of the record.
     let file = yard.machine_directory(&instance).with_extension("json");
     let mut description: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     description["process"] = Value::Null;
     fs::write(&file, description.to_string()).unwrap();
 
     let driver = yard.driver();
-    let mut state = State::default();
-    let found = loop {
-        if let Step::Done(instance) = step(&driver, &mut state).await {
-            break instance;
-        }
-    };
+    let found = launch_again(&driver, 1).await.unwrap();
     assert_eq!(found, instance);
     assert_eq!(yard.processes().len(), 1);
     fs::write(&file, description.to_string()).unwrap();
@@ -101,14 +89,10 @@ async fn what_a_killed_machine_leaves_is_deleted() {
         kind: ResourceKind::INSTANCES,
         id,
     };
-    let mut state = State::default();
-    while driver.delete(&target, &mut state, now()).await.unwrap() != Step::Done(()) {}
+    driver.delete(&target).await.unwrap();
     assert!(yard.names("machines").is_empty());
-    // There is nothing to do a second time.
-    assert_eq!(
-        driver.delete(&target, &mut state, now()).await.unwrap(),
-        Step::Done(())
-    );
+    // What does not exist is deleted.
+    driver.delete(&target).await.unwrap();
 }
 
 #[tokio::test]
@@ -142,30 +126,26 @@ async fn a_machine_that_qemu_refuses_fails_at_once_with_its_words() {
 
     let yard = Yard::with_label(|label| label.memory = 1 << 40);
     let error = launch(&yard.driver(), &order(1)).await.unwrap_err();
-    assert!(error.to_string().contains("QEMU ended"), "{error}");
+    assert!(error.to_string().contains("QEMU exited"), "{error}");
 }
 
 #[tokio::test]
 async fn a_machine_that_stops_while_it_boots_is_noticed_at_once() {
-    // It is waited for, but nobody in it will ever answer.
-    let yard = Yard::with_label(|label| label.host_key_checking = true);
+    // Its guest never answers, and no poll after the first one would come within the test.
+    let mut yard = Yard::with_label(|label| label.host_key_checking = true);
+    yard.options.poll.least = PATIENCE;
     let driver = yard.driver();
-    let mut state = State::fresh();
-    let event = loop {
-        match step(&driver, &mut state).await {
-            Step::Wait(Wait {
-                event: Some(event), ..
-            }) => break event,
-            Step::Wait(_) => {}
-            Step::Done(instance) => panic!("{instance:?}"),
+    let progress = Progress::default();
+    let (order, mut reported) = (order(1), progress.subscribe());
+    let kill_when_booting = async {
+        let booting = |state: &ProgressState| state.stage.is_some();
+        reported.wait_for(booting).await.unwrap();
+        for pid in yard.processes() {
+            kill(pid);
         }
     };
-    for pid in yard.processes() {
-        kill(pid);
-    }
-    driver.event(&event).await;
-    let error = driver.create(&order(1), &mut state, now()).await;
-    let error = error.unwrap_err();
+    let (created, ()) = tokio::join!(driver.create(&order, &progress), kill_when_booting);
+    let error = created.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
     assert!(
         error.to_string().contains("stopped while it booted"),
@@ -190,7 +170,7 @@ async fn what_is_missing_is_named_with_its_remedy() {
     assert!(
         error
             .to_string()
-            .contains("kernel /nonexistent/vmlinuz cannot be read"),
+            .contains("failed to read kernel /nonexistent/vmlinuz"),
         "{error}"
     );
     // Nothing was begun.
@@ -205,17 +185,13 @@ async fn ids_that_lead_elsewhere_are_refused() {
             kind: ResourceKind::INSTANCES,
             id: ExternalId::from(id),
         };
-        let error = yard
-            .driver()
-            .delete(&target, &mut State::default(), now())
-            .await
-            .unwrap_err();
+        let error = yard.driver().delete(&target).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Permanent, "{id}");
     }
 }
 
 #[tokio::test]
-async fn old_files_without_a_description_go_and_young_ones_stay() {
+async fn old_files_without_a_record_are_removed_and_young_ones_stay() {
     let yard = Yard::new();
     let machines = yard.options.directory.join("machines");
     fs::create_dir_all(machines.join("np1-orphan")).unwrap();
@@ -225,11 +201,12 @@ async fn old_files_without_a_description_go_and_young_ones_stay() {
     let driver = yard.driver();
     launch(&driver, &order(3)).await.unwrap();
     assert!(driver.list().await.unwrap().len() == 1);
-    assert!(driver.tidy(now()).await.unwrap().is_empty());
-    let later = nodeyard_model::Timestamp::from_secs(now().as_secs() + 7200.0).unwrap();
-    let tidied = driver.tidy(later).await.unwrap();
-    assert_eq!(tidied[0].count, 3);
+    assert!(driver.collect_garbage().await.unwrap().is_empty());
+    let now = Clock::system().now();
+    let later = Timestamp::from_secs(now.as_secs() + 7200.0).unwrap();
+    let host = LocalHost::new(yard.shared_options());
+    assert_eq!(host.collect_garbage(later).await.unwrap(), 3);
     let left = yard.names("machines").len();
-    assert_eq!(left, 3, "description, lock and directory of the machine");
+    assert_eq!(left, 3, "record, lock and directory of the machine");
     assert_eq!(yard.processes().len(), 1);
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use nodeyard_config::ZuulImage;
 use nodeyard_model::{ImageName, with_causes};
 use nodeyard_plan::images::Offer;
-use nodeyard_zuul_api::{Answer, Api, Build, Listing, OddBuild, Question};
+use nodeyard_zuul_api::{
+    BuildList, BuildsResponse, FinishedBuild, InvalidBuild, ZuulApi, ZuulBuildQuery,
+};
 
 use crate::jobs::{ImportArtifact, ZuulBuild};
 use crate::zuul;
@@ -24,10 +26,10 @@ pub(in crate::steward) struct Zuuls(Mutex<HashMap<ImageName, Arc<Stall>>>);
 pub(super) struct Stall {
     how: Box<ZuulImage>,
     /// Or why nobody can be asked.
-    api: Result<Api, String>,
-    question: Question,
+    api: Result<ZuulApi, String>,
+    query: ZuulBuildQuery,
     /// As Zuul said last; none if it was not asked yet.
-    listing: Mutex<Option<Arc<Listing>>>,
+    listing: Mutex<Option<Arc<BuildList>>>,
     /// Held by whoever asks, so that nobody asks for what another is about to learn.
     pub(super) asking: tokio::sync::Mutex<()>,
 }
@@ -44,7 +46,7 @@ impl Zuuls {
         }
         let stall = Arc::new(Stall {
             api: api(how).await,
-            question: Question {
+            query: ZuulBuildQuery {
                 project: how.project.clone(),
                 job: how.job.clone(),
                 pipelines: how.pipelines.clone(),
@@ -63,12 +65,12 @@ impl Zuuls {
     }
 }
 
-async fn api(how: &ZuulImage) -> Result<Api, String> {
+async fn api(how: &ZuulImage) -> Result<ZuulApi, String> {
     let owned = how.clone();
     let client = tokio::task::spawn_blocking(move || zuul::api_client(&owned)).await;
     let client = client.map_err(|_| "the client was not made".to_owned())?;
     let client = client.map_err(|error| with_causes(&error))?;
-    Api::new(client, &how.api_url, how.tenant.clone()).map_err(|error| error.to_string())
+    ZuulApi::new(client, &how.api_url, how.tenant.clone()).map_err(|error| error.to_string())
 }
 
 impl Stall {
@@ -81,7 +83,7 @@ impl Stall {
         &self,
         limit: Duration,
         is_worth_more: impl Fn(&[Offer]) -> bool,
-    ) -> Result<Arc<Listing>, String> {
+    ) -> Result<Arc<BuildList>, String> {
         let asked = tokio::time::timeout(limit, self.listen(is_worth_more));
         let listing = asked
             .await
@@ -91,27 +93,29 @@ impl Stall {
         Ok(listing)
     }
 
-    async fn listen(&self, is_worth_more: impl Fn(&[Offer]) -> bool) -> Result<Listing, String> {
+    async fn listen(&self, is_worth_more: impl Fn(&[Offer]) -> bool) -> Result<BuildList, String> {
         let api = self.api.as_ref().map_err(Clone::clone)?;
         let known = self.listing().clone();
-        let answer = api.builds(&self.question, known.is_some()).await;
+        let answer = api.builds(&self.query, known.is_some()).await;
         let mut listing = match (answer.map_err(|error| with_causes(&error))?, known) {
-            (Answer::Builds(listing), _) => listing,
-            (Answer::Unchanged, Some(known)) => Listing::clone(&known),
-            (Answer::Unchanged, None) => return Err("Zuul says that nothing has changed".into()),
+            (BuildsResponse::Builds(listing), _) => listing,
+            (BuildsResponse::NotModified, Some(known)) => BuildList::clone(&known),
+            (BuildsResponse::NotModified, None) => {
+                return Err("Zuul says that nothing has changed".into());
+            }
         };
         while listing.has_more
-            && listing.seen < MOST_BUILDS
+            && listing.entries_read < MOST_BUILDS
             && is_worth_more(&self.offers(&listing))
         {
-            let further = api.further(&self.question, &mut listing).await;
+            let further = api.fetch_more(&self.query, &mut listing).await;
             further.map_err(|error| with_causes(&error))?;
         }
         Ok(listing)
     }
 
     /// What a decision needs to know of what Zuul has.
-    pub(super) fn offers(&self, listing: &Listing) -> Vec<Offer> {
+    pub(super) fn offers(&self, listing: &BuildList) -> Vec<Offer> {
         let builds = listing.builds.iter();
         builds
             .map(|read| match read {
@@ -121,7 +125,7 @@ impl Stall {
             .collect()
     }
 
-    fn offer(&self, build: &Build) -> Offer {
+    fn offer(&self, build: &FinishedBuild) -> Offer {
         let artifacts = self.how.artifacts.iter();
         let formats = artifacts
             .filter(|wanted| zuul::matching(build, wanted).is_some())
@@ -145,7 +149,7 @@ impl Stall {
         Some((describe(build), self.artifacts(build, formats)?))
     }
 
-    fn artifacts(&self, build: &Build, formats: &BTreeSet<Box<str>>) -> Option<Artifacts> {
+    fn artifacts(&self, build: &FinishedBuild, formats: &BTreeSet<Box<str>>) -> Option<Artifacts> {
         let artifacts = formats.iter().map(|format| {
             let mut known = self.how.artifacts.iter();
             let wanted = known.find(|wanted| wanted.format.as_str() == &**format)?;
@@ -160,13 +164,13 @@ impl Stall {
         artifacts.collect()
     }
 
-    fn listing(&self) -> MutexGuard<'_, Option<Arc<Listing>>> {
+    fn listing(&self) -> MutexGuard<'_, Option<Arc<BuildList>>> {
         self.listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// So that people are told of it.
-fn flawed(odd: &OddBuild) -> Offer {
+fn flawed(odd: &InvalidBuild) -> Offer {
     Offer {
         zuul_build: odd.uuid.as_deref().unwrap_or("build without an id").into(),
         end: None,
@@ -175,7 +179,7 @@ fn flawed(odd: &OddBuild) -> Offer {
     }
 }
 
-fn describe(build: &Build) -> ZuulBuild {
+fn describe(build: &FinishedBuild) -> ZuulBuild {
     let text = |text: &Option<String>| text.as_deref().map(Into::into);
     ZuulBuild {
         uuid: build.uuid.as_str().into(),

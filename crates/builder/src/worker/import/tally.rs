@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nodeyard_image::Meter;
+use nodeyard_image::ProgressFn;
 
 /// Bytes that have come, and that there are; none while that is not known.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ impl Tally {
     }
 
     /// What a download tells how far it is.
-    pub(super) fn meter(&self, download: usize) -> Meter {
+    pub(super) fn meter(&self, download: usize) -> ProgressFn {
         let tally = Arc::clone(&self.0);
         Arc::new(move |done, all| {
             if let Some((known_done, known_all)) = tally.get(download) {

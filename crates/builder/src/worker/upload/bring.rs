@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{
-    Bytes, Driver, ImageTarget, Owner, Progress, State, UploadOrder, UploadedImage,
+    Bytes, Driver, ExternalId, ImageTarget, Owner, Progress, UploadOrder, UploadedImage,
 };
-use nodeyard_image::{BadFormat, Converter, Format, Manifest, Outcome, Target};
+use nodeyard_image::{ConversionTarget, Converter, Format, InvalidFormat, Manifest, UploadOutcome};
 use nodeyard_model::{UploadKey, with_causes};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::jobs::{UploadJob, UploadResult};
 use crate::worker::info::to_manifest;
 use crate::worker::problem::{Problem, blocking};
 use crate::worker::provider::UploadSettings;
-use crate::worker::{Context, hook, machine, now};
+use crate::worker::{Context, cloud, hook, now};
 
 /// How long a cloud gets to remove what an upload has left in it.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
@@ -87,7 +87,7 @@ impl Upload {
         })?;
         settings.metadata.extend(order.metadata.clone());
         let format = settings.format.parse();
-        let format = format.map_err(|error: BadFormat| Problem::refused(error.to_string()))?;
+        let format = format.map_err(|error: InvalidFormat| Problem::refused(error.to_string()))?;
         let name = match &order.external_name {
             Some(name) => name.clone(),
             None => settings.external_name(image, key.upload, now())?,
@@ -106,7 +106,7 @@ impl Upload {
     }
 
     pub(super) async fn run(self, steps: watch::Sender<u64>) -> Result<UploadResult, Problem> {
-        self.record(Outcome::Pending).await?;
+        self.record(UploadOutcome::Pending).await?;
         let begun = Instant::now();
         let outcome = self.bring(&steps).await;
         self.context.events.uploaded(
@@ -117,7 +117,7 @@ impl Upload {
         );
         match &outcome {
             Ok(done) => {
-                let ready = Outcome::Ready {
+                let ready = UploadOutcome::Ready {
                     external_id: done.external_id.clone(),
                     external_name: done.external_name.clone(),
                     format: done.format.clone(),
@@ -133,13 +133,13 @@ impl Upload {
             Err(vain) if vain.leaves_remains && !self.key.has_record() => {}
             Err(vain) => {
                 let failure = to_manifest(&vain.problem.clone().into_failure());
-                self.record(Outcome::Failed(failure)).await?;
+                self.record(UploadOutcome::Failed(failure)).await?;
             }
         }
         outcome.map_err(|vain| vain.problem)
     }
 
-    async fn record(&self, outcome: Outcome) -> Result<(), Problem> {
+    async fn record(&self, outcome: UploadOutcome) -> Result<(), Problem> {
         let (repository, key) = (self.context.repository.clone(), self.key.clone());
         blocking(move || {
             repository.record_upload(&key.id, &key.provider, Some(key.upload), outcome)
@@ -148,25 +148,23 @@ impl Upload {
     }
 
     async fn bring(&self, steps: &watch::Sender<u64>) -> Result<UploadResult, Vain> {
-        let mut state = if self.resumed {
-            State::default()
-        } else {
-            State::fresh()
-        };
         self.verify().await?;
         let file = self.file(steps).await?;
         steps.send_replace(STEP);
         let order = self.order(file.clone());
         let limit = self.settings.timeout.unwrap_or(USUAL_LIMIT);
+        let progress = Progress::default();
+        let uploaded = cloud::upload(&*self.driver, &order, &progress);
         let uploaded = tokio::select! {
-            uploaded = tokio::time::timeout(limit, machine::upload(&*self.driver, &order, &mut state)) => uploaded,
+            uploaded = tokio::time::timeout(limit, uploaded) => uploaded,
             () = self.context.stopping.cancelled() => return Err(stopped().into()),
-            never = follow(&order.progress, steps) => match never {},
+            never = follow(&progress, steps) => match never {},
         };
+        let mut external_id = progress.external_id();
         let problem = match uploaded {
             Ok(Ok(image)) => {
                 steps.send_replace(2 * STEP);
-                state.external_id = Some(image.external_id.clone());
+                external_id = Some(image.external_id.clone());
                 match self.agreed(&image, &file, limit).await {
                     Ok(()) => return Ok(self.result(image).await),
                     Err(problem) => problem,
@@ -185,7 +183,7 @@ impl Upload {
         let stopping = self.context.stopping.is_cancelled();
         Err(Vain {
             problem,
-            leaves_remains: stopping || !self.clean_up(state).await,
+            leaves_remains: stopping || !self.clean_up(external_id).await,
         })
     }
 
@@ -212,7 +210,7 @@ impl Upload {
         if self.manifest.files.contains_key(&self.format) {
             return Ok(repository.path(&id, &self.format)?);
         }
-        let target = Target {
+        let target = ConversionTarget {
             format: self.format.clone(),
             compression: self.settings.compression,
         };
@@ -245,7 +243,7 @@ impl Upload {
             sha256: digests.sha256,
             metadata: self.settings.metadata.clone(),
             marks: self.settings.marks.clone(),
-            progress: Progress::default(),
+            first_attempt: !self.resumed,
         }
     }
 
@@ -288,18 +286,18 @@ impl Upload {
         if !self.resumed {
             return None;
         }
-        let images = self.driver.list_images().await.ok()?;
+        let images = self.driver.images()?.list_images().await.ok()?;
         let found = images.into_iter().find(|one| one.id == image.external_id)?;
         Some(found.name)
     }
 
     /// Removes from the cloud what is of no use; false if that did not work.
-    async fn clean_up(&self, state: State) -> bool {
+    async fn clean_up(&self, external_id: Option<ExternalId>) -> bool {
         let target = ImageTarget {
             upload: self.upload_key(),
-            external_id: state.external_id,
+            external_id,
         };
-        let removed = machine::delete(&*self.driver, &target);
+        let removed = cloud::delete_image(&*self.driver, &target);
         let removed = tokio::time::timeout(CLEANUP_LIMIT, removed).await;
         let error: Box<dyn std::error::Error> = match removed {
             Ok(Ok(())) => return true,
@@ -316,14 +314,14 @@ impl Upload {
 
 /// Tells how much of the file has arrived.
 async fn follow(progress: &Progress, steps: &watch::Sender<u64>) -> Infallible {
-    let mut progress = progress.watch();
+    let mut reported = progress.subscribe();
     loop {
-        if progress.changed().await.is_err() {
+        let Bytes { sent, total } = reported.borrow_and_update().bytes;
+        let part = u128::from(sent.min(total)) * u128::from(STEP) / u128::from(total.max(1));
+        steps.send_replace(STEP + u64::try_from(part).unwrap_or(STEP));
+        if reported.changed().await.is_err() {
             return pending().await;
         }
-        let Bytes { sent, all } = *progress.borrow_and_update();
-        let part = u128::from(sent.min(all)) * u128::from(STEP) / u128::from(all.max(1));
-        steps.send_replace(STEP + u64::try_from(part).unwrap_or(STEP));
     }
 }
 

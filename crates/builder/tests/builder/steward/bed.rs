@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nodeyard_builder::steward::{self, Events, NoEvents, Options, Parts, Steward, Timing};
 use nodeyard_config::{self as config, Config, Environment, Mode};
-use nodeyard_gearman::Endpoint;
-use nodeyard_gearman::server::{Server, ServerOptions};
+use nodeyard_gearman::GearmanEndpoint;
+use nodeyard_gearman::server::{JobServer, JobServerOptions};
 use nodeyard_model::{
     BuildId, BuildKey, BuildState, ImageBuild, ImageName, ImageUpload, ProviderName, UploadId,
     UploadState,
@@ -44,8 +44,8 @@ pub(crate) fn provider(name: &str) -> ProviderName {
 }
 
 /// A job server, ours or somebody else's.
-pub(crate) struct JobServer {
-    pub(crate) endpoint: Endpoint,
+pub(crate) struct TestJobServer {
+    pub(crate) endpoint: GearmanEndpoint,
     running: Between,
 }
 
@@ -55,10 +55,10 @@ enum Between {
         task: JoinHandle<()>,
         attempts: u32,
     },
-    Foreign(gearman::JobServer),
+    Foreign(gearman::ExternalJobServer),
 }
 
-impl JobServer {
+impl TestJobServer {
     pub(crate) async fn start() -> Self {
         Self::start_on(free_port().unwrap(), 1).await
     }
@@ -69,13 +69,13 @@ impl JobServer {
     }
 
     async fn start_on(port: u16, attempts: u32) -> Self {
-        let options = ServerOptions {
+        let options = JobServerOptions {
             listen: ([127, 0, 0, 1], port).into(),
             job_attempts: attempts,
-            ..ServerOptions::default()
+            ..JobServerOptions::default()
         };
-        let server = Server::bind(options).await.unwrap();
-        let endpoint = Endpoint::new("127.0.0.1", server.local_addr().port());
+        let server = JobServer::bind(options).await.unwrap();
+        let endpoint = GearmanEndpoint::new("127.0.0.1", server.local_addr().port());
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));
         Self {
@@ -89,9 +89,9 @@ impl JobServer {
     }
 
     pub(crate) fn foreign(kind: gearman::Kind) -> Self {
-        let server = gearman::JobServer::start(kind, None).unwrap();
+        let server = gearman::ExternalJobServer::start(kind, None).unwrap();
         Self {
-            endpoint: Endpoint::new("127.0.0.1", server.port()),
+            endpoint: GearmanEndpoint::new("127.0.0.1", server.port()),
             running: Between::Foreign(server),
         }
     }
@@ -169,18 +169,18 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) async fn start(store: &Store, server: &JobServer, text: &str) -> Self {
+    pub(crate) async fn start(store: &Store, server: &TestJobServer, text: &str) -> Self {
         Self::start_on(store.session().await, server, text, Arc::new(NoEvents))
     }
 
-    pub(crate) async fn start_impatient(store: &Store, server: &JobServer, text: &str) -> Self {
+    pub(crate) async fn start_impatient(store: &Store, server: &TestJobServer, text: &str) -> Self {
         let events = Arc::new(NoEvents);
         Self::start_with(store.session().await, server, text, events, impatient())
     }
 
     pub(crate) fn start_on(
         tree: Arc<dyn Tree>,
-        server: &JobServer,
+        server: &TestJobServer,
         text: &str,
         events: Arc<dyn Events>,
     ) -> Self {
@@ -189,7 +189,7 @@ impl Running {
 
     pub(crate) fn start_with(
         tree: Arc<dyn Tree>,
-        server: &JobServer,
+        server: &TestJobServer,
         text: &str,
         events: Arc<dyn Events>,
         timing: Timing,
@@ -201,7 +201,7 @@ impl Running {
     /// With several job servers.
     pub(crate) fn start_at(
         tree: Arc<dyn Tree>,
-        servers: Vec<Endpoint>,
+        servers: Vec<GearmanEndpoint>,
         text: &str,
         events: Arc<dyn Events>,
         timing: Timing,

@@ -11,15 +11,15 @@ use nodeyard_model::{BuildState, UploadState};
 use nodeyard_plan::images::Subject;
 
 use crate::steward::bed::{
-    JobServer, PATIENCE, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, parse,
-    provider,
+    PATIENCE, Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
+    parse, provider,
 };
 use crate::steward::worker::{Call, Cloud, Fault, ScriptedWorker};
 
 /// Everything a test needs, with a steward that has nothing to do yet.
 struct Bed {
     store: Store,
-    server: JobServer,
+    server: TestJobServer,
     cloud: Cloud,
     worker: ScriptedWorker,
     records: Records,
@@ -29,7 +29,7 @@ impl Bed {
     async fn new() -> Self {
         logs();
         let store = Store::embedded();
-        let server = JobServer::start().await;
+        let server = TestJobServer::start().await;
         let cloud = Cloud::default();
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
         let records = Records::of(&store).await;

@@ -8,12 +8,12 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::steward::bed::{
-    JobServer, PATIENCE, Records, Running, Store, TWO_PROVIDERS, eventually, impatient, logs,
+    PATIENCE, Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
 };
 use crate::steward::worker::{Cloud, ScriptedWorker};
 
 /// What a server says of builds of the image: jobs there are, and connections that offer to do them.
-async fn builds_on(server: &JobServer) -> Option<(u64, u64)> {
+async fn builds_on(server: &TestJobServer) -> Option<(u64, u64)> {
     let mut admin = AdminClient::connect(&server.endpoint, PATIENCE)
         .await
         .ok()?;
@@ -26,7 +26,7 @@ async fn builds_on(server: &JobServer) -> Option<(u64, u64)> {
 async fn a_job_that_nobody_can_take_is_given_up_though_others_offer_the_same_elsewhere() {
     logs();
     let (store, cloud) = (Store::embedded(), Cloud::default());
-    let (deserted, other) = (JobServer::start().await, JobServer::start().await);
+    let (deserted, other) = (TestJobServer::start().await, TestJobServer::start().await);
     // It offers builds on the first server, and never asks for one.
     let (host, port) = (&*deserted.endpoint.host, deserted.endpoint.port);
     let mut idle = TcpStream::connect((host, port)).await.unwrap();

@@ -11,7 +11,7 @@ use nodeyard_store::testing::{Fuse, Moment, Mortal};
 use nodeyard_testbeds::sample;
 
 use crate::steward::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, impatient, logs,
+    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
 };
 use crate::steward::worker::{Cloud, ScriptedWorker};
 
@@ -28,7 +28,7 @@ enum Successor {
 /// False if the steward had nothing left to do before it came to its end.
 async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let text = TWO_PROVIDERS.replace("elements: [vm]", "elements: [vm], retention: 1");

@@ -9,7 +9,7 @@ use nodeyard_model::{BuildState, ImageName, ProviderName, UploadState};
 use nodeyard_plan::images::{self, BuildVerdict, Pace, Wait};
 
 use crate::steward::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, parse, provider,
+    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, parse, provider,
 };
 use crate::steward::worker::{Cloud, ScriptedWorker};
 
@@ -21,7 +21,7 @@ async fn stores() -> [Store; 2] {
 async fn an_image_is_built_uploaded_replaced_and_removed() {
     logs();
     for store in stores().await {
-        let server = JobServer::start().await;
+        let server = TestJobServer::start().await;
         let cloud = Cloud::default();
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
         let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
@@ -65,7 +65,7 @@ async fn an_image_is_built_uploaded_replaced_and_removed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_left_the_configuration_is_left_alone() {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
@@ -88,7 +88,7 @@ async fn a_provider_that_left_the_configuration_is_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_image_is_built_when_it_is_let_go() {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let records = Records::of(&store).await;
@@ -107,7 +107,7 @@ async fn a_paused_image_is_built_when_it_is_let_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn work_waits_for_a_worker_and_says_so() {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
@@ -159,7 +159,7 @@ async fn work_waits_for_a_worker_and_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn files_go_when_every_provider_has_the_image() {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let text = TWO_PROVIDERS.replace(
@@ -185,7 +185,7 @@ async fn files_go_when_every_provider_has_the_image() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_people_delete_goes_and_is_made_again() {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
@@ -257,7 +257,7 @@ impl Events for Diary {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_is_told() {
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let records = Records::of(&store).await;
     records.request().await;
@@ -290,7 +290,7 @@ async fn what_happens_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_stewards_do_not_get_in_each_others_way() {
     for store in stores().await {
-        let server = JobServer::start().await;
+        let server = TestJobServer::start().await;
         let cloud = Cloud::default();
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
         let one = Running::start(&store, &server, TWO_PROVIDERS).await;

@@ -9,7 +9,7 @@ use nodeyard_testbeds::store::shared_zookeeper;
 use nodeyard_testbeds::{checkout, executable};
 
 use crate::steward::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs,
+    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
 };
 use crate::steward::worker::{Cloud, ScriptedWorker};
 
@@ -98,7 +98,7 @@ async fn its_commands_show_our_builds_and_uploads() {
     logs();
     let store = Store::zookeeper().await;
     let python = Python::new(&store);
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
@@ -129,7 +129,7 @@ async fn its_builder_works_beside_our_steward() {
     logs();
     let store = Store::zookeeper().await;
     let python = Python::new(&store);
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;

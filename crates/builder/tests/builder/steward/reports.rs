@@ -5,7 +5,7 @@ use nodeyard_plan::images::{JobState, StewardReport};
 use nodeyard_store::{Tree, TreePath};
 
 use crate::steward::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs, provider,
+    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, provider,
 };
 use crate::steward::worker::{Cloud, ScriptedWorker};
 
@@ -22,7 +22,7 @@ async fn reports(tree: &dyn Tree) -> Vec<StewardReport> {
 async fn they_say_how_the_image_stands_as_long_as_the_steward_runs() {
     logs();
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;

@@ -4,14 +4,14 @@ use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, layout};
 use nodeyard_store::{TreePath, WatchEvent};
 
 use crate::steward::bed::{
-    JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, image, logs,
+    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn is_taken_away_by_whoever_has_the_lock_of_the_image() {
     logs();
     for store in [Store::embedded(), Store::zookeeper().await] {
-        let server = JobServer::start().await;
+        let server = TestJobServer::start().await;
         let records = Records::of(&store).await;
         // Somebody has built the image for the request, and was gone before it was taken away.
         records.request().await;

@@ -13,7 +13,7 @@ use nodeyard_testbeds::gearman::Kind;
 use tokio::runtime::Runtime;
 
 use crate::steward::bed::{
-    Clouds as _, JobServer, PATIENCE, Records, Running, Store, eventually, logs, quick,
+    Clouds as _, PATIENCE, Records, Running, Store, TestJobServer, eventually, logs, quick,
 };
 use crate::steward::together::{BOTH, BUILD, Host, RunningWorker, TwoClouds};
 
@@ -75,7 +75,7 @@ impl Bed {
     }
 
     /// Gives nobody up because the machine is busy.
-    async fn steward(&self, server: &JobServer) -> Running {
+    async fn steward(&self, server: &TestJobServer) -> Running {
         let timing = Timing {
             patience: PATIENCE,
             silence: PATIENCE,
@@ -122,7 +122,7 @@ struct Mortal {
 }
 
 impl Mortal {
-    async fn start(bed: &Bed, server: &JobServer) -> Self {
+    async fn start(bed: &Bed, server: &TestJobServer) -> Self {
         let threads = Runtime::new().unwrap();
         let name = "builder01.example.com";
         let (handle, clouds) = (threads.handle(), &bed.clouds);
@@ -139,7 +139,7 @@ impl Mortal {
     }
 }
 
-async fn the_job_server_restarts(server: JobServer) {
+async fn the_job_server_restarts(server: TestJobServer) {
     let bed = Bed::new().await;
     let worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
     let steward = bed.steward(&server).await;
@@ -158,7 +158,7 @@ async fn the_job_server_restarts(server: JobServer) {
     worker.stop().await;
 }
 
-async fn the_worker_dies(server: JobServer, is_requeueing: bool) {
+async fn the_worker_dies(server: TestJobServer, is_requeueing: bool) {
     let bed = Bed::new().await;
     let worker = Mortal::start(&bed, &server).await;
     let steward = bed.steward(&server).await;
@@ -187,34 +187,34 @@ async fn the_worker_dies(server: JobServer, is_requeueing: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_job_server_restarts() {
-    the_job_server_restarts(JobServer::start().await).await;
-    the_job_server_restarts(JobServer::requeueing().await).await;
+    the_job_server_restarts(TestJobServer::start().await).await;
+    the_job_server_restarts(TestJobServer::requeueing().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gearmand_restarts() {
-    the_job_server_restarts(JobServer::foreign(Kind::Gearmand)).await;
-    the_job_server_restarts(JobServer::foreign(Kind::RequeueingGearmand)).await;
+    the_job_server_restarts(TestJobServer::foreign(Kind::Gearmand)).await;
+    the_job_server_restarts(TestJobServer::foreign(Kind::RequeueingGearmand)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn geard_restarts() {
-    the_job_server_restarts(JobServer::foreign(Kind::Geard)).await;
+    the_job_server_restarts(TestJobServer::foreign(Kind::Geard)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_and_our_job_server_hands_its_jobs_out_again_or_not() {
-    the_worker_dies(JobServer::requeueing().await, true).await;
-    the_worker_dies(JobServer::start().await, false).await;
+    the_worker_dies(TestJobServer::requeueing().await, true).await;
+    the_worker_dies(TestJobServer::start().await, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_and_gearmand_hands_its_jobs_out_again_or_not() {
-    the_worker_dies(JobServer::foreign(Kind::RequeueingGearmand), true).await;
-    the_worker_dies(JobServer::foreign(Kind::Gearmand), false).await;
+    the_worker_dies(TestJobServer::foreign(Kind::RequeueingGearmand), true).await;
+    the_worker_dies(TestJobServer::foreign(Kind::Gearmand), false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_and_geard_forgets_its_jobs() {
-    the_worker_dies(JobServer::foreign(Kind::Geard), false).await;
+    the_worker_dies(TestJobServer::foreign(Kind::Geard), false).await;
 }

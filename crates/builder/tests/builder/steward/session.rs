@@ -7,14 +7,16 @@ use nodeyard_builder::steward::NoEvents;
 use nodeyard_model::BuildState;
 use nodeyard_store::Session;
 
-use crate::steward::bed::{JobServer, Records, Running, Store, TWO_PROVIDERS, eventually, logs};
+use crate::steward::bed::{
+    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, logs,
+};
 use crate::steward::worker::{Cloud, ScriptedWorker};
 
 /// `beside` is another steward; `ends_meanwhile` says whether the build ends while the store is away.
 async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     logs();
     let store = Store::zookeeper().await;
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let cloud = Cloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     worker.hold(true);

@@ -24,7 +24,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::steward::bed::{
-    Clouds, JobServer, PATIENCE, Records, Running, Store, eventually, image, logs, parse, provider,
+    Clouds, PATIENCE, Records, Running, Store, TestJobServer, eventually, image, logs, parse,
+    provider,
 };
 
 /// Two simulated clouds.
@@ -69,7 +70,8 @@ impl TwoClouds {
             system: SystemId::new("test"),
             provider: provider.clone(),
         };
-        let images = self.driver(provider.as_str(), owner).list_images().await;
+        let driver = self.driver(provider.as_str(), owner);
+        let images = driver.images().unwrap().list_images().await;
         let images = images.unwrap().into_iter();
         let uploaded = images.filter(|image| image.tags().build.is_some());
         uploaded
@@ -153,13 +155,13 @@ pub(crate) struct RunningWorker {
 }
 
 impl RunningWorker {
-    pub(crate) async fn start(server: &JobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
+    pub(crate) async fn start(server: &TestJobServer, clouds: &Arc<TwoClouds>, text: &str) -> Self {
         Self::start_at("builder01.example.com", server, clouds, text).await
     }
 
     pub(crate) async fn start_at(
         hostname: &str,
-        server: &JobServer,
+        server: &TestJobServer,
         clouds: &Arc<TwoClouds>,
         text: &str,
     ) -> Self {
@@ -170,7 +172,7 @@ impl RunningWorker {
     pub(crate) async fn start_on(
         threads: &tokio::runtime::Handle,
         hostname: &str,
-        server: &JobServer,
+        server: &TestJobServer,
         clouds: &Arc<TwoClouds>,
         text: &str,
     ) -> Self {
@@ -207,7 +209,7 @@ impl RunningWorker {
 async fn an_image_from_its_configuration_to_its_end() {
     logs();
     let store = Store::embedded();
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
     let host = Host::new();
     let text = host.config(&host.image(""), BOTH);
@@ -284,7 +286,7 @@ async fn an_image_from_its_configuration_to_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     let store = Store::zookeeper().await;
-    let server = JobServer::start().await;
+    let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
     let host = Host::new();
     let slow = format!("#!/bin/sh\nsleep 600\n{BUILD}");
@@ -334,7 +336,7 @@ async fn is_everywhere(registry: &Registry, image: &ImageName, hostname: &str) -
 async fn builders_make_what_only_they_can_with_real_job_servers_between() {
     for kind in [Kind::Gearmand, Kind::Geard] {
         let store = Store::zookeeper().await;
-        let server = JobServer::foreign(kind);
+        let server = TestJobServer::foreign(kind);
         let clouds = TwoClouds::new();
         let names = ["ubuntu", "debian"];
         let hosts = names.map(|_| Host::new());

@@ -11,14 +11,14 @@ use nodeyard_builder::jobs::{
     LocalState, UploadDeleteJob, UploadInfo, UploadJob, UploadProgress, UploadResult, from_payload,
     to_payload,
 };
-use nodeyard_gearman::worker::{Job, JobError, Worker, WorkerHandle, WorkerOptions};
+use nodeyard_gearman::worker::{Job, JobError, JobWorker, JobWorkerOptions, WorkerHandle};
 use nodeyard_image::ImageId;
 use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::steward::bed::{Clouds, JobServer, PATIENCE, image, provider};
+use crate::steward::bed::{Clouds, PATIENCE, TestJobServer, image, provider};
 
 /// Which calls something happens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,18 +193,18 @@ fn info(
 
 impl ScriptedWorker {
     /// It can build `images`, and knows the providers `one` and `two`.
-    pub(crate) async fn start(server: &JobServer, cloud: &Cloud, images: &[&str]) -> Self {
+    pub(crate) async fn start(server: &TestJobServer, cloud: &Cloud, images: &[&str]) -> Self {
         Self::start_again(server, cloud, Disk::default(), images).await
     }
 
     /// Builds and uploads do not end before [`ScriptedWorker::hold`] lets them.
-    pub(crate) async fn start_held(server: &JobServer, cloud: &Cloud, images: &[&str]) -> Self {
+    pub(crate) async fn start_held(server: &TestJobServer, cloud: &Cloud, images: &[&str]) -> Self {
         Self::launch(server, cloud, Disk::default(), images, true).await
     }
 
     /// On the disk of an earlier one.
     pub(crate) async fn start_again(
-        server: &JobServer,
+        server: &TestJobServer,
         cloud: &Cloud,
         disk: Disk,
         images: &[&str],
@@ -213,13 +213,13 @@ impl ScriptedWorker {
     }
 
     async fn launch(
-        server: &JobServer,
+        server: &TestJobServer,
         cloud: &Cloud,
         disk: Disk,
         images: &[&str],
         held: bool,
     ) -> Self {
-        let worker = Worker::new(WorkerOptions::new(
+        let worker = JobWorker::new(JobWorkerOptions::new(
             "Scripted",
             vec![server.endpoint.clone()],
             6,

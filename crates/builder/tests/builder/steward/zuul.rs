@@ -21,7 +21,7 @@ use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 use serde_json::{Value, json};
 
-use crate::steward::bed::{JobServer, Records, Running, Store, eventually, image, logs, parse};
+use crate::steward::bed::{Records, Running, Store, TestJobServer, eventually, image, logs, parse};
 use crate::steward::together::{BOTH, Host, RunningWorker, TwoClouds};
 
 /// What Zuul has and how it behaves.
@@ -155,7 +155,7 @@ fn sha256(bytes: &[u8]) -> String {
 struct Bed {
     zuul: FakeZuul,
     store: Store,
-    server: JobServer,
+    server: TestJobServer,
     clouds: Arc<TwoClouds>,
     host: Host,
     text: String,
@@ -177,7 +177,7 @@ impl Bed {
         Self {
             zuul,
             store: Store::embedded(),
-            server: JobServer::start().await,
+            server: TestJobServer::start().await,
             clouds: TwoClouds::new(),
             host,
             text,
@@ -362,8 +362,8 @@ async fn a_zuul_that_does_not_answer_is_explained_and_asked_again() {
     for (instead, reason) in [
         (silence, "did not answer within"),
         (page, "text/html instead of JSON"),
-        (Reply::new(200, "{\"builds\": 1}"), "not known here"),
-        (huge, "more than"),
+        (Reply::new(200, "{\"builds\": 1}"), "unexpected JSON"),
+        (huge, "exceeds"),
         (Reply::new(500, "oops"), "status 500"),
         (Reply::new(401, ""), "check `auth`"),
     ] {

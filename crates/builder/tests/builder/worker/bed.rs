@@ -15,12 +15,12 @@ use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_driver::{self as driver, CloudImage, Driver, Owner, SystemId};
 use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
 use nodeyard_gearman::client::{
-    AdminClient, Client, ClientError, ClientOptions, FunctionStatus, JobRequest, Outcome,
+    AdminClient, ClientError, FunctionStatus, JobClient, JobClientOptions, JobOutcome, JobRequest,
 };
-use nodeyard_gearman::server::{Server, ServerOptions};
-use nodeyard_gearman::{Backoff, Endpoint};
+use nodeyard_gearman::server::{JobServer, JobServerOptions};
+use nodeyard_gearman::{GearmanEndpoint, ReconnectBackoff};
 use nodeyard_image::Hasher;
-use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use nodeyard_testbeds::{executable, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -84,7 +84,7 @@ enum RunningServer {
         stop: CancellationToken,
         task: JoinHandle<()>,
     },
-    Foreign(JobServer),
+    Foreign(ExternalJobServer),
 }
 
 impl Jobs {
@@ -94,7 +94,7 @@ impl Jobs {
             Between::Gearmand => Kind::Gearmand,
             Between::Geard => Kind::Geard,
         };
-        let server = JobServer::start(kind, None).unwrap();
+        let server = ExternalJobServer::start(kind, None).unwrap();
         Self {
             port: server.port(),
             running: RunningServer::Foreign(server),
@@ -102,11 +102,11 @@ impl Jobs {
     }
 
     async fn ours(port: u16) -> Self {
-        let options = ServerOptions {
+        let options = JobServerOptions {
             listen: format!("127.0.0.1:{port}").parse().unwrap(),
-            ..ServerOptions::default()
+            ..JobServerOptions::default()
         };
-        let server = Server::bind(options).await.unwrap();
+        let server = JobServer::bind(options).await.unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));
         Self {
@@ -134,12 +134,12 @@ impl Jobs {
         self.port
     }
 
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint::new("127.0.0.1", self.port)
+    pub(crate) fn endpoint(&self) -> GearmanEndpoint {
+        GearmanEndpoint::new("127.0.0.1", self.port)
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::new(ClientOptions::new(vec![self.endpoint()]))
+    pub(crate) fn client(&self) -> JobClient {
+        JobClient::new(JobClientOptions::new(vec![self.endpoint()]))
     }
 
     async fn admin(&self) -> Option<AdminClient> {
@@ -215,8 +215,8 @@ impl Jobs {
     /// Calls a function, and returns its result or why it failed.
     pub(crate) async fn call(&self, function: &str, payload: &str) -> Result<Vec<u8>, Failure> {
         match self.outcome(function, payload).await {
-            Outcome::Complete(data) => Ok(data.to_vec()),
-            Outcome::Fail(data) => Err(Failure::from_data(&data).unwrap_or_else(|| {
+            JobOutcome::Complete(data) => Ok(data.to_vec()),
+            JobOutcome::Fail(data) => Err(Failure::from_data(&data).unwrap_or_else(|| {
                 panic!(
                     "{function} failed without a reason: {:?}",
                     String::from_utf8_lossy(&data)
@@ -226,7 +226,7 @@ impl Jobs {
         }
     }
 
-    pub(crate) async fn outcome(&self, function: &str, payload: &str) -> Outcome {
+    pub(crate) async fn outcome(&self, function: &str, payload: &str) -> JobOutcome {
         let request = JobRequest::new(function, payload.to_owned());
         // geard has a short queue for new connections and resets those that find it full.
         let job = until("the server takes a job", || async {
@@ -290,7 +290,8 @@ impl Cloud {
             system: SystemId::new("test"),
             provider: PROVIDER.parse().unwrap(),
         };
-        let mut images = self.driver(owner).list_images().await.unwrap();
+        let driver = self.driver(owner);
+        let mut images = driver.images().unwrap().list_images().await.unwrap();
         images.retain(|image| image.tags().build.is_some());
         images
     }
@@ -472,9 +473,9 @@ impl Running {
     ) -> Self {
         logs();
         let mut options = Options::new("builder01.example.com", vec![jobs.endpoint()]);
-        options.backoff = Backoff {
-            first: Duration::from_millis(10),
-            ceiling: Duration::from_millis(200),
+        options.backoff = ReconnectBackoff {
+            initial_delay: Duration::from_millis(10),
+            max_delay: Duration::from_millis(200),
         };
         options.logs = LogLimits {
             head: 64 << 10,

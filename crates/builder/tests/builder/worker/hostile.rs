@@ -8,12 +8,10 @@ use nodeyard_builder::jobs::{FailureKind, LocalState};
 use nodeyard_builder::worker::DriverFactory;
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_driver::{
-    Capabilities, CreateOrder, Driver, Error, Instance, Owner, Readiness, Resource, State, Step,
-    Target, UploadOrder, UploadedImage,
+    CloudImage, Driver, Error, ImageTarget, Images, Owner, Progress, UploadOrder, UploadedImage,
 };
 use nodeyard_driver_fake::Simulate;
-use nodeyard_gearman::client::{JobRequest, Outcome};
-use nodeyard_model::{Label, Limits, PoolName, Resources, Timestamp};
+use nodeyard_gearman::client::{JobOutcome, JobRequest};
 use nodeyard_testbeds::SmallDisk;
 
 use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
@@ -155,7 +153,7 @@ async fn a_build_that_prints_without_end_fills_neither_disk_nor_client() {
         .submit(&JobRequest::new("image-build:bad", request))
         .await
         .unwrap();
-    let Outcome::Complete(data) = soon("the build ends", job.wait()).await else {
+    let JobOutcome::Complete(data) = soon("the build ends", job.wait()).await else {
         panic!("it did nothing wrong");
     };
     let log = host.log("bad", "1");
@@ -372,55 +370,24 @@ async fn secrets_of_a_build_are_in_no_answer() {
 #[derive(Debug)]
 struct Panicking;
 
-#[async_trait]
 impl Driver for Panicking {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            launches: false,
-            manages_images: true,
-        }
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
     }
+}
 
-    async fn upload(
-        &self,
-        _: &UploadOrder,
-        _: &mut State,
-        _: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
+#[async_trait]
+impl Images for Panicking {
+    async fn upload(&self, _: &UploadOrder, _: &Progress) -> Result<UploadedImage, Error> {
         panic!("password is hunter2");
     }
 
-    async fn list(&self) -> Result<Vec<Resource>, Error> {
+    async fn delete_image(&self, _: &ImageTarget) -> Result<(), Error> {
+        Err(Error::unsupported("delete images"))
+    }
+
+    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
         Ok(Vec::new())
-    }
-
-    async fn create(
-        &self,
-        _: &CreateOrder,
-        _: &mut State,
-        _: Timestamp,
-    ) -> Result<Step<Instance>, Error> {
-        Err(Error::unsupported("create"))
-    }
-
-    async fn delete(&self, _: &Target, _: &mut State, _: Timestamp) -> Result<Step<()>, Error> {
-        Err(Error::unsupported("delete"))
-    }
-
-    async fn limits(&self) -> Result<Limits, Error> {
-        Ok(Limits::unlimited())
-    }
-
-    async fn cost(&self, _: &PoolName, _: &Label) -> Result<Resources, Error> {
-        Ok(Resources::default())
-    }
-
-    async fn zones(&self, _: &PoolName) -> Result<Vec<Box<str>>, Error> {
-        Ok(Vec::new())
-    }
-
-    async fn readiness(&self, _: &PoolName, _: &Label, _: Timestamp) -> Result<Readiness, Error> {
-        Ok(Readiness::Ready)
     }
 }
 
@@ -443,7 +410,7 @@ async fn a_panic_harms_nothing_else() {
                 r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#,
             )
             .await;
-        let Outcome::Exception(text) = outcome else {
+        let JobOutcome::Exception(text) = outcome else {
             panic!("{outcome:?}");
         };
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -475,7 +442,7 @@ async fn a_lost_job_server_costs_no_build() {
         jobs.restart().await;
         assert_eq!(
             soon("the client notices", job.wait()).await,
-            Outcome::Unknown
+            JobOutcome::Unknown
         );
         jobs.offered("image-info:1").await;
         assert_eq!(jobs.info("1").await.state, LocalState::Building);

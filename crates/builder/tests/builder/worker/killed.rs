@@ -14,7 +14,7 @@ use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
-use nodeyard_gearman::Endpoint;
+use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::client::JobRequest;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 use nodeyard_testbeds::{SmallDisk, WebServer};
@@ -48,7 +48,7 @@ fn working_until_killed() {
     logs();
     let text = |name| std::env::var(name).expect("the other tests say how");
     let config = parse(&std::fs::read_to_string(text(CONFIG)).unwrap());
-    let gearman = Endpoint::new("127.0.0.1", text(GEARMAN).parse().unwrap());
+    let gearman = GearmanEndpoint::new("127.0.0.1", text(GEARMAN).parse().unwrap());
     let options = Options::new("builder02.example.com", vec![gearman]);
     let (_sender, config) = watch::channel(config);
     let drivers = Arc::new(Remote(text(CLOUD)));

@@ -11,7 +11,7 @@ use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_fake::{
     self as fake, CallError, CloudError, FakeDriver, InProcess, Simulate, Transport,
 };
-use nodeyard_gearman::client::{JobRequest, Outcome};
+use nodeyard_gearman::client::{JobOutcome, JobRequest};
 use nodeyard_testbeds::SmallDisk;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -238,7 +238,7 @@ async fn whoever_asks_for_the_same_deletion_joins() {
     cloud.mood.send_replace(Mood::Willing);
     for job in [first, second] {
         let outcome = soon("the deletion ends", job.wait()).await;
-        assert!(matches!(outcome, Outcome::Complete(_)), "{outcome:?}");
+        assert!(matches!(outcome, JobOutcome::Complete(_)), "{outcome:?}");
     }
     assert_eq!(cloud.deletions.load(Ordering::SeqCst), 1);
     assert!(cloud.cloud.uploads().await.is_empty());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nodeyard_builder::jobs::{FailureKind, ImageInfo, LocalState, UploadProgress};
 use nodeyard_builder::worker::Options;
 use nodeyard_driver_fake::{FailureRates, Simulate, Span};
-use nodeyard_gearman::client::{JobEvent, JobRequest, Outcome};
+use nodeyard_gearman::client::{JobEvent, JobOutcome, JobRequest};
 use serde_json::json;
 
 use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
@@ -235,7 +235,7 @@ async fn an_image_is_not_deleted_while_it_is_uploaded() {
     jobs.busy("image-upload:1", 2).await;
     cloud.jump(LONG);
     let outcome = soon("the upload ends", upload.wait()).await;
-    assert!(matches!(outcome, Outcome::Complete(_)), "{outcome:?}");
+    assert!(matches!(outcome, JobOutcome::Complete(_)), "{outcome:?}");
     assert_eq!(soon("for both", joined.wait()).await, outcome);
     assert_eq!(cloud.uploads().await.len(), 1);
     jobs.call("image-delete:1", "").await.unwrap();

@@ -1,8 +1,8 @@
-//! What goes wrong.
+//! Failing downloads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nodeyard_image::{Checksum, Limits};
+use nodeyard_image::{ChecksumPolicy, DiskLimits};
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 use nodeyard_testbeds::{SmallDisk, WebServer};
 
@@ -12,14 +12,17 @@ fn serve(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> WebServer 
     WebServer::start(answer).unwrap()
 }
 
-async fn fails(server: &WebServer, change: impl FnOnce(&mut Download)) -> (Bed, DownloadError) {
-    let bed = Bed::new();
+async fn fails(
+    server: &WebServer,
+    change: impl FnOnce(&mut Download),
+) -> (DownloadFixture, DownloadError) {
+    let fixture = DownloadFixture::new();
     let mut order = order(&server.url("/image.raw.gz?sig=geheim"));
     order.packing = Packing::None;
     order.retries = 2;
     change(&mut order);
-    let error = bed.fetch(&order).await.unwrap_err();
-    assert!(!bed.target().exists() || order.packing != Packing::None);
+    let error = fixture.fetch(&order).await.unwrap_err();
+    assert!(!fixture.target().exists() || order.packing != Packing::None);
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
     while let Some(error) = cause {
@@ -30,11 +33,11 @@ async fn fails(server: &WebServer, change: impl FnOnce(&mut Download)) -> (Bed, 
         !text.contains("geheim") && !format!("{error:?}").contains("geheim"),
         "{text}"
     );
-    (bed, error)
+    (fixture, error)
 }
 
 #[tokio::test]
-async fn what_is_gone_is_gone_and_what_is_forbidden_may_be_allowed_later() {
+async fn not_found_is_permanent_and_forbidden_is_not() {
     for (status, permanent) in [
         (404, true),
         (410, true),
@@ -49,7 +52,7 @@ async fn what_is_gone_is_gone_and_what_is_forbidden_may_be_allowed_later() {
 }
 
 #[tokio::test]
-async fn passing_trouble_passes_and_is_not_endless() {
+async fn transient_errors_are_retried_with_a_limit() {
     let plain = content(300_000);
     let sent = plain.clone();
     let count = AtomicUsize::new(0);
@@ -75,11 +78,11 @@ async fn passing_trouble_passes_and_is_not_endless() {
             _ => Reply::file(asked, &sent, "\"1\""),
         },
     );
-    let bed = Bed::new();
+    let fixture = DownloadFixture::new();
     let mut order = order(&server.url("/image.raw"));
     order.retries = 50;
-    bed.fetch(&order).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    fixture.fetch(&order).await.unwrap();
+    assert_eq!(fixture.fetched(), plain);
 
     let server = serve(|asked| match asked.method.as_str() {
         "HEAD" => Reply::new(200, vec![0; 100_000]).with("ETag", "\"1\""),
@@ -93,7 +96,7 @@ async fn passing_trouble_passes_and_is_not_endless() {
 }
 
 #[tokio::test]
-async fn a_file_that_changes_between_two_pieces_is_fetched_anew() {
+async fn a_changed_file_is_fetched_from_the_start() {
     let (old, new) = (content(500_000), content(400_000));
     let expected = new.clone();
     let count = AtomicUsize::new(0);
@@ -104,13 +107,16 @@ async fn a_file_that_changes_between_two_pieces_is_fetched_anew() {
             Reply::file(asked, &new, "\"new\"")
         }
     });
-    let bed = Bed::new();
-    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
-    assert_eq!(bed.fetched(), expected);
+    let fixture = DownloadFixture::new();
+    fixture
+        .fetch(&order(&server.url("/image.raw")))
+        .await
+        .unwrap();
+    assert_eq!(fixture.fetched(), expected);
 }
 
 #[tokio::test]
-async fn a_file_that_always_changes_is_given_up() {
+async fn a_constantly_changing_file_fails() {
     let count = AtomicUsize::new(0);
     let server = serve(move |asked| {
         let mark = format!("\"{}\"", count.fetch_add(1, Ordering::SeqCst));
@@ -129,21 +135,24 @@ async fn a_server_that_ignores_ranges_does_not_corrupt_the_file() {
             .with("ETag", "\"1\"")
             .with("Accept-Ranges", "bytes")
     });
-    let bed = Bed::new();
-    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    let fixture = DownloadFixture::new();
+    fixture
+        .fetch(&order(&server.url("/image.raw")))
+        .await
+        .unwrap();
+    assert_eq!(fixture.fetched(), plain);
 }
 
 #[tokio::test]
-async fn wrong_bytes_are_refused_in_every_form() {
+async fn digest_mismatches_are_detected() {
     let plain = content(100_000);
     let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
-    let (bed, error) = fails(&server, |order| {
+    let (fixture, error) = fails(&server, |order| {
         order.promised.sha256 = Some("0".repeat(64).into());
     })
     .await;
     assert!(matches!(error, DownloadError::Digest { .. }), "{error:?}");
-    assert!(error.is_permanent() && !bed.part().exists());
+    assert!(error.is_permanent() && !fixture.part().exists());
     let (_, error) = fails(&server, |order| {
         order.promised.md5 = Some("0".repeat(32).into());
     })
@@ -151,26 +160,26 @@ async fn wrong_bytes_are_refused_in_every_form() {
     assert!(matches!(error, DownloadError::Digest { .. }), "{error:?}");
     let (_, error) = fails(&server, |order| order.promised.sha256 = Some("abc".into())).await;
     assert!(
-        matches!(error, DownloadError::BadDigest { .. }),
+        matches!(error, DownloadError::InvalidDigest { .. }),
         "{error:?}"
     );
-    let (_, error) = fails(&server, |order| order.checksum = Checksum::Required).await;
-    assert!(matches!(error, DownloadError::NoDigest), "{error:?}");
+    let (_, error) = fails(&server, |order| order.checksum = ChecksumPolicy::Required).await;
+    assert!(matches!(error, DownloadError::MissingDigest), "{error:?}");
 }
 
 #[tokio::test]
-async fn what_nobody_looked_at_is_not_told_as_if_it_had_held() {
+async fn unverified_digests_are_not_reported() {
     let plain = content(100_000);
     let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
     let mut order = order(&server.url("/image.raw"));
     order.promised.sha256 = Some("0".repeat(64).into());
     order.promised.md5 = Some("none at all".into());
-    order.checksum = Checksum::Off;
-    let fetched = Bed::new().fetch(&order).await.unwrap();
+    order.checksum = ChecksumPolicy::Off;
+    let fetched = DownloadFixture::new().fetch(&order).await.unwrap();
     assert!(fetched.promised.is_empty(), "{fetched:?}");
 }
 
-/// A server that has a file, and says this about its digest, the first time and later.
+/// A server with a file that replies to requests for its checksum file with `first`, then `later`.
 fn serve_beside(plain: &[u8], first: Reply, later: Reply) -> WebServer {
     let (plain, count) = (plain.to_vec(), AtomicUsize::new(0));
     serve(move |asked| {
@@ -185,18 +194,18 @@ fn serve_beside(plain: &[u8], first: Reply, later: Reply) -> WebServer {
 }
 
 async fn fetch_beside(
-    bed: &Bed,
+    fixture: &DownloadFixture,
     server: &WebServer,
-    checksum: Checksum,
+    checksum: ChecksumPolicy,
 ) -> Result<Downloaded, DownloadError> {
     let mut order = order(&server.url("/image.raw"));
     order.checksum = checksum;
     order.retries = 2;
-    bed.fetch(&order).await
+    fixture.fetch(&order).await
 }
 
 #[tokio::test]
-async fn an_unclear_answer_about_the_digest_does_not_mean_that_there_is_none() {
+async fn an_error_fetching_the_checksum_file_does_not_skip_verification() {
     let plain = content(100_000);
     let cut = Reply {
         status: 200,
@@ -209,27 +218,32 @@ async fn an_unclear_answer_about_the_digest_does_not_mean_that_there_is_none() {
     let unclear = [500, 503, 429, 401, 400].map(|status| Reply::new(status, "no"));
     for unclear in unclear.into_iter().chain([cut]) {
         let server = serve_beside(&plain, unclear.clone(), unclear.clone());
-        for checksum in [Checksum::IfAvailable, Checksum::Required] {
-            let bed = Bed::new();
-            let fetched = fetch_beside(&bed, &server, checksum).await;
+        for checksum in [ChecksumPolicy::IfAvailable, ChecksumPolicy::Required] {
+            let fixture = DownloadFixture::new();
+            let fetched = fetch_beside(&fixture, &server, checksum).await;
             let error = fetched.expect_err("it would be admitted unchecked");
             assert!(!error.is_permanent(), "{unclear:?}: {error:?}");
-            assert!(!bed.target().exists());
+            assert!(!fixture.target().exists());
         }
     }
 }
 
 #[tokio::test]
-async fn a_digest_that_is_told_late_counts() {
+async fn a_digest_fetched_on_retry_is_verified() {
     let plain = content(100_000);
     let busy = || Reply::new(503, "").with("Retry-After", "0");
     let right = digests(&plain).sha256.unwrap();
     let line = format!("{right}  image.raw\n");
     let server = serve_beside(&plain, busy(), Reply::new(200, line));
-    let fetched = fetch_beside(&Bed::new(), &server, Checksum::Required).await;
+    let fetched = fetch_beside(&DownloadFixture::new(), &server, ChecksumPolicy::Required).await;
     assert_eq!(fetched.unwrap().promised.sha256, Some(right));
     let server = serve_beside(&plain, busy(), Reply::new(200, "0".repeat(64)));
-    let fetched = fetch_beside(&Bed::new(), &server, Checksum::IfAvailable).await;
+    let fetched = fetch_beside(
+        &DownloadFixture::new(),
+        &server,
+        ChecksumPolicy::IfAvailable,
+    )
+    .await;
     assert!(
         matches!(fetched, Err(DownloadError::Digest { .. })),
         "{fetched:?}"
@@ -237,30 +251,36 @@ async fn a_digest_that_is_told_late_counts() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_no_digest_says_so_in_one_of_three_ways() {
+async fn three_statuses_mean_that_there_is_no_checksum_file() {
     let plain = content(100_000);
     for status in [404, 410, 403] {
         let absent = Reply::new(status, "<html>no</html>");
         let server = serve_beside(&plain, absent.clone(), absent);
-        let fetched = fetch_beside(&Bed::new(), &server, Checksum::IfAvailable).await;
+        let fetched = fetch_beside(
+            &DownloadFixture::new(),
+            &server,
+            ChecksumPolicy::IfAvailable,
+        )
+        .await;
         assert!(fetched.unwrap().promised.is_empty(), "{status}");
-        let fetched = fetch_beside(&Bed::new(), &server, Checksum::Required).await;
+        let fetched =
+            fetch_beside(&DownloadFixture::new(), &server, ChecksumPolicy::Required).await;
         assert!(
-            matches!(fetched, Err(DownloadError::NoDigest)),
+            matches!(fetched, Err(DownloadError::MissingDigest)),
             "{status}: {fetched:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn packed_data_that_is_cut_or_none_is_refused() {
+async fn truncated_and_invalid_compressed_data_is_rejected() {
     for packing in [Packing::Gzip, Packing::Xz, Packing::Zstd, Packing::Bzip2] {
         let mut packed = pack(packing, &content(200_000));
         packed.truncate(packed.len() - 20);
         let server = serve(move |asked| Reply::file(asked, &packed, "\"1\""));
         let (_, error) = fails(&server, |order| order.packing = packing).await;
         assert!(
-            matches!(error, DownloadError::NotPacked { .. }),
+            matches!(error, DownloadError::InvalidCompressedData { .. }),
             "{packing}: {error:?}"
         );
         let server = serve(move |asked| Reply::file(asked, b"<html>no image</html>", "\"1\""));
@@ -270,7 +290,7 @@ async fn packed_data_that_is_cut_or_none_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_before_or_while_it_comes() {
+async fn too_large_files_are_rejected_before_or_during_the_download() {
     let server = serve(|asked| Reply::file(asked, &[1; 100_000], "\"1\""));
     let (_, error) = fails(&server, |order| order.max_size = Some(99_999)).await;
     assert!(matches!(error, DownloadError::TooLarge { .. }), "{error:?}");
@@ -286,7 +306,7 @@ async fn what_is_too_large_is_refused_before_or_while_it_comes() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_stopped_while_it_unpacks() {
+async fn decompression_is_limited() {
     for packing in [Packing::Gzip, Packing::Xz, Packing::Zstd, Packing::Bzip2] {
         let bomb = pack(packing, &vec![0; 32 << 20]);
         assert!(bomb.len() < 1 << 20);
@@ -297,14 +317,14 @@ async fn a_bomb_is_stopped_while_it_unpacks() {
         })
         .await;
         assert!(
-            matches!(error, DownloadError::Bomb { .. }),
+            matches!(error, DownloadError::UnpacksTooLarge { .. }),
             "{packing}: {error:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_length_that_is_a_lie_is_found_out() {
+async fn wrong_content_lengths_are_detected() {
     let longer = serve(|asked| {
         let mut reply = Reply::file(asked, &[1; 100_000], "\"1\"");
         if let Body::Bytes(bytes) = reply.body {
@@ -317,64 +337,64 @@ async fn a_length_that_is_a_lie_is_found_out() {
 }
 
 #[tokio::test]
-async fn silence_is_not_waited_for_without_end() {
+async fn unresponsive_servers_time_out() {
     let server = serve(|_| Reply {
         status: 200,
         headers: Vec::new(),
         body: Body::Silence,
     });
-    let mut bed = Bed::new();
-    bed.client = client_that_waits(Duration::from_secs(1));
+    let mut fixture = DownloadFixture::new();
+    fixture.client = client_with_timeout(Duration::from_secs(1));
     let mut order = order(&server.url("/image.raw"));
     order.retries = 0;
-    let error = bed.fetch(&order).await.unwrap_err();
+    let error = fixture.fetch(&order).await.unwrap_err();
     assert!(matches!(error, DownloadError::GaveUp { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_place_is_for_one_download() {
+async fn a_staging_path_is_locked_by_one_download() {
     let plain = content(200_000);
     let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
-    let bed = Bed::new();
+    let fixture = DownloadFixture::new();
     let mut slow = order(&server.url("/image.raw"));
     slow.throttle = Throttle::new(1000);
-    let mut first = std::pin::pin!(bed.fetch(&slow));
-    while !bed.part().exists() {
+    let mut first = std::pin::pin!(fixture.fetch(&slow));
+    while !fixture.part().exists() {
         tokio::select! {
             ended = &mut first => panic!("{ended:?}"),
             () = tokio::time::sleep(Duration::from_millis(1)) => {}
         }
     }
-    let second = bed.fetch(&slow).await;
+    let second = fixture.fetch(&slow).await;
     assert!(
-        matches!(second, Err(DownloadError::Busy { .. })),
+        matches!(second, Err(DownloadError::InProgress { .. })),
         "{second:?}"
     );
 }
 
 #[tokio::test]
-async fn without_room_nothing_stays() {
+async fn without_disk_space_no_data_is_kept() {
     let server = serve(|asked| Reply::file(asked, &[1; 100_000], "\"1\""));
-    let bed = Bed::new();
+    let fixture = DownloadFixture::new();
     let repository = repository(
-        &bed,
-        Limits {
+        &fixture,
+        DiskLimits {
             keep_free: u64::MAX,
-            ..Limits::default()
+            ..DiskLimits::default()
         },
     );
     let order = order(&server.url("/image.raw"));
-    let error = bed.fetch_within(&order, Some(&repository)).await;
+    let error = fixture.fetch_within(&order, Some(&repository)).await;
     assert!(
         matches!(error, Err(DownloadError::Repository(_))),
         "{error:?}"
     );
-    assert!(!bed.part().exists() && !bed.target().exists());
+    assert!(!fixture.part().exists() && !fixture.target().exists());
 }
 
-fn repository(bed: &Bed, limits: Limits) -> Repository {
+fn repository(fixture: &DownloadFixture, limits: DiskLimits) -> Repository {
     Repository::open(nodeyard_image::Options {
-        dir: bed.dir.path().join("images"),
+        dir: fixture.dir.path().join("images"),
         builder: "b".into(),
         limits,
     })
@@ -382,24 +402,24 @@ fn repository(bed: &Bed, limits: Limits) -> Repository {
 }
 
 #[tokio::test]
-async fn downloads_at_the_same_time_do_not_count_on_the_same_room() {
+async fn concurrent_downloads_reserve_separate_space() {
     let plain = content(400_000);
     let server = serve(move |asked| Reply::file(asked, &plain, "\"1\""));
-    let bed = Bed::new();
-    let limits = Limits {
+    let fixture = DownloadFixture::new();
+    let limits = DiskLimits {
         keep_free: 0,
-        most_used: Some(700_000),
-        ..Limits::default()
+        max_used: Some(700_000),
+        ..DiskLimits::default()
     };
-    let repository = repository(&bed, limits);
-    let downloads = bed.dir.path().join("images/.zuul-downloads/image");
-    let meter: Meter = Arc::new(|_, _| {});
+    let repository = repository(&fixture, limits);
+    let downloads = fixture.dir.path().join("images/.zuul-downloads/image");
+    let meter: ProgressFn = Arc::new(|_, _| {});
     let fetch = async |name: &str, throttle: Throttle| {
         let mut order = order(&server.url("/image.raw"));
         order.throttle = throttle;
-        let (place, target) = (downloads.join(name), bed.dir.path().join(name));
+        let (place, target) = (downloads.join(name), fixture.dir.path().join(name));
         download(
-            &bed.client,
+            &fixture.client,
             &order,
             &place,
             &target,
@@ -422,12 +442,12 @@ async fn downloads_at_the_same_time_do_not_count_on_the_same_room() {
             "{second:?}"
         );
     }
-    // Who gives up gives back.
+    // Dropping a download releases its reservation.
     fetch("second", Throttle::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_full_disk_leaves_nothing_behind() {
+async fn a_full_disk_leaves_no_data() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_disk) = SmallDisk::mount(dir.path(), 4) else {
         return;
@@ -438,7 +458,7 @@ async fn a_full_disk_leaves_nothing_behind() {
         let server = serve(move |asked| Reply::file(asked, &packed, "\"1\""));
         let mut order = order(&server.url("/image"));
         order.packing = packing;
-        let meter: Meter = Arc::new(|_, _| {});
+        let meter: ProgressFn = Arc::new(|_, _| {});
         let (place, target) = (dir.path().join("d/x"), dir.path().join("target"));
         let full = download(&client(), &order, &place, &target, None, &meter).await;
         assert!(
@@ -448,7 +468,7 @@ async fn a_full_disk_leaves_nothing_behind() {
         assert!(!full.unwrap_err().is_permanent());
         let left = std::fs::read_dir(dir.path().join("d")).unwrap().count();
         assert_eq!(left, 0, "{packing}");
-        // What was unpacked is in the caller's own place, which the caller clears.
+        // The target is in the caller's directory, which the caller clears.
         let _none = std::fs::remove_file(&target);
     }
 }

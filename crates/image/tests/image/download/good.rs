@@ -1,8 +1,8 @@
-//! What works.
+//! Successful downloads.
 
 use std::os::unix::fs::MetadataExt as _;
 
-use nodeyard_image::Checksum;
+use nodeyard_image::ChecksumPolicy;
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::Reply;
 
@@ -17,24 +17,24 @@ const ENDINGS: [(Packing, &str); 5] = [
 ];
 
 #[tokio::test]
-async fn every_packing_is_unpacked_and_either_digest_counts() {
+async fn all_compressions_and_both_digests_are_supported() {
     let plain = content(700_000);
     for (packing, ending) in ENDINGS {
         let packed = pack(packing, &plain);
         let sent = packed.clone();
         let server = WebServer::start(move |asked| Reply::file(asked, &sent, "\"1\"")).unwrap();
         for promised in [digests(&plain), digests(&packed)] {
-            let bed = Bed::new();
+            let fixture = DownloadFixture::new();
             let mut order = order(&server.url(&format!("/image.{ending}?sig=geheim")));
             assert_eq!(order.packing, packing);
             order.promised = promised;
-            order.checksum = Checksum::Required;
-            let fetched = bed.fetch(&order).await.unwrap();
-            assert_eq!(bed.fetched(), plain, "{packing}");
+            order.checksum = ChecksumPolicy::Required;
+            let fetched = fixture.fetch(&order).await.unwrap();
+            assert_eq!(fixture.fetched(), plain, "{packing}");
             assert_eq!(fetched.plain.digests, digests(&plain));
             assert_eq!(fetched.sent.digests.sha256, digests(&packed).sha256);
             assert_eq!(fetched.sent.size, packed.len() as u64);
-            let left: Vec<_> = std::fs::read_dir(bed.place().parent().unwrap())
+            let left: Vec<_> = std::fs::read_dir(fixture.place().parent().unwrap())
                 .unwrap()
                 .collect();
             assert!(left.is_empty(), "{left:?}");
@@ -43,30 +43,34 @@ async fn every_packing_is_unpacked_and_either_digest_counts() {
 }
 
 #[tokio::test]
-async fn zeros_of_an_image_are_holes() {
+async fn zeros_become_holes() {
     let mut plain = vec![0; 8 << 20];
     plain[4 << 20] = 1;
     for (packing, ending) in [ENDINGS[0], ENDINGS[3]] {
         let packed = pack(packing, &plain);
         let server = WebServer::start(move |asked| Reply::file(asked, &packed, "\"1\"")).unwrap();
-        let bed = Bed::new();
-        bed.fetch(&order(&server.url(&format!("/image.{ending}"))))
+        let fixture = DownloadFixture::new();
+        fixture
+            .fetch(&order(&server.url(&format!("/image.{ending}"))))
             .await
             .unwrap();
-        let allocated = std::fs::metadata(bed.target()).unwrap().blocks() * 512;
+        let allocated = std::fs::metadata(fixture.target()).unwrap().blocks() * 512;
         assert!(allocated < 1 << 20, "{packing}: {allocated}");
-        assert_eq!(bed.fetched(), plain);
+        assert_eq!(fixture.fetched(), plain);
     }
 }
 
 #[tokio::test]
-async fn pieces_are_fetched_over_the_connections_that_are_allowed() {
+async fn ranges_are_fetched_over_the_configured_connections() {
     let plain = content(1 << 20);
     let sent = plain.clone();
     let server = WebServer::start(move |asked| Reply::file(asked, &sent, "\"1\"")).unwrap();
-    let bed = Bed::new();
-    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    let fixture = DownloadFixture::new();
+    fixture
+        .fetch(&order(&server.url("/image.raw")))
+        .await
+        .unwrap();
+    assert_eq!(fixture.fetched(), plain);
     let pieces = server
         .asked()
         .into_iter()
@@ -75,7 +79,7 @@ async fn pieces_are_fetched_over_the_connections_that_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_digest_may_be_in_a_file_beside() {
+async fn digests_are_read_from_checksum_files() {
     let plain = content(10_000);
     let (good, sent) = (digests(&plain).sha256.unwrap(), plain.clone());
     let server = WebServer::start(move |asked| match asked.target.as_str() {
@@ -87,17 +91,19 @@ async fn a_digest_may_be_in_a_file_beside() {
     })
     .unwrap();
     for (name, promised) in [("good", true), ("none", false), ("page", false)] {
-        let fetched = Bed::new()
+        let fetched = DownloadFixture::new()
             .fetch(&order(&server.url(&format!("/{name}.raw"))))
             .await;
         assert_eq!(!fetched.unwrap().promised.is_empty(), promised, "{name}");
     }
-    let bad = Bed::new().fetch(&order(&server.url("/bad.raw"))).await;
+    let bad = DownloadFixture::new()
+        .fetch(&order(&server.url("/bad.raw")))
+        .await;
     assert!(matches!(bad, Err(DownloadError::Digest { .. })), "{bad:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_knows_neither_head_nor_pieces_will_do() {
+async fn servers_without_head_and_ranges_are_supported() {
     let plain = content(300_000);
     let sent = plain.clone();
     let server = WebServer::start(move |asked| match asked.method.as_str() {
@@ -105,13 +111,16 @@ async fn a_server_that_knows_neither_head_nor_pieces_will_do() {
         _ => Reply::new(200, sent.clone()),
     })
     .unwrap();
-    let bed = Bed::new();
-    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    let fixture = DownloadFixture::new();
+    fixture
+        .fetch(&order(&server.url("/image.raw")))
+        .await
+        .unwrap();
+    assert_eq!(fixture.fetched(), plain);
 }
 
 #[tokio::test]
-async fn a_server_may_refuse_head_and_still_send_pieces() {
+async fn servers_with_ranges_but_without_head_are_supported() {
     let plain = content(300_000);
     let sent = plain.clone();
     let server = WebServer::start(move |asked| match asked.method.as_str() {
@@ -119,19 +128,22 @@ async fn a_server_may_refuse_head_and_still_send_pieces() {
         _ => Reply::file(asked, &sent, "\"1\""),
     })
     .unwrap();
-    let bed = Bed::new();
-    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    let fixture = DownloadFixture::new();
+    fixture
+        .fetch(&order(&server.url("/image.raw")))
+        .await
+        .unwrap();
+    assert_eq!(fixture.fetched(), plain);
 }
 
 #[tokio::test]
-async fn a_download_with_a_rate_is_overtaken() {
+async fn throttled_downloads_are_slower() {
     let plain = content(200_000);
     let server = WebServer::start(move |asked| Reply::file(asked, &plain, "\"1\"")).unwrap();
     let free = order(&server.url("/image.raw"));
     let mut slow = order(&server.url("/image.raw"));
     slow.throttle = Throttle::new(1);
-    let (first, second) = (Bed::new(), Bed::new());
+    let (first, second) = (DownloadFixture::new(), DownloadFixture::new());
     let mut first_fetch = std::pin::pin!(first.fetch(&slow));
     while !first.part().exists() {
         tokio::select! {

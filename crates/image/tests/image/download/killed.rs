@@ -1,4 +1,4 @@
-//! A process that is really killed in the middle of a download.
+//! A process that is killed during a download.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use super::*;
 const DIR: &str = "NODEYARD_TEST_DOWNLOAD_IN";
 const URL: &str = "NODEYARD_TEST_DOWNLOAD_FROM";
 
-/// What the process does that the other test kills; nothing when nobody does.
+/// The process that the other test kills. Does nothing when run as a test.
 #[tokio::test]
 async fn fetches_until_it_is_killed() {
     let (Ok(dir), Ok(url)) = (std::env::var(DIR), std::env::var(URL)) else {
@@ -19,7 +19,7 @@ async fn fetches_until_it_is_killed() {
     };
     let mut order = order(&url);
     order.throttle = Throttle::new(1 << 19);
-    let meter: Meter = Arc::new(|_, _| {});
+    let meter: ProgressFn = Arc::new(|_, _| {});
     let place = std::path::Path::new(&dir).join("downloads/image/uuid.raw");
     let target = std::path::Path::new(&dir).join("target.raw");
     let _never = download(&client(), &order, &place, &target, None, &meter).await;
@@ -31,7 +31,7 @@ fn bytes_asked(asked: &[Asked]) -> usize {
 }
 
 #[tokio::test]
-async fn a_killed_download_goes_on_where_it_was() {
+async fn a_killed_download_is_resumed() {
     let plain = content(4 << 20);
     for etag in ["\"same\"", "\"other\""] {
         let sent = plain.clone();
@@ -40,16 +40,19 @@ async fn a_killed_download_goes_on_where_it_was() {
         let server =
             WebServer::start(move |asked| Reply::file(asked, &sent, &said.lock().unwrap()))
                 .unwrap();
-        let bed = Bed::new();
+        let fixture = DownloadFixture::new();
         let url = server.url("/image.raw");
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "download::killed::fetches_until_it_is_killed"])
-            .env(DIR, bed.dir.path())
+            .env(DIR, fixture.dir.path())
             .env(URL, &url)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let record = bed.dir.path().join("downloads/image/uuid.raw.part.json");
+        let record = fixture
+            .dir
+            .path()
+            .join("downloads/image/uuid.raw.part.json");
         let is_half = || {
             let mut text = String::new();
             let file = std::fs::File::open(&record);
@@ -67,25 +70,28 @@ async fn a_killed_download_goes_on_where_it_was() {
 
         *mark.lock().unwrap() = etag;
         let before = bytes_asked(&server.asked());
-        bed.fetch(&order(&url)).await.unwrap();
-        assert_eq!(bed.fetched(), plain);
+        fixture.fetch(&order(&url)).await.unwrap();
+        assert_eq!(fixture.fetched(), plain);
         let asked = bytes_asked(&server.asked()) - before;
-        // Another file is fetched from its beginning, the same one is not.
+        // Only the unchanged file is resumed.
         assert_eq!(asked < 3 << 20, etag == "\"same\"", "{asked}");
     }
 }
 
 #[tokio::test]
-async fn garbage_that_was_left_is_not_believed_twice() {
+async fn corrupt_staging_data_is_discarded() {
     let plain = content(300_000);
     let sent = plain.clone();
     let server = WebServer::start(move |asked| Reply::file(asked, &sent, "\"1\"")).unwrap();
-    let bed = Bed::new();
+    let fixture = DownloadFixture::new();
     let mut order = order(&server.url("/image.raw"));
     order.promised = digests(&plain);
     order.throttle = Throttle::new(200_000);
-    let record = bed.dir.path().join("downloads/image/uuid.raw.part.json");
-    let mut first = Box::pin(bed.fetch(&order));
+    let record = fixture
+        .dir
+        .path()
+        .join("downloads/image/uuid.raw.part.json");
+    let mut first = Box::pin(fixture.fetch(&order));
     while !record.exists() {
         tokio::select! {
             ended = &mut first => panic!("{ended:?}"),
@@ -93,9 +99,9 @@ async fn garbage_that_was_left_is_not_believed_twice() {
         }
     }
     drop(first);
-    let length = std::fs::metadata(bed.part()).unwrap().len();
-    std::fs::write(bed.part(), vec![9; length as usize]).unwrap();
+    let length = std::fs::metadata(fixture.part()).unwrap().len();
+    std::fs::write(fixture.part(), vec![9; length as usize]).unwrap();
     order.throttle = Throttle::default();
-    bed.fetch(&order).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    fixture.fetch(&order).await.unwrap();
+    assert_eq!(fixture.fetched(), plain);
 }

@@ -1,4 +1,4 @@
-//! Downloads from servers that are good, bad and worse, on real files.
+//! Downloads from correct and faulty servers.
 
 mod faults;
 mod good;
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_fetch::{Backoff, Client};
+use nodeyard_fetch::{Backoff, HttpClient};
 use nodeyard_image::{
-    Digests, Download, DownloadError, Downloaded, Hasher, Meter, Packing, Repository, Throttle,
-    download,
+    Digests, Download, DownloadError, Downloaded, Hasher, Packing, ProgressFn, Repository,
+    Throttle, download,
 };
 use tempfile::TempDir;
 
-/// A place to fetch to, and a client that may ask this host.
-pub(crate) struct Bed {
+/// Directories for downloads, and a client that may connect to this host.
+pub(crate) struct DownloadFixture {
     pub(crate) dir: TempDir,
-    pub(crate) client: Client,
+    pub(crate) client: HttpClient,
 }
 
-impl Bed {
+impl DownloadFixture {
     pub(crate) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
@@ -47,13 +47,13 @@ impl Bed {
         self.fetch_within(order, None).await
     }
 
-    /// With the limits of a repository.
+    /// Downloads within the limits of a repository.
     pub(crate) async fn fetch_within(
         &self,
         order: &Download,
         repository: Option<&Repository>,
     ) -> Result<Downloaded, DownloadError> {
-        let meter: Meter = Arc::new(|_, _| {});
+        let meter: ProgressFn = Arc::new(|_, _| {});
         let (place, target) = (self.place(), self.target());
         download(&self.client, order, &place, &target, repository, &meter).await
     }
@@ -63,34 +63,34 @@ impl Bed {
     }
 }
 
-pub(crate) fn client() -> Client {
-    client_that_waits(Duration::from_secs(300))
+pub(crate) fn client() -> HttpClient {
+    client_with_timeout(Duration::from_secs(300))
 }
 
-/// `quiet` is how long a server may say nothing.
-pub(crate) fn client_that_waits(quiet: Duration) -> Client {
-    Client::new(nodeyard_fetch::Options {
+/// Returns a client with this read timeout.
+pub(crate) fn client_with_timeout(read_timeout: Duration) -> HttpClient {
+    HttpClient::new(nodeyard_fetch::Options {
         allow_insecure: true,
         allow_private: true,
-        quiet,
+        read_timeout,
         ..Default::default()
     })
     .unwrap()
 }
 
-/// In small pieces, and impatient.
+/// Returns a download with small ranges and short delays.
 pub(crate) fn order(url: &str) -> Download {
     let mut order = Download::new(url.parse().unwrap());
     order.backoff = Backoff {
-        first: Duration::from_millis(1),
-        longest: Duration::from_millis(5),
+        initial_delay: Duration::from_millis(1),
+        max_delay: Duration::from_millis(5),
     };
     order.piece = 64 << 10;
     order.save_every = Duration::from_millis(20);
     order
 }
 
-/// Bytes that do not compress, and zeros.
+/// Returns incompressible bytes and zeros.
 pub(crate) fn content(size: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut content: Vec<u8> = (0..size)

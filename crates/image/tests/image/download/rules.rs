@@ -1,16 +1,16 @@
-//! Where requests may go, and what they may carry.
+//! Allowed addresses and credentials of requests.
 
-use nodeyard_fetch::{Client, Credentials, Options, Secret, Url};
+use nodeyard_fetch::{HttpClient, HttpCredentials, Options, SecretSource, Url};
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::Reply;
 
 use super::*;
 
-fn origin_client(server: &WebServer, options: Options) -> Client {
+fn origin_client(server: &WebServer, options: Options) -> HttpClient {
     let url: Url = server.url("/").parse().unwrap();
-    let token = Secret::Inline("geheim".into());
-    Client::new(Options {
-        origins: vec![(url.origin().clone(), Credentials::Bearer(token))],
+    let token = SecretSource::Inline("geheim".into());
+    HttpClient::new(Options {
+        origins: vec![(url.origin().clone(), HttpCredentials::Bearer(token))],
         ..options
     })
     .unwrap()
@@ -24,8 +24,8 @@ async fn credentials_stay_with_their_origin() {
     let there = store.url("/image.raw");
     let zuul =
         WebServer::start(move |_| Reply::new(302, "").with("Location", there.clone())).unwrap();
-    let mut bed = Bed::new();
-    bed.client = origin_client(
+    let mut fixture = DownloadFixture::new();
+    fixture.client = origin_client(
         &zuul,
         Options {
             allow_insecure: true,
@@ -33,8 +33,8 @@ async fn credentials_stay_with_their_origin() {
             ..Default::default()
         },
     );
-    bed.fetch(&order(&zuul.url("/artifact"))).await.unwrap();
-    assert_eq!(bed.fetched(), plain);
+    fixture.fetch(&order(&zuul.url("/artifact"))).await.unwrap();
+    assert_eq!(fixture.fetched(), plain);
     let with_token = |asked: &nodeyard_testbeds::web_server::Asked| {
         asked.header("authorization") == Some("Bearer geheim")
     };
@@ -44,30 +44,36 @@ async fn credentials_stay_with_their_origin() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_to_no_private_address_and_out_of_no_encryption() {
+async fn redirects_to_private_or_unencrypted_urls_are_rejected() {
     let inside = WebServer::start(|asked| Reply::file(asked, b"secret", "\"1\"")).unwrap();
     let there = inside.url("/metadata");
     let zuul =
         WebServer::start(move |_| Reply::new(302, "").with("Location", there.clone())).unwrap();
-    let mut bed = Bed::new();
-    // The origin that is configured may be on this host; where it points to may not.
-    bed.client = origin_client(
+    let mut fixture = DownloadFixture::new();
+    // The configured origin may have a private address, its redirect targets may not.
+    fixture.client = origin_client(
         &zuul,
         Options {
             allow_insecure: true,
             ..Default::default()
         },
     );
-    let error = bed.fetch(&order(&zuul.url("/artifact"))).await.unwrap_err();
+    let error = fixture
+        .fetch(&order(&zuul.url("/artifact")))
+        .await
+        .unwrap_err();
     assert!(
         matches!(
             error,
-            DownloadError::Fetch(nodeyard_fetch::Error::Private { .. })
+            DownloadError::Fetch(nodeyard_fetch::Error::PrivateAddress { .. })
         ),
         "{error:?}"
     );
-    bed.client = origin_client(&zuul, Options::default());
-    let error = bed.fetch(&order(&zuul.url("/artifact"))).await.unwrap_err();
+    fixture.client = origin_client(&zuul, Options::default());
+    let error = fixture
+        .fetch(&order(&zuul.url("/artifact")))
+        .await
+        .unwrap_err();
     assert!(
         matches!(
             error,
@@ -79,7 +85,7 @@ async fn a_redirect_leads_to_no_private_address_and_out_of_no_encryption() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_renewed_is_read_again() {
+async fn renewed_tokens_are_reloaded() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     std::fs::write(&file, "old\n").unwrap();
@@ -93,55 +99,58 @@ async fn a_token_that_was_renewed_is_read_again() {
     })
     .unwrap();
     let url: Url = server.url("/").parse().unwrap();
-    let mut bed = Bed::new();
-    bed.client = Client::new(Options {
+    let mut fixture = DownloadFixture::new();
+    fixture.client = HttpClient::new(Options {
         allow_insecure: true,
         origins: vec![(
             url.origin().clone(),
-            Credentials::Bearer(Secret::File(file)),
+            HttpCredentials::Bearer(SecretSource::File(file)),
         )],
         ..Default::default()
     })
     .unwrap();
-    bed.fetch(&order(&server.url("/image.raw"))).await.unwrap();
-    assert_eq!(bed.fetched(), b"image");
+    fixture
+        .fetch(&order(&server.url("/image.raw")))
+        .await
+        .unwrap();
+    assert_eq!(fixture.fetched(), b"image");
 }
 
 #[tokio::test]
-async fn redirects_end() {
+async fn redirects_are_limited() {
     let server = WebServer::start(|_| Reply::new(302, "").with("Location", "/again")).unwrap();
-    let error = Bed::new()
+    let error = DownloadFixture::new()
         .fetch(&order(&server.url("/a")))
         .await
         .unwrap_err();
     assert!(
         matches!(
             error,
-            DownloadError::Fetch(nodeyard_fetch::Error::Redirects { .. })
+            DownloadError::Fetch(nodeyard_fetch::Error::TooManyRedirects { .. })
         ),
         "{error:?}"
     );
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_our_own_settings_says_nothing_about_the_file() {
+async fn local_configuration_errors_are_not_permanent() {
     let server = WebServer::start(|asked| Reply::file(asked, b"image", "\"1\"")).unwrap();
     let url: Url = server.url("/").parse().unwrap();
     for secret in [
-        Secret::Env("NODEYARD_TEST_NO_SUCH_VARIABLE".into()),
-        Secret::Inline("two\nlines".into()),
-        Secret::File("/nowhere/token".into()),
+        SecretSource::Env("NODEYARD_TEST_NO_SUCH_VARIABLE".into()),
+        SecretSource::Inline("two\nlines".into()),
+        SecretSource::File("/nowhere/token".into()),
     ] {
-        let mut bed = Bed::new();
-        bed.client = Client::new(Options {
+        let mut fixture = DownloadFixture::new();
+        fixture.client = HttpClient::new(Options {
             allow_insecure: true,
-            origins: vec![(url.origin().clone(), Credentials::Bearer(secret))],
+            origins: vec![(url.origin().clone(), HttpCredentials::Bearer(secret))],
             ..Default::default()
         })
         .unwrap();
         let mut order = order(&server.url("/image.raw"));
         order.retries = 0;
-        let error = bed.fetch(&order).await.unwrap_err();
+        let error = fixture.fetch(&order).await.unwrap_err();
         assert!(!error.is_permanent(), "{error:?}");
     }
     assert!(server.asked().is_empty());

@@ -1,4 +1,4 @@
-//! Conversion by the real `qemu-img`.
+//! Conversion with `qemu-img`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use nodeyard_image::{
-    BadHeader, Compression, ConvertError, Converter, Error, Target, digest, inspect,
+    ConversionTarget, ConvertError, Converter, DiskCompression, Error, InvalidHeader, digest,
+    inspect,
 };
 use proptest::prelude::*;
 
@@ -29,24 +30,24 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn target(name: &str, compression: Compression) -> Target {
-    Target {
+fn target(name: &str, compression: DiskCompression) -> ConversionTarget {
+    ConversionTarget {
         format: format(name),
         compression,
     }
 }
 
-/// An image called `a:b`, which QEMU would take for a protocol, with one sparse raw file.
+/// An image named `a:b`, which QEMU would parse as a protocol, with one sparse raw file.
 fn repository(dir: &Path) -> Repository {
     let repository = open(dir);
-    let draft = begin(&repository, "a:b", "1").unwrap();
+    let draft = create_draft(&repository, "a:b", "1").unwrap();
     sparse_file(&draft.path(&format("raw")), SIZE);
     draft.commit(&[format("raw")]).unwrap();
     repository
 }
 
 #[tokio::test]
-async fn every_disk_format_is_made_and_holds_the_same_disk() {
+async fn all_disk_formats_have_the_same_content() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(dir.path());
     let raw = repository.path(&id("1"), &format("raw")).unwrap();
@@ -55,7 +56,7 @@ async fn every_disk_format_is_made_and_holds_the_same_disk() {
         let made = repository
             .convert(
                 &id("1"),
-                &target(name, Compression::None),
+                &target(name, DiskCompression::None),
                 &Converter::default(),
                 |percent| percents.lock().unwrap().push(percent),
             )
@@ -89,11 +90,11 @@ async fn every_disk_format_is_made_and_holds_the_same_disk() {
 }
 
 #[tokio::test]
-async fn a_disk_stays_sparse_on_the_way_back_to_raw() {
+async fn conversion_to_raw_is_sparse() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(dir.path());
     let converter = Converter::default();
-    let small = target("qcow2", Compression::Zstd);
+    let small = target("qcow2", DiskCompression::Zstd);
     repository
         .convert(&id("1"), &small, &converter, |_| {})
         .await
@@ -105,7 +106,7 @@ async fn a_disk_stays_sparse_on_the_way_back_to_raw() {
     let raw = repository
         .convert(
             &id("1"),
-            &target("raw", Compression::None),
+            &target("raw", DiskCompression::None),
             &converter,
             |_| {},
         )
@@ -116,10 +117,10 @@ async fn a_disk_stays_sparse_on_the_way_back_to_raw() {
 }
 
 #[tokio::test]
-async fn compression_is_what_the_target_takes() {
+async fn compression_depends_on_the_format() {
     for (compression, version, kind) in [
-        (Compression::Zlib, "0.10", "zlib"),
-        (Compression::Zstd, "1.1", "zstd"),
+        (DiskCompression::Zlib, "0.10", "zlib"),
+        (DiskCompression::Zstd, "1.1", "zstd"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let repository = repository(dir.path());
@@ -135,33 +136,33 @@ async fn compression_is_what_the_target_takes() {
             info.contains(&format!("compression type: {kind}")),
             "{info}"
         );
-        // Most of it is the tables of an empty disk, one cluster each.
+        // Mostly metadata of an empty disk, one cluster each.
         assert!(made.size < 800_000, "{}", made.size);
     }
 }
 
 #[tokio::test]
-async fn two_that_want_the_same_format_share_one_conversion() {
+async fn concurrent_conversions_to_one_format_are_shared() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(dir.path());
     let converter = Converter::default();
-    let target = target("vhd", Compression::None);
+    let target = target("vhd", DiskCompression::None);
     let name = id("1");
     let [first, second] = [0, 1].map(|_| repository.convert(&name, &target, &converter, |_| {}));
     let (first, second) = tokio::join!(first, second);
-    // The time of the one verification tells that there was one.
+    // Equal verification times show that there was one conversion.
     assert_eq!(first.unwrap(), second.unwrap());
 }
 
 #[tokio::test]
-async fn what_cannot_be_converted_is_refused_with_a_reason() {
+async fn unsupported_conversions_are_rejected_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(dir.path());
-    let archive = begin(&repository, "x", "2").unwrap();
+    let archive = create_draft(&repository, "x", "2").unwrap();
     fs::write(archive.path(&format("tgz")), "x").unwrap();
     archive.commit(&[format("tgz")]).unwrap();
     let converter = Converter::default();
-    let to = |name| target(name, Compression::None);
+    let to = |name| target(name, DiskCompression::None);
     let error = repository
         .convert(&id("1"), &to("tgz"), &converter, |_| {})
         .await
@@ -194,7 +195,7 @@ async fn what_cannot_be_converted_is_refused_with_a_reason() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("qemu-utils"), "{error}");
-    repository.set_limits(Limits {
+    repository.set_limits(DiskLimits {
         keep_free: 1 << 60,
         ..UNLIMITED
     });
@@ -203,7 +204,7 @@ async fn what_cannot_be_converted_is_refused_with_a_reason() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, ConvertError::Repository(Error::NoRoom(_))),
+        matches!(error, ConvertError::Repository(Error::InsufficientSpace(_))),
         "{error}"
     );
 }
@@ -228,18 +229,18 @@ fn script(dir: &Path, text: &str) -> Converter {
 }
 
 #[tokio::test]
-async fn a_program_that_fails_is_quoted() {
+async fn the_error_contains_the_output_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(&dir.path().join("images"));
     let converter = script(dir.path(), "echo no such luck >&2; exit 3");
-    let to = target("vhd", Compression::None);
+    let to = target("vhd", DiskCompression::None);
     let error = repository
         .convert(&id("1"), &to, &converter, |_| {})
         .await
         .unwrap_err();
     assert!(error.to_string().contains("no such luck"), "{error}");
     assert!(error.to_string().contains("exit status: 3"), "{error}");
-    // One that makes nothing and says nothing has failed, too.
+    // Success without an output file is an error too.
     let converter = script(dir.path(), "exit 0");
     let error = repository
         .convert(&id("1"), &to, &converter, |_| {})
@@ -250,12 +251,12 @@ async fn a_program_that_fails_is_quoted() {
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_is_given_up() {
+async fn a_hanging_program_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(&dir.path().join("images"));
     let mut converter = script(dir.path(), "exec sleep 1000");
     converter.timeout = Duration::from_millis(100);
-    let to = target("vhd", Compression::None);
+    let to = target("vhd", DiskCompression::None);
     let error = repository
         .convert(&id("1"), &to, &converter, |_| {})
         .await
@@ -264,7 +265,7 @@ async fn a_program_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_conversion_that_is_dropped_ends_with_all_its_processes() {
+async fn dropping_a_conversion_kills_its_processes() {
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(&dir.path().join("images"));
     let said = dir.path().join("pids");
@@ -272,7 +273,7 @@ async fn a_conversion_that_is_dropped_ends_with_all_its_processes() {
         dir.path(),
         &format!("sleep 1000 & echo $! $$ > {}; wait", said.display()),
     );
-    let to = target("vhd", Compression::None);
+    let to = target("vhd", DiskCompression::None);
     let pids = async {
         loop {
             match fs::read_to_string(&said) {
@@ -287,7 +288,7 @@ async fn a_conversion_that_is_dropped_ends_with_all_its_processes() {
         pids = pids => pids,
     };
     for pid in pids.split_whitespace() {
-        // A zombie waits for nobody but its parent.
+        // A zombie counts as ended.
         let running = || {
             fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
         };
@@ -298,7 +299,7 @@ async fn a_conversion_that_is_dropped_ends_with_all_its_processes() {
 }
 
 #[tokio::test]
-async fn an_image_that_is_deleted_meanwhile_does_not_come_back() {
+async fn deletion_during_a_conversion_is_final() {
     let dir = tempfile::tempdir().unwrap();
     let images = dir.path().join("images");
     let repository = repository(&images);
@@ -309,7 +310,7 @@ async fn an_image_that_is_deleted_meanwhile_does_not_come_back() {
         go.display()
     );
     let converter = script(dir.path(), &wait);
-    let to = target("vhd", Compression::None);
+    let to = target("vhd", DiskCompression::None);
     let name = id("1");
     let conversion = repository.convert(&name, &to, &converter, |_| {});
     let removal = async {
@@ -336,7 +337,7 @@ async fn an_image_that_is_deleted_meanwhile_does_not_come_back() {
 }
 
 #[test]
-fn disks_that_name_other_files_are_not_opened() {
+fn disks_that_refer_to_other_files_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     fs::write(path("base.raw"), vec![0; 1 << 20]).unwrap();
@@ -357,7 +358,7 @@ fn disks_that_name_other_files_are_not_opened() {
             .unwrap();
         assert!(created.success(), "{arguments}");
     }
-    // Encrypted with LUKS; and without a capacity.
+    // Encrypted with LUKS, and without capacity.
     for (good, bad, at, bytes) in [
         ("good.qcow2", "locked.qcow2", 32, &[0, 0, 0, 2][..]),
         ("good.vmdk", "list.vmdk", 12, &[0; 8]),
@@ -377,12 +378,12 @@ fn disks_that_name_other_files_are_not_opened() {
         ("split.qcow2", "data in another file"),
         ("locked.qcow2", "encrypted"),
         ("backed.vmdk", "based on another file"),
-        ("flat.vmdk", "first bytes"),
+        ("flat.vmdk", "wrong magic"),
         ("list.vmdk", "data in other files"),
-        ("short.qcow2", "first bytes"),
+        ("short.qcow2", "wrong magic"),
     ] {
         let error = look(name).unwrap_err();
-        assert!(!matches!(error, BadHeader::File(_)), "{error}");
+        assert!(!matches!(error, InvalidHeader::File(_)), "{error}");
         assert!(error.to_string().contains(reason), "{name}: {error}");
     }
     for name in ["good.qcow2", "good.vmdk", "base.raw"] {
@@ -394,7 +395,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_header_is_too_odd_to_look_at(
+    fn any_header_is_parsed_or_rejected(
         magic in prop::sample::select(vec![&b"QFI\xfb\0\0\0\x03"[..], b"KDMV", b"vhdxfile", b""]),
         rest in prop::collection::vec(any::<u8>(), 0..600),
     ) {
@@ -403,7 +404,7 @@ proptest! {
         fs::write(&path, [magic, &rest].concat()).unwrap();
         for name in Format::convertible() {
             if let Err(error) = inspect(&path, &format(name)) {
-                prop_assert!(!matches!(error, BadHeader::File(_)), "{error}");
+                prop_assert!(!matches!(error, InvalidHeader::File(_)), "{error}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Digests beside those of the usual tools, and holes that stay holes.
+//! Digests compared with md5sum and sha256sum, and preservation of holes.
 
 use std::fs;
 use std::io::Write as _;
@@ -51,7 +51,7 @@ fn a_copy_is_sparse_and_its_digests_are_known() {
         "an existing file is not replaced"
     );
 
-    // Zeros that are on disk become holes, too.
+    // Allocated zeros become holes too.
     fs::write(&dense, fs::read(&from).unwrap()).unwrap();
     fs::remove_file(&to).unwrap();
     copy(&dense, &to).unwrap();
@@ -71,9 +71,9 @@ fn links_and_devices_are_not_read() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(32) })]
 
-    /// Pieces as a network delivers them, of zeros and of other bytes.
+    /// Chunks of various sizes, of zeros and of other bytes.
     #[test]
-    fn what_is_written_in_pieces_is_what_is_read(
+    fn chunked_writes_produce_the_same_content(
         pieces in prop::collection::vec((0..20_000_usize, prop_oneof![Just(0_u8), 0..3_u8], any::<bool>()), 0..20),
     ) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
-//! A process that is really killed while it builds.
+//! A process that is killed during a build.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use nodeyard_image::{Failure, OpenError, Repository, State};
+use nodeyard_image::{ImageFailure, ManifestState, OpenError, Repository};
 
 use super::*;
 
 const DIR: &str = "NODEYARD_TEST_KILLED_IN";
 
-/// What the process does that the other test kills; nothing when nobody does.
+/// The process that the other test kills. Does nothing when run as a test.
 #[test]
 fn builds_until_it_is_killed() {
     let Some(dir) = std::env::var_os(DIR) else {
@@ -18,7 +18,7 @@ fn builds_until_it_is_killed() {
     };
     let repository = open(Path::new(&dir));
     build(&repository, "whole", "1", b"x");
-    let draft = begin(&repository, "half", HEX).unwrap();
+    let draft = create_draft(&repository, "half", HEX).unwrap();
     fs::write(draft.path(&format("raw")), "half").unwrap();
     fs::write(draft.scratch().join("work"), "half").unwrap();
     println!("\nbuilding");
@@ -28,7 +28,7 @@ fn builds_until_it_is_killed() {
 }
 
 #[test]
-fn a_killed_builder_leaves_whole_images_and_frees_the_directory() {
+fn a_killed_builder_leaves_complete_images_and_releases_the_lock() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -54,8 +54,11 @@ fn a_killed_builder_leaves_whole_images_and_frees_the_directory() {
     let repository = open(dir.path());
     assert!(!half.exists());
     let failed = repository.get(&id(HEX)).unwrap();
-    assert_eq!(failed.state, State::Failed);
-    assert_eq!(failed.failure, Some(Failure::new(Failure::INTERRUPTED)));
+    assert_eq!(failed.state, ManifestState::Failed);
+    assert_eq!(
+        failed.failure,
+        Some(ImageFailure::new(ImageFailure::INTERRUPTED))
+    );
     assert!(!dir.path().join(".nodeyard/scratch").join(HEX).exists());
     repository.verify(&id("1"), &format("raw")).unwrap();
 }

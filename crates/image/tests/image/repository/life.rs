@@ -1,14 +1,16 @@
-//! From the beginning of a build to the removal of the image.
+//! The life cycle of an image, from the draft to its deletion.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use nodeyard_image::{CommitError, Error, Failure, OpenError, Outcome, Repository, State, digest};
+use nodeyard_image::{
+    CommitError, Error, ImageFailure, ManifestState, OpenError, Repository, UploadOutcome, digest,
+};
 
 use super::*;
 
 #[test]
-fn the_builder_id_is_made_once_and_taken_to_the_letter() {
+fn the_builder_id_is_generated_once_and_read_verbatim() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("images/builder_id.txt");
     let made = open(&dir.path().join("images")).builder_id().to_owned();
@@ -24,7 +26,7 @@ fn the_builder_id_is_made_once_and_taken_to_the_letter() {
 }
 
 #[test]
-fn a_directory_is_used_by_one_process() {
+fn a_directory_is_locked_by_one_process() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
     let error = Repository::open(options(dir.path())).unwrap_err();
@@ -34,11 +36,11 @@ fn a_directory_is_used_by_one_process() {
 }
 
 #[test]
-fn what_was_built_is_there_after_a_restart() {
+fn images_persist_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     let draft = repository
-        .begin(Begin {
+        .create_draft(DraftRequest {
             image: "debian-12".parse().unwrap(),
             id: id("1.2-x"),
             managed: Some("system".into()),
@@ -46,17 +48,20 @@ fn what_was_built_is_there_after_a_restart() {
         })
         .unwrap();
     assert_eq!(draft.output(), dir.path().join("debian-12-1.2-x"));
-    assert_eq!(repository.get(&id("1.2-x")).unwrap().state, State::Building);
+    assert_eq!(
+        repository.get(&id("1.2-x")).unwrap().state,
+        ManifestState::Building
+    );
     fs::write(draft.path(&format("raw")), "bytes").unwrap();
     fs::write(dir.path().join("debian-12-1.2-x.vmlinuz"), "kernel").unwrap();
     let made = draft.commit(&[format("raw")]).unwrap();
     let provider = "cloud".parse().unwrap();
-    let ready = Outcome::Ready {
+    let ready = UploadOutcome::Ready {
         external_id: "e".into(),
         external_name: "n".into(),
         format: "raw".into(),
     };
-    for outcome in [Outcome::Pending, ready.clone()] {
+    for outcome in [UploadOutcome::Pending, ready.clone()] {
         repository
             .record_upload(&made.id, &provider, None, outcome)
             .unwrap();
@@ -67,7 +72,7 @@ fn what_was_built_is_there_after_a_restart() {
     let found = repository.get(&id("1.2-x")).unwrap();
     assert_eq!(
         (found.image.as_str(), found.state),
-        ("debian-12", State::Ready)
+        ("debian-12", ManifestState::Ready)
     );
     assert_eq!(found.managed.as_deref(), Some("system"));
     assert_eq!(&*found.builder, "builder.example");
@@ -81,7 +86,7 @@ fn what_was_built_is_there_after_a_restart() {
     assert!(matches!(error, Error::NoFormat { .. }), "{error}");
 
     repository
-        .forget_upload(&found.id, &provider, None)
+        .remove_upload(&found.id, &provider, None)
         .unwrap();
     assert!(repository.get(&found.id).unwrap().uploads.is_empty());
     repository.delete(&found.id).unwrap();
@@ -96,7 +101,7 @@ fn what_was_built_is_there_after_a_restart() {
 }
 
 #[test]
-fn only_whole_images_are_admitted() {
+fn incomplete_images_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     let raw = format("raw");
@@ -104,41 +109,41 @@ fn only_whole_images_are_admitted() {
     fs::write(&secret, "of the host").unwrap();
     type Make<'a> = (&'a str, &'a dyn Fn(&Path));
     let cases: [Make<'_>; 5] = [
-        ("without making", &|_| {}),
+        ("did not create", &|_| {}),
         ("empty file", &|path| fs::write(path, "").unwrap()),
-        ("cannot open", &|path| symlink(&secret, path).unwrap()),
-        ("cannot use", &|path| fs::create_dir(path).unwrap()),
-        ("not what its maker says", &|path| {
+        ("failed to open", &|path| symlink(&secret, path).unwrap()),
+        ("failed to use", &|path| fs::create_dir(path).unwrap()),
+        ("does not match its checksum file", &|path| {
             fs::write(path, "bytes").unwrap();
             let md5 = path.with_extension("raw.md5");
             fs::write(md5, format!("{}  x\n", "0".repeat(32))).unwrap();
         }),
     ];
     for (text, make) in cases {
-        let draft = begin(&repository, "a", "1").unwrap();
+        let draft = create_draft(&repository, "a", "1").unwrap();
         make(&draft.path(&raw));
         let error = draft.commit(std::slice::from_ref(&raw)).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
         let failed = repository.get(&id("1")).unwrap();
-        assert_eq!(failed.state, State::Failed);
+        assert_eq!(failed.state, ManifestState::Failed);
         assert!(failed.failure.as_ref().unwrap().reason.contains(text));
         assert!(matches!(
             repository.path(&id("1"), &raw),
             Err(Error::Unknown { .. })
         ));
     }
-    let draft = begin(&repository, "a", "1").unwrap();
+    let draft = create_draft(&repository, "a", "1").unwrap();
     let error = draft.commit(&[]).unwrap_err();
     assert!(matches!(error, CommitError::Nothing));
     assert_eq!(fs::read(&secret).unwrap(), b"of the host");
 }
 
 #[test]
-fn digests_that_a_maker_has_written_are_checked() {
+fn existing_checksum_files_are_verified() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     let raw = format("raw");
-    let draft = begin(&repository, "a", "1").unwrap();
+    let draft = create_draft(&repository, "a", "1").unwrap();
     let path = draft.path(&raw);
     fs::write(&path, "abc").unwrap();
     fs::write(
@@ -148,7 +153,7 @@ fn digests_that_a_maker_has_written_are_checked() {
     .unwrap();
     fs::write(path.with_extension("raw.sha256"), "2".repeat(64)).unwrap();
     let error = draft.commit(std::slice::from_ref(&raw)).unwrap_err();
-    let CommitError::Mismatch { source, .. } = error else {
+    let CommitError::DigestMismatch { source, .. } = error else {
         panic!("{error}")
     };
     let text = source.to_string();
@@ -157,7 +162,7 @@ fn digests_that_a_maker_has_written_are_checked() {
 }
 
 #[test]
-fn digests_are_written_as_diskimage_builder_writes_them() {
+fn checksum_files_have_the_format_of_diskimage_builder() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     build(&repository, "a", "1", b"abc");
@@ -175,11 +180,11 @@ fn digests_are_written_as_diskimage_builder_writes_them() {
 }
 
 #[test]
-fn files_made_in_scratch_are_moved_to_their_place() {
+fn files_in_scratch_are_moved_to_their_final_path() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     let raw = format("raw");
-    let mut draft = begin(&repository, "a", "1").unwrap();
+    let mut draft = create_draft(&repository, "a", "1").unwrap();
     let aside = draft.scratch().join("download");
     fs::write(&aside, "abc").unwrap();
     let digests = digest(&aside).unwrap();
@@ -191,29 +196,29 @@ fn files_made_in_scratch_are_moved_to_their_place() {
 }
 
 #[test]
-fn an_id_is_built_once_unless_it_failed() {
+fn an_id_can_be_reused_only_after_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
-    let draft = begin(&repository, "a", "1").unwrap();
+    let draft = create_draft(&repository, "a", "1").unwrap();
     for image in ["a", "b"] {
-        let error = begin(&repository, image, "1").unwrap_err();
+        let error = create_draft(&repository, image, "1").unwrap_err();
         assert!(matches!(error, Error::Exists { .. }), "{error}");
     }
     assert!(matches!(
         repository.delete(&id("1")),
         Err(Error::Building { .. })
     ));
-    let failure = Failure {
+    let failure = ImageFailure {
         kind: Some("unable".into()),
         exit_code: Some(3),
-        ..Failure::new("no")
+        ..ImageFailure::new("no")
     };
     draft.fail(failure.clone());
     let failed = repository.get(&id("1")).unwrap();
     assert_eq!(failed.failure, Some(failure));
-    // Another image may have the id of one that failed; nothing of that stays.
+    // Another image may reuse the id of a failed one, whose files are removed.
     build(&repository, "b", "1", b"x");
-    assert!(begin(&repository, "b", "1").is_err());
+    assert!(create_draft(&repository, "b", "1").is_err());
     drop(repository);
     let repository = open(dir.path());
     assert_eq!(repository.get(&id("1")).unwrap().image.as_str(), "b");
@@ -225,12 +230,12 @@ fn two_images_cannot_share_files() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     build(&repository, "a-b", "c", b"x");
-    let error = begin(&repository, "a", "b-c").unwrap_err();
-    assert!(matches!(error, Error::Taken { .. }), "{error}");
+    let error = create_draft(&repository, "a", "b-c").unwrap_err();
+    assert!(matches!(error, Error::FilesExist { .. }), "{error}");
 }
 
 #[test]
-fn what_is_in_the_place_of_a_new_image_is_not_removed() {
+fn existing_files_are_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     let kept = ["a-1.raw", "b-1.d/nodeyard.json", ".nodeyard/drafts/2.json"];
@@ -240,8 +245,8 @@ fn what_is_in_the_place_of_a_new_image_is_not_removed() {
     }
     let repository = open(dir.path());
     for (image, id) in [("a", "1"), ("b", "1"), ("c", "2")] {
-        let error = begin(&repository, image, id).unwrap_err();
-        assert!(matches!(error, Error::Taken { .. }), "{error}");
+        let error = create_draft(&repository, image, id).unwrap_err();
+        assert!(matches!(error, Error::FilesExist { .. }), "{error}");
     }
     drop(repository);
     drop(open(dir.path()));
@@ -251,20 +256,23 @@ fn what_is_in_the_place_of_a_new_image_is_not_removed() {
 }
 
 #[test]
-fn a_draft_that_is_dropped_has_failed() {
+fn a_dropped_draft_fails() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
-    let draft = begin(&repository, "a", "1").unwrap();
+    let draft = create_draft(&repository, "a", "1").unwrap();
     let path = draft.path(&format("raw"));
     fs::write(&path, "half").unwrap();
     drop(draft);
     let failed = repository.get(&id("1")).unwrap();
-    assert_eq!(failed.failure, Some(Failure::new(Failure::INTERRUPTED)));
+    assert_eq!(
+        failed.failure,
+        Some(ImageFailure::new(ImageFailure::INTERRUPTED))
+    );
     assert!(!path.exists());
 }
 
 #[test]
-fn neighbours_survive_a_removal() {
+fn deletion_keeps_other_images() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     let all = [

@@ -1,4 +1,4 @@
-//! The repository as its users see it, with real files, real processes and the real `qemu-img`.
+//! The repository with real files, processes and `qemu-img`.
 
 mod budget;
 mod convert;
@@ -11,13 +11,15 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use nodeyard_image::{Begin, Draft, Error, Format, ImageId, Limits, Options, Repository};
+use nodeyard_image::{
+    DiskLimits, Draft, DraftRequest, Error, Format, ImageId, Options, Repository,
+};
 
 pub(crate) const HEX: &str = "0123456789abcdef0123456789abcdef";
 
-pub(crate) const UNLIMITED: Limits = Limits {
+pub(crate) const UNLIMITED: DiskLimits = DiskLimits {
     keep_free: 0,
-    most_used: None,
+    max_used: None,
     first_build: 0,
 };
 
@@ -41,8 +43,8 @@ pub(crate) fn format(text: &str) -> Format {
     text.parse().unwrap()
 }
 
-pub(crate) fn begin(repository: &Repository, image: &str, id: &str) -> Result<Draft, Error> {
-    repository.begin(Begin {
+pub(crate) fn create_draft(repository: &Repository, image: &str, id: &str) -> Result<Draft, Error> {
+    repository.create_draft(DraftRequest {
         image: image.parse().unwrap(),
         id: id.parse().unwrap(),
         managed: None,
@@ -50,14 +52,14 @@ pub(crate) fn begin(repository: &Repository, image: &str, id: &str) -> Result<Dr
     })
 }
 
-/// An image with one file.
+/// Builds an image with one file.
 pub(crate) fn build(repository: &Repository, image: &str, id: &str, content: &[u8]) {
-    let draft = begin(repository, image, id).unwrap();
+    let draft = create_draft(repository, image, id).unwrap();
     fs::write(draft.path(&format("raw")), content).unwrap();
     draft.commit(&[format("raw")]).unwrap();
 }
 
-/// A sparse file: `size` bytes, of which some at the beginning, in the middle and at the end are not zero.
+/// Creates a sparse file with non-zero bytes at the start, in the middle and at the end.
 pub(crate) fn sparse_file(path: &Path, size: u64) {
     let file = File::create(path).unwrap();
     file.set_len(size).unwrap();
@@ -68,7 +70,7 @@ pub(crate) fn sparse_file(path: &Path, size: u64) {
     file.sync_all().unwrap();
 }
 
-/// On disk.
+/// Returns the size on disk.
 pub(crate) fn allocated(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512
 }

@@ -1,11 +1,11 @@
-//! What is taken for an image, and what never is.
+//! Which files are found as images when a repository is opened.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 
-use nodeyard_image::State;
+use nodeyard_image::ManifestState;
 use proptest::prelude::*;
 
 use super::*;
@@ -34,7 +34,7 @@ fn python_repository(dir: &Path) {
 }
 
 #[test]
-fn the_images_of_a_python_builder_are_found_and_can_be_removed() {
+fn images_of_a_python_builder_are_found_and_can_be_deleted() {
     let dir = tempfile::tempdir().unwrap();
     python_repository(dir.path());
     let repository = open(dir.path());
@@ -46,7 +46,7 @@ fn the_images_of_a_python_builder_are_found_and_can_be_removed() {
     let image = repository.get(&id(HEX)).unwrap();
     assert_eq!(
         (image.image.as_str(), image.state),
-        ("ubuntu-jammy", State::Ready)
+        ("ubuntu-jammy", ManifestState::Ready)
     );
     assert_eq!(image.managed, None);
     let digests = &image.files["qcow2"].digests;
@@ -54,7 +54,7 @@ fn the_images_of_a_python_builder_are_found_and_can_be_removed() {
     assert_eq!(digests.sha256.as_deref(), Some(&*"e".repeat(64)));
     assert!(image.files["raw"].digests.is_empty());
 
-    // Looking does not change what Python reads.
+    // Opening does not change the files.
     assert!(
         !dir.path()
             .join(format!("ubuntu-jammy-{HEX}.d/nodeyard.json"))
@@ -82,7 +82,7 @@ fn the_images_of_a_python_builder_are_found_and_can_be_removed() {
 }
 
 #[test]
-fn broken_manifests_are_left_alone_and_hide_their_files() {
+fn invalid_manifests_are_kept_and_hide_their_files() {
     for text in [
         "",
         "{",
@@ -105,7 +105,7 @@ fn broken_manifests_are_left_alone_and_hide_their_files() {
 }
 
 #[test]
-fn a_manifest_in_the_wrong_place_or_behind_a_link_is_none() {
+fn misplaced_and_linked_manifests_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     build(&open(dir.path()), "a", "1", b"x");
     let manifest = dir.path().join("a-1.d/nodeyard.json");
@@ -124,7 +124,7 @@ fn a_manifest_in_the_wrong_place_or_behind_a_link_is_none() {
 }
 
 #[test]
-fn keys_of_later_versions_are_passed_over() {
+fn unknown_keys_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     build(&open(dir.path()), "a", "1", b"x");
     let manifest = dir.path().join("a-1.d/nodeyard.json");
@@ -138,7 +138,7 @@ fn keys_of_later_versions_are_passed_over() {
 }
 
 #[test]
-fn a_file_that_changed_its_size_or_kind_is_not_used() {
+fn files_with_changed_size_or_type_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let repository = open(dir.path());
     for id in ["gone", "longer", "link"] {
@@ -157,7 +157,7 @@ fn a_file_that_changed_its_size_or_kind_is_not_used() {
             "{name}"
         );
     }
-    // The image can still be removed, and made again.
+    // The image can still be deleted and rebuilt.
     repository.delete(&id("link")).unwrap();
     assert!(path("longer").exists());
 }
@@ -174,9 +174,9 @@ fn an_unreadable_record_of_a_draft_hides_its_files() {
     assert!(file.exists() && record.exists());
 }
 
-/// Something in a directory.
+/// A directory entry.
 #[derive(Debug, Clone)]
-enum Thing {
+enum DirEntry {
     File(String),
     Empty(String),
     Dir(String),
@@ -195,15 +195,15 @@ fn name() -> impl Strategy<Value = String> {
     ]
 }
 
-fn thing() -> impl Strategy<Value = Thing> {
+fn thing() -> impl Strategy<Value = DirEntry> {
     prop_oneof![
-        5 => name().prop_map(Thing::File),
-        1 => name().prop_map(Thing::Empty),
-        1 => name().prop_map(Thing::Dir),
-        1 => name().prop_map(Thing::Link),
+        5 => name().prop_map(DirEntry::File),
+        1 => name().prop_map(DirEntry::Empty),
+        1 => name().prop_map(DirEntry::Dir),
+        1 => name().prop_map(DirEntry::Link),
         2 => ("[a-z][a-z.-]{0,4}", "[0-9a-f][0-9a-f.-]{0,4}")
             .prop_filter("an id", |(_, id)| id.parse::<ImageId>().is_ok())
-            .prop_map(|(image, id)| Thing::Managed { image, id }),
+            .prop_map(|(image, id)| DirEntry::Managed { image, id }),
     ]
 }
 
@@ -216,8 +216,8 @@ proptest! {
         let repository = open(dir.path());
         let mut expected = BTreeSet::new();
         for thing in &things {
-            if let Thing::Managed { image, id } = thing
-                && let Ok(draft) = begin(&repository, image, id)
+            if let DirEntry::Managed { image, id } = thing
+                && let Ok(draft) = create_draft(&repository, image, id)
             {
                 fs::write(draft.path(&format("raw")), "x").unwrap();
                 draft.commit(&[format("raw")]).unwrap();
@@ -226,7 +226,7 @@ proptest! {
         }
         drop(repository);
         for thing in &things {
-            let (Thing::File(name) | Thing::Empty(name) | Thing::Dir(name) | Thing::Link(name)) = thing else {
+            let (DirEntry::File(name) | DirEntry::Empty(name) | DirEntry::Dir(name) | DirEntry::Link(name)) = thing else {
                 continue;
             };
             let path = dir.path().join(name);
@@ -234,13 +234,13 @@ proptest! {
                 continue;
             }
             match thing {
-                Thing::File(_) => fs::write(&path, "x").unwrap(),
-                Thing::Empty(_) => fs::write(&path, "").unwrap(),
-                Thing::Dir(_) => fs::create_dir(&path).unwrap(),
+                DirEntry::File(_) => fs::write(&path, "x").unwrap(),
+                DirEntry::Empty(_) => fs::write(&path, "").unwrap(),
+                DirEntry::Dir(_) => fs::create_dir(&path).unwrap(),
                 _ => symlink("/etc/passwd", &path).unwrap(),
             }
         }
-        // The rule in other words, on what is really there.
+        // The same rule, applied to the actual files.
         let before: BTreeSet<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         for path in &before {
             let meta = path.symlink_metadata().unwrap();
@@ -253,7 +253,7 @@ proptest! {
                 expected.insert((image.to_owned(), hex.to_owned()));
             }
         }
-        // Of two images with one id only one can be asked for by it.
+        // Of two images with the same id only one is found.
         let ids: BTreeSet<_> = expected.iter().map(|(_, id)| id.clone()).collect();
         let found = open(dir.path()).images();
         let found_ids: BTreeSet<_> = found.iter().map(|image| image.id.to_string()).collect();

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use nodeyard_config::{Config, GearmanListen, GearmanRight, GearmanServer};
-use nodeyard_gearman::server::{AccessList, Rights, Server, ServerOptions};
-use nodeyard_gearman::{ClientTls, Endpoint, HostCheck, ServerTls, TlsFiles};
+use nodeyard_gearman::server::{AccessList, JobServer, JobServerOptions, Rights};
+use nodeyard_gearman::{ClientTls, GearmanEndpoint, HostCheck, ServerTls, TlsFiles};
 use tracing::info;
 
 /// The job servers to connect to, and the one to run, if any.
 #[derive(Debug)]
 pub(crate) struct JobServers {
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) own: Option<Server>,
+    pub(crate) endpoints: Vec<GearmanEndpoint>,
+    pub(crate) own: Option<JobServer>,
 }
 
 impl JobServers {
@@ -31,12 +31,12 @@ impl JobServers {
             Some(listen) => listening(listen).await?,
             None => (private(), None),
         };
-        let server = Server::bind(options).await?;
+        let server = JobServer::bind(options).await?;
         let address = server.local_addr();
         info!(%address, "job server ready");
         if endpoints.is_empty() {
             let host = reachable(address.ip()).to_string();
-            let own = Endpoint::new(host, address.port());
+            let own = GearmanEndpoint::new(host, address.port());
             endpoints.push(match tls {
                 Some(tls) => own.with_tls(tls),
                 None => own,
@@ -50,7 +50,7 @@ impl JobServers {
 }
 
 /// Returns the job servers for a command: the configured ones, or the private one of a builder on this host.
-pub(crate) fn find(config: &Config) -> anyhow::Result<Vec<Endpoint>> {
+pub(crate) fn find(config: &Config) -> anyhow::Result<Vec<GearmanEndpoint>> {
     if !config.gearman_servers.is_empty() {
         return configured(&config.gearman_servers);
     }
@@ -70,7 +70,8 @@ pub(crate) fn find(config: &Config) -> anyhow::Result<Vec<Endpoint>> {
     }
     let written = address_file(config).and_then(|path| std::fs::read_to_string(path).ok());
     let address = written.and_then(|text| text.trim().parse::<SocketAddr>().ok());
-    let endpoint = |address: SocketAddr| Endpoint::new(address.ip().to_string(), address.port());
+    let endpoint =
+        |address: SocketAddr| GearmanEndpoint::new(address.ip().to_string(), address.port());
     Ok(address.map(endpoint).into_iter().collect())
 }
 
@@ -91,12 +92,12 @@ fn address_file(config: &Config) -> Option<PathBuf> {
 }
 
 /// Returns the endpoints of `gearman-servers`.
-pub(crate) fn configured(servers: &[GearmanServer]) -> anyhow::Result<Vec<Endpoint>> {
+pub(crate) fn configured(servers: &[GearmanServer]) -> anyhow::Result<Vec<GearmanEndpoint>> {
     servers.iter().map(endpoint).collect()
 }
 
-fn endpoint(server: &GearmanServer) -> anyhow::Result<Endpoint> {
-    let plain = Endpoint::new(&server.host, server.port.0);
+fn endpoint(server: &GearmanServer) -> anyhow::Result<GearmanEndpoint> {
+    let plain = GearmanEndpoint::new(&server.host, server.port.0);
     let (Some(ca), Some(cert), Some(key)) = (&server.ssl_ca, &server.ssl_cert, &server.ssl_key)
     else {
         return Ok(plain);
@@ -107,25 +108,27 @@ fn endpoint(server: &GearmanServer) -> anyhow::Result<Endpoint> {
     Ok(plain.with_tls(tls))
 }
 
-fn private() -> ServerOptions {
-    ServerOptions {
+fn private() -> JobServerOptions {
+    JobServerOptions {
         listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-        ..ServerOptions::default()
+        ..JobServerOptions::default()
     }
 }
 
 /// Returns the options for `gearman-listen`. The process is also a client of this server and uses the server's
 /// certificate.
-async fn listening(listen: &GearmanListen) -> anyhow::Result<(ServerOptions, Option<ClientTls>)> {
+async fn listening(
+    listen: &GearmanListen,
+) -> anyhow::Result<(JobServerOptions, Option<ClientTls>)> {
     let address = listen.address.trim_matches(['[', ']']);
     let listen_on = tokio::net::lookup_host((address, listen.port.0))
         .await
         .ok()
         .and_then(|mut found| found.next())
         .with_context(|| format!("gearman-listen: failed to resolve {}", listen.address))?;
-    let mut options = ServerOptions {
+    let mut options = JobServerOptions {
         listen: listen_on,
-        ..ServerOptions::default()
+        ..JobServerOptions::default()
     };
     for network in listen.allow_from.iter().flat_map(|networks| &networks.0) {
         options.allow.push(network_of(network)?);

@@ -105,7 +105,9 @@ pub(super) async fn show(
 /// Lists the images of a provider. The system id only identifies uploads of an installation, so any will do here.
 async fn images(config: &Arc<Config>, provider: &ProviderName) -> anyhow::Result<Vec<CloudImage>> {
     let driver = cloud::driver(config, provider, SystemId::new("nobody"))?;
-    let images = driver.choosable_images().await;
+    let images = driver.images();
+    let images = images.with_context(|| format!("{provider} does not support image filters"))?;
+    let images = images.candidates().await;
     images.with_context(|| format!("failed to list the images of {provider}"))
 }
 

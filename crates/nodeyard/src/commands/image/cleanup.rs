@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use nodeyard_builder::worker::machine;
+use nodeyard_builder::worker::cloud::delete_image;
 use nodeyard_driver::{ErrorClass, ExternalId, ImageTarget};
 use nodeyard_model::{BuildId, Timestamp, with_causes};
 use serde::Serialize;
@@ -131,14 +131,14 @@ impl<'a> PublishedImages<'a> {
     }
 
     async fn published(&self, image: Option<&str>) -> anyhow::Result<Vec<Published>> {
-        let images = self.cloud.driver.list_images().await;
+        let images = self.cloud.images()?.list_images().await;
         let images =
             images.with_context(|| format!("failed to list the images of {}", self.cloud.name))?;
         Ok(self.args.publisher.select(image, images))
     }
 
     async fn in_use(&self) -> anyhow::Result<BTreeSet<ExternalId>> {
-        let in_use = self.cloud.driver.images_in_use().await;
+        let in_use = self.cloud.images()?.images_in_use().await;
         in_use.with_context(|| format!("failed to list the images in use in {}", self.cloud.name))
     }
 
@@ -189,7 +189,8 @@ impl<'a> PublishedImages<'a> {
             external_id: Some(image.cloud.id.clone()),
         };
         let limit = Duration::from_secs(self.args.limit);
-        let removed = timeout(limit, machine::delete(&*self.cloud.driver, &target)).await;
+        let removed = delete_image(&*self.cloud.driver, &target);
+        let removed = timeout(limit, removed).await;
         match removed {
             Ok(Ok(())) => ("gone", reason.to_owned()),
             Ok(Err(error)) if error.class() == ErrorClass::Retry => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use nodeyard_config::{Config, ConfigSource, Mode};
-use nodeyard_driver::{Driver, Owner, SystemId};
+use nodeyard_driver::{Driver, Images, Owner, SystemId};
 use nodeyard_model::ProviderName;
 use serde_json::json;
 use tokio::sync::watch;
@@ -61,6 +61,11 @@ impl CommandCloud {
             provider,
             driver,
         })
+    }
+
+    pub(super) fn images(&self) -> anyhow::Result<&dyn Images> {
+        let images = self.driver.images();
+        images.with_context(|| format!("{} does not support uploading images", self.name))
     }
 }
 

@@ -10,8 +10,8 @@ use clap::Args;
 use nodeyard_builder::jobs::{Failure, Function, ImageInfo, InfoJob, from_payload, to_payload};
 use nodeyard_builder::steward::Functions;
 use nodeyard_config::Config;
-use nodeyard_gearman::Endpoint;
-use nodeyard_gearman::client::{Client, ClientOptions, JobEvent, JobRequest};
+use nodeyard_gearman::GearmanEndpoint;
+use nodeyard_gearman::client::{JobClient, JobClientOptions, JobEvent, JobRequest};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildKey, ImageName};
 use nodeyard_store::registry::Registry;
@@ -99,11 +99,11 @@ async fn from_worker(config: &Config, key: &BuildKey, follow: bool) -> anyhow::R
 
 /// Prints the part of the log that a worker sends. Returns the position of the next part, if there is one.
 async fn print_part(
-    endpoint: &Endpoint,
+    endpoint: &GearmanEndpoint,
     function: &Function,
     request_info: &InfoJob,
 ) -> anyhow::Result<Option<u64>> {
-    let client = Client::new(ClientOptions::new(vec![endpoint.clone()]));
+    let client = JobClient::new(JobClientOptions::new(vec![endpoint.clone()]));
     let request = JobRequest::new(function.to_string(), to_payload(request_info));
     let mut job = client.submit(&request).await?;
     let mut out = io::stdout();
@@ -115,7 +115,7 @@ async fn print_part(
         let event = event.with_context(|| {
             format!("timed out waiting for the worker, through job server {endpoint}")
         })?;
-        match event.unwrap_or(JobEvent::Lost) {
+        match event.unwrap_or(JobEvent::ConnectionLost) {
             JobEvent::Data(data) => {
                 out.write_all(&std::mem::take(&mut held))?;
                 match Failure::from_data(&data) {
@@ -137,7 +137,7 @@ async fn print_part(
                 let text = String::from_utf8_lossy(&text);
                 bail!("failed to read the whole log: {text}");
             }
-            JobEvent::Lost => bail!("lost the connection to job server {endpoint}"),
+            JobEvent::ConnectionLost => bail!("lost the connection to job server {endpoint}"),
             JobEvent::Status { .. } | JobEvent::Warning(_) => {}
         }
     }

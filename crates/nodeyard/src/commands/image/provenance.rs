@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use anyhow::bail;
 use nodeyard_builder::jobs::Provenance;
 use nodeyard_builder::steward::notes::Notes;
-use nodeyard_model::layout::Place;
+use nodeyard_model::layout::RecordPath;
 use nodeyard_model::{BuildId, ImageName, NodeId, NodeState};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
@@ -111,8 +111,8 @@ async fn nodes(
 ) -> anyhow::Result<BTreeMap<BuildId, Vec<RunningNode>>> {
     let mut by_build: BTreeMap<BuildId, Vec<RunningNode>> = BTreeMap::new();
     for (id, node) in registry.nodes().list().await? {
-        let upload = node.value.image_id.as_deref().and_then(Place::parse);
-        if let Some(Place::Upload(key)) = upload
+        let upload = node.value.image_id.as_deref().and_then(RecordPath::parse);
+        if let Some(RecordPath::Upload(key)) = upload
             && key.build.image == *image
         {
             by_build

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
-use nodeyard_builder::worker::machine;
+use nodeyard_builder::worker::cloud as retried;
 use nodeyard_driver::{
-    Error, ImageStatus, ImageTarget, Progress, State, UploadOrder, UploadedImage,
+    Error, ExternalId, ImageStatus, ImageTarget, Images, Progress, UploadOrder, UploadedImage,
 };
 use nodeyard_image::{Digests, Format, digest, inspect};
 use nodeyard_model::{BuildId, ProviderName};
@@ -99,11 +99,7 @@ struct PublishReport<'a> {
 pub(super) async fn publish(args: PublishArgs, context: &CommandContext) -> anyhow::Result<()> {
     let format = format(&args)?;
     let cloud = CommandCloud::open(&args.cloud, context, args.publisher.system())?;
-    ensure!(
-        cloud.driver.capabilities().manages_images,
-        "{} does not support uploading images",
-        cloud.name
-    );
+    let images = cloud.images()?;
     let id = match &args.id {
         Some(id) => id.clone(),
         None => Uuid::new_v4().simple().to_string(),
@@ -124,7 +120,7 @@ pub(super) async fn publish(args: PublishArgs, context: &CommandContext) -> anyh
         outcome: "dry-run",
     };
     if !args.dry_run {
-        let complete = is_complete(&cloud, &order).await?;
+        let complete = is_complete(images, &cloud.name, &order).await?;
         report.outcome = if complete { "taken-over" } else { "published" };
         let done = upload(&cloud, &order, Duration::from_secs(args.limit)).await?;
         report.id = Some(done.external_id.to_string());
@@ -161,7 +157,8 @@ fn order(
         metadata: args.properties.iter().cloned().collect(),
         marks: args.tags.iter().map(|tag| tag.as_str().into()).collect(),
         tags: args.publisher.tags(&args.image, id),
-        progress: Progress::default(),
+        // An earlier run of the job may have begun it.
+        first_attempt: false,
     })
 }
 
@@ -198,9 +195,13 @@ fn begins_with(path: &Path, magic: &[u8]) -> anyhow::Result<bool> {
 }
 
 /// Returns whether an earlier run of this job has uploaded the image completely.
-async fn is_complete(cloud: &CommandCloud, order: &UploadOrder) -> anyhow::Result<bool> {
-    let images = cloud.driver.list_images().await;
-    let images = images.with_context(|| format!("failed to list the images of {}", cloud.name))?;
+async fn is_complete(
+    images: &dyn Images,
+    cloud: &str,
+    order: &UploadOrder,
+) -> anyhow::Result<bool> {
+    let images = images.list_images().await;
+    let images = images.with_context(|| format!("failed to list the images of {cloud}"))?;
     Ok(images
         .iter()
         .any(|image| image.tags() == order.tags && image.status == ImageStatus::Active))
@@ -212,11 +213,11 @@ async fn upload(
     limit: Duration,
 ) -> anyhow::Result<UploadedImage> {
     let stop = signals::stop()?;
-    // An earlier run may have started the upload; the driver checks for that.
-    let mut state = State::default();
+    let progress = Progress::default();
+    let uploaded = retried::upload(&*cloud.driver, order, &progress);
     let outcome = tokio::select! {
-        outcome = timeout(limit, machine::upload(&*cloud.driver, order, &mut state)) => outcome,
-        never = show(&order.progress) => match never {},
+        outcome = timeout(limit, uploaded) => outcome,
+        never = show(&progress) => match never {},
         () = stop.cancelled() => Ok(Err(Error::permanent("interrupted"))),
     };
     let error = match outcome {
@@ -224,22 +225,22 @@ async fn upload(
         Ok(Err(error)) => anyhow::Error::from(error),
         Err(_) => anyhow!("timed out after {} seconds", limit.as_secs()),
     };
-    clean_up(cloud, order, state).await;
+    if let Some(external_id) = progress.external_id() {
+        clean_up(cloud, order, external_id).await;
+    }
     Err(error.context(format!(
         "failed to publish {} in {}",
         order.name, cloud.name
     )))
 }
 
-async fn clean_up(cloud: &CommandCloud, order: &UploadOrder, state: State) {
-    let Some(external_id) = state.external_id else {
-        return;
-    };
+async fn clean_up(cloud: &CommandCloud, order: &UploadOrder, external_id: ExternalId) {
     let target = ImageTarget {
         upload: order.upload.clone(),
         external_id: Some(external_id.clone()),
     };
-    let removed = timeout(CLEANUP_LIMIT, machine::delete(&*cloud.driver, &target)).await;
+    let removed = retried::delete_image(&*cloud.driver, &target);
+    let removed = timeout(CLEANUP_LIMIT, removed).await;
     if !matches!(removed, Ok(Ok(()))) {
         tracing::warn!(
             %external_id, cloud = %cloud.name,
@@ -250,18 +251,21 @@ async fn clean_up(cloud: &CommandCloud, order: &UploadOrder, state: State) {
 
 /// Shows the progress in one line, on a terminal.
 async fn show(progress: &Progress) -> Infallible {
-    let mut progress = progress.watch();
+    let mut reported = progress.subscribe();
     loop {
-        if progress.changed().await.is_err() {
+        if reported.changed().await.is_err() {
             return pending().await;
         }
-        let bytes = *progress.borrow_and_update();
+        let bytes = reported.borrow_and_update().bytes;
+        if bytes.total == 0 {
+            continue;
+        }
         if io::stderr().is_terminal() {
-            let percent = u128::from(bytes.sent) * 100 / u128::from(bytes.all.max(1));
+            let percent = u128::from(bytes.sent) * 100 / u128::from(bytes.total);
             let _unimportant = write!(
                 io::stderr(),
                 "\r\x1b[K{percent} % of {} MB",
-                bytes.all >> 20
+                bytes.total >> 20
             );
         }
     }

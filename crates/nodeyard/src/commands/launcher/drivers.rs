@@ -142,7 +142,8 @@ impl nodeyard_launcher::DriverFactory for DriverBuilder {
         match &provider.driver {
             config::Driver::Metastatic(section) => {
                 let backing = around.backing(&metastatic::identity(&around.owner.provider));
-                let driver = MetastaticDriver::new(section, around.owner, backing);
+                let driver =
+                    MetastaticDriver::new(section, around.owner, backing, fake::Clock::system());
                 Ok(Arc::new(driver))
             }
             _ => self.of_cloud(provider, around.owner),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use nodeyard_config::Config;
 use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
-use nodeyard_launcher::Clock;
 use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState};
 use nodeyard_status::{Cell, RecordTable};
 use nodeyard_store::registry::{Attempt, Registry};
@@ -38,14 +37,13 @@ pub(super) async fn delete_node(
     let driver = driver(registry, &config, &provider).await?;
     held.value.set_state(NodeState::Deleting, now());
     held.stat = nodes.store(&held.guard, id, &held.value).await?;
-    if driver.capabilities().launches {
+    if let Some(machines) = driver.machines() {
         let target = Target::Node {
             node: id,
             external_id: ExternalId::from_record(&held.value.external_id),
         };
-        let clock = Clock::system();
-        let deleted =
-            nodeyard_launcher::delete_in_cloud(&*driver, &target, &clock, launcher::timing()).await;
+        let limit = launcher::timing().delete_limit;
+        let deleted = nodeyard_launcher::delete_in_cloud(machines, &target, limit).await;
         if let Err(error) = deleted {
             held.guard.release().await?;
             return Err(error).with_context(|| {
@@ -86,11 +84,11 @@ pub(super) async fn alien_images(
             }
             driver => driver?,
         };
-        if !driver.capabilities().launches {
+        let Some(machines) = driver.machines() else {
             continue;
-        }
+        };
         let known = ready_images(registry, &provider).await?;
-        let resources = driver.list().await;
+        let resources = machines.list().await;
         let resources =
             resources.with_context(|| format!("failed to list the images of {provider}"))?;
         for resource in resources {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use nodeyard_model::layout::{self, Place};
+use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
 
@@ -59,8 +59,8 @@ pub(in crate::commands) async fn import(registry: &Registry, file: &Path) -> any
         .with_context(reading)?;
     for path in data.keys() {
         let known = matches!(
-            Place::parse(path),
-            Some(Place::ImagePause(_) | Place::Build(_) | Place::Upload(_))
+            RecordPath::parse(path),
+            Some(RecordPath::ImagePause(_) | RecordPath::Build(_) | RecordPath::Upload(_))
         );
         ensure!(
             known,
@@ -81,7 +81,7 @@ async fn write(tree: &dyn Tree, path: &str, data: Bytes) -> anyhow::Result<()> {
     let record = TreePath::new(path)?;
     if let Some(parent) = record.parent() {
         ext::ensure_path(tree, &parent).await?;
-        if let Some(Place::Upload(key)) = Place::parse(path) {
+        if let Some(RecordPath::Upload(key)) = RecordPath::parse(path) {
             let after = u32::try_from(key.upload.sequence())?.saturating_add(1);
             dump::advance_counter(tree, &parent, after).await?;
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
-use nodeyard_testbeds::gearman::{JobServer, Kind};
+use nodeyard_testbeds::gearman::{ExternalJobServer, Kind};
 use nodeyard_testbeds::openstack::{Gateway, Project};
 use nodeyard_testbeds::{
     Launcher, LauncherOptions, OpenStack, ZooKeeperServer, ZuulClient, connection, executable,
@@ -91,7 +91,7 @@ impl Yard {
     }
 
     /// A builder that is worker and steward, with a job server of somebody else in between.
-    pub(crate) fn build(&mut self, jobs: &JobServer, configuration: &str) {
+    pub(crate) fn build(&mut self, jobs: &ExternalJobServer, configuration: &str) {
         let directory = self.project.directory();
         let program = directory.join("nodepool-builder");
         symlink(env!("CARGO_BIN_EXE_nodeyard"), &program).unwrap();
@@ -230,8 +230,8 @@ impl Drop for Yard {
     }
 }
 
-pub(crate) fn gearmand() -> JobServer {
-    JobServer::start(Kind::Gearmand, None).unwrap()
+pub(crate) fn gearmand() -> ExternalJobServer {
+    ExternalJobServer::start(Kind::Gearmand, None).unwrap()
 }
 
 /// What the launcher is told about labels and the cloud.

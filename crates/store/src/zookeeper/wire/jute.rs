@@ -1,12 +1,12 @@
-//! The serialisation that ZooKeeper calls jute: big endian numbers, and a signed length of four bytes
-//! before anything that varies.
+//! ZooKeeper's jute serialization: big-endian numbers, and a signed length of four bytes
+//! before variable-length data.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{WireError, WireResult};
 use crate::tree::Stat;
 
-/// Appends one frame; `content` writes what is in it.
+/// Appends one frame with the content that `content` writes.
 pub(super) fn frame(out: &mut BytesMut, content: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_i32(0);
@@ -17,7 +17,7 @@ pub(super) fn frame(out: &mut BytesMut, content: impl FnOnce(&mut BytesMut)) {
     }
 }
 
-/// Lengths beyond two gigabytes cannot be expressed; the receiver refuses such a packet long before.
+/// Converts a length. Lengths above 2 GiB saturate; receivers reject such packets anyway.
 fn length(len: usize) -> i32 {
     i32::try_from(len).unwrap_or(i32::MAX)
 }
@@ -56,15 +56,15 @@ pub(super) fn put_stat(out: &mut BytesMut, stat: &Stat) {
     out.put_i64(stat.pzxid);
 }
 
-/// Reads the content of one frame from its beginning.
+/// Reads the content of one frame.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct JuteReader {
     rest: Bytes,
 }
 
-const SHORT: WireError = WireError::Malformed("it ends too early");
+const SHORT: WireError = WireError::Malformed("unexpected end");
 
-impl Reader {
+impl JuteReader {
     pub(super) fn new(frame: Bytes) -> Self {
         Self { rest: frame }
     }
@@ -73,12 +73,12 @@ impl Reader {
         self.rest.is_empty()
     }
 
-    /// Bytes that nobody asked for mean that we misunderstood the packet.
+    /// Fails if there are unread bytes.
     pub(super) fn finish(self) -> WireResult<()> {
         if self.rest.is_empty() {
             Ok(())
         } else {
-            Err(WireError::Malformed("it goes on after its end"))
+            Err(WireError::Malformed("unexpected trailing bytes"))
         }
     }
 
@@ -94,11 +94,11 @@ impl Reader {
         match self.rest.try_get_u8().map_err(|_| SHORT)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(WireError::Malformed("a truth value is neither 0 nor 1")),
+            _ => Err(WireError::Malformed("invalid boolean")),
         }
     }
 
-    /// A length; the null that jute writes as -1 counts as nothing.
+    /// Reads a length; null, encoded as -1, is 0.
     fn length(&mut self) -> WireResult<usize> {
         match self.i32()? {
             -1 => Ok(0),
@@ -114,7 +114,7 @@ impl Reader {
         Ok(self.rest.split_to(len))
     }
 
-    /// A copy, because a record may be kept for long and would hold the whole receive buffer.
+    /// Reads a buffer. Copied, because a slice would keep the whole receive buffer alive.
     pub(super) fn buffer(&mut self) -> WireResult<Bytes> {
         Ok(Bytes::copy_from_slice(&self.take()?))
     }
@@ -123,11 +123,11 @@ impl Reader {
         let bytes = self.take()?;
         match std::str::from_utf8(&bytes) {
             Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(WireError::Malformed("a text is not UTF-8")),
+            Err(_) => Err(WireError::Malformed("string is not UTF-8")),
         }
     }
 
-    /// The number of elements of a list, each of which takes at least `least` bytes.
+    /// Reads the number of elements of a list, each of which has at least `least` bytes.
     pub(super) fn count(&mut self, least: usize) -> WireResult<usize> {
         let count = self.length()?;
         if count > self.rest.len() / least.max(1) {

@@ -1,17 +1,15 @@
-//! ZooKeeper's protocol: frames, and what is in them, in both directions.
+//! ZooKeeper's wire protocol, for clients and servers.
 //!
-//! The client encodes requests and decodes replies; whoever serves the same protocol (the embedded store
-//! on its socket) does the reverse. Everything here is pure: bytes in, values out. The other side is not
-//! trusted: a wrong length or an unknown number is a [`WireError`], never a panic, and no length that the
-//! other side claims is believed before that many bytes are here.
+//! The client encodes requests and decodes replies; the socket of the embedded store does the reverse. There is no I/O
+//! here. Input is untrusted: invalid lengths and unknown codes are [`WireError`]s, and nothing is allocated by a length
+//! that was not received.
 //!
-//! A connection begins with a [`ConnectRequest`] and a [`ConnectResponse`]. From then on the client sends
-//! [`Request`]s, each with an `xid`, and the server answers each with a [`Reply`] in the same order. A reply
-//! does not say what it answers, so whoever decodes it must know the [`OpCode`] of the request. In between
-//! come [`Event`]s, which carry the `xid` [`XID_EVENT`].
+//! A connection starts with a [`ConnectRequest`] and a [`ConnectResponse`]. Then the client sends [`Request`]s, each
+//! with an `xid`, and the server sends a [`Reply`] to each in the same order. Decoding a reply requires the [`OpCode`]
+//! of its request. [`Event`]s are interleaved and have the `xid` [`XID_EVENT`].
 //!
-//! Every frame is a length of four bytes and that many bytes of content; [`take_frame`] cuts them out of
-//! a receive buffer, the `encode` functions append complete frames.
+//! Frames have a length prefix of four bytes; [`take_frame`] removes them from
+//! a receive buffer, and the `encode` functions append complete frames.
 
 mod jute;
 mod reply;
@@ -29,15 +27,15 @@ pub use request::{AddWatchMode, ConnectRequest, Create, MultiOp, OpCode, Request
 
 /// The `xid` of a watch event.
 pub const XID_EVENT: i32 = -1;
-/// The `xid` of a ping and of its answer.
+/// The `xid` of a ping and of its reply.
 pub const XID_PING: i32 = -2;
 /// The `xid` of the request that restores watches.
 pub const XID_SET_WATCHES: i32 = -8;
 
-/// What a server takes as one request unless told otherwise (its `jute.maxbuffer`): it closes the
-/// connection on more. The length field is not counted.
+/// The default limit of a request (`jute.maxbuffer`), without the length field. The server closes the connection on
+/// larger requests.
 pub const MAX_REQUEST: usize = 0xf_ffff;
-/// What a client takes as one reply. Servers do not limit replies; a list of a million children fits.
+/// The client's limit of a reply, sufficient for a list of a million children. Servers do not limit replies.
 pub const MAX_REPLY: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

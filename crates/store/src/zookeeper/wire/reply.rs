@@ -1,25 +1,25 @@
-//! What a server sends.
+//! Packets sent by a server.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::jute::{self, Reader};
+use super::jute::{self, JuteReader};
 use super::request::{CHECK, OpCode, numbered, put_multi_header, take_multi_header};
 use super::{WireError, WireResult, XID_EVENT};
 use crate::tree::Stat;
 
-/// The answer to the first packet.
+/// The response to a [`ConnectRequest`](super::ConnectRequest).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// The session timeout that the server grants, in milliseconds; 0 says that the session has ended.
+    /// The granted session timeout in milliseconds; 0 if the session has expired.
     pub timeout: i32,
     pub session_id: i64,
     pub password: Bytes,
-    /// The server cannot write at the moment.
+    /// Whether the server is read-only.
     pub read_only: bool,
 }
 
 impl ConnectResponse {
-    /// What a server answers to a client whose session it does not know (any more).
+    /// Returns the response for an expired or unknown session.
     pub fn expired() -> Self {
         Self {
             timeout: 0,
@@ -44,13 +44,13 @@ impl ConnectResponse {
     }
 
     pub fn decode(frame: Bytes) -> WireResult<Self> {
-        let mut reader = Reader::new(frame);
+        let mut reader = JuteReader::new(frame);
         reader.i32()?;
         let response = Self {
             timeout: reader.i32()?,
             session_id: reader.i64()?,
             password: reader.buffer()?,
-            // Old servers stop before this field.
+            // Old servers omit this field.
             read_only: !reader.is_empty() && reader.bool()?,
         };
         reader.finish()?;
@@ -58,10 +58,10 @@ impl ConnectResponse {
     }
 }
 
-/// Why an operation failed, as numbered by the protocol.
+/// The error codes of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// In a multi: this operation was fine, another one was not.
+    /// In a multi: another operation failed.
     RuntimeInconsistency,
     ConnectionLoss,
     Unimplemented,
@@ -121,23 +121,23 @@ impl ErrorCode {
     }
 }
 
-/// The beginning of every packet after the first. For an event only `xid` means something.
+/// The header of every packet after the first. For events only `xid` is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHeader {
     pub xid: i32,
-    /// The last transaction that the server has applied.
+    /// The last transaction id that the server has applied.
     pub zxid: i64,
     pub error: Option<ErrorCode>,
 }
 
 impl ReplyHeader {
-    /// The header, and what follows it.
+    /// Splits a frame into header and body.
     pub fn decode(frame: &Bytes) -> WireResult<(Self, Bytes)> {
         const SIZE: usize = 16;
         if frame.len() < SIZE {
-            return Err(WireError::Malformed("it is too short for a reply"));
+            return Err(WireError::Malformed("reply too short"));
         }
-        let mut reader = Reader::new(frame.slice(..SIZE));
+        let mut reader = JuteReader::new(frame.slice(..SIZE));
         let header = Self {
             xid: reader.i32()?,
             zxid: reader.i64()?,
@@ -156,7 +156,7 @@ impl ReplyHeader {
     }
 }
 
-/// The answer to one request.
+/// The reply to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub xid: i32,
@@ -194,7 +194,7 @@ impl Reply {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response {
-    /// Nothing to tell but success: ping, delete, everything about watches, the end of the session.
+    /// Success without data: ping, delete, watch operations, closing the session.
     Done,
     Create {
         path: String,
@@ -262,9 +262,9 @@ impl Response {
         }
     }
 
-    /// `body` is what follows the [`ReplyHeader`] of a reply without an error.
+    /// Decodes the body of a successful reply.
     pub fn decode(opcode: OpCode, body: Bytes) -> WireResult<Self> {
-        let mut reader = Reader::new(body);
+        let mut reader = JuteReader::new(body);
         let response = match opcode {
             OpCode::Ping
             | OpCode::Delete
@@ -331,7 +331,7 @@ fn put_multi(out: &mut BytesMut, results: &[MultiResult]) {
     put_multi_header(out, -1, true, -1);
 }
 
-fn take_multi(reader: &mut Reader) -> WireResult<Vec<MultiResult>> {
+fn take_multi(reader: &mut JuteReader) -> WireResult<Vec<MultiResult>> {
     let mut results = Vec::new();
     while let Some((code, _)) = take_multi_header(reader)? {
         results.push(match OpCode::from_number(code) {
@@ -349,7 +349,7 @@ fn take_multi(reader: &mut Reader) -> WireResult<Vec<MultiResult>> {
                 0 => None,
                 number => Some(ErrorCode::from_number(number)),
             }),
-            _ => return Err(WireError::Malformed("unknown result inside a multi")),
+            _ => return Err(WireError::Malformed("unknown result in a multi")),
         });
     }
     Ok(results)
@@ -357,7 +357,7 @@ fn take_multi(reader: &mut Reader) -> WireResult<Vec<MultiResult>> {
 
 numbered! {
     EventKind {
-        /// Something about the session and not about a record.
+        /// An event of the session.
         Session = -1,
         Created = 1,
         Deleted = 2,
@@ -366,7 +366,7 @@ numbered! {
     }
 }
 
-/// A change that a watch reports.
+/// A watch event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub kind: EventKind,
@@ -389,11 +389,11 @@ impl Event {
         });
     }
 
-    /// `body` is what follows a [`ReplyHeader`] with the `xid` [`XID_EVENT`].
+    /// Decodes the body of a packet with the `xid` [`XID_EVENT`].
     pub fn decode(body: Bytes) -> WireResult<Self> {
-        let mut reader = Reader::new(body);
+        let mut reader = JuteReader::new(body);
         let kind = EventKind::from_number(reader.i32()?)
-            .ok_or(WireError::Malformed("unknown kind of event"))?;
+            .ok_or(WireError::Malformed("unknown event type"))?;
         reader.i32()?;
         let path = reader.string()?;
         reader.finish()?;

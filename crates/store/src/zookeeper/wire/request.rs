@@ -1,21 +1,21 @@
-//! What a client sends.
+//! Packets sent by a client.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::jute::{self, Reader};
+use super::jute::{self, JuteReader};
 use super::{WireError, WireResult, XID_PING, XID_SET_WATCHES};
 use crate::tree::CreateMode;
 
-/// The first packet of a connection. A session id of 0 asks for a new session.
+/// The first packet of a connection. A session id of 0 requests a new session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// A server that has not seen this transaction yet refuses the client.
+    /// The last transaction id seen; servers that lag behind it reject the client.
     pub last_zxid_seen: i64,
-    /// Wished session timeout in milliseconds.
+    /// The requested session timeout in milliseconds.
     pub timeout: i32,
     pub session_id: i64,
     pub password: Bytes,
-    /// The client would take a server that cannot write.
+    /// Whether the client accepts a read-only server.
     pub read_only: bool,
 }
 
@@ -32,16 +32,16 @@ impl ConnectRequest {
     }
 
     pub fn decode(frame: Bytes) -> WireResult<Self> {
-        let mut reader = Reader::new(frame);
+        let mut reader = JuteReader::new(frame);
         if reader.i32()? != 0 {
-            return Err(WireError::Malformed("unknown version of the protocol"));
+            return Err(WireError::Malformed("unknown protocol version"));
         }
         let request = Self {
             last_zxid_seen: reader.i64()?,
             timeout: reader.i32()?,
             session_id: reader.i64()?,
             password: reader.buffer()?,
-            // Old clients stop before this field.
+            // Old clients omit this field.
             read_only: !reader.is_empty() && reader.bool()?,
         };
         reader.finish()?;
@@ -94,7 +94,7 @@ numbered! {
     }
 }
 
-/// The operation code inside a multi for a version check; it is no request of its own.
+/// The operation code of a version check, which is only valid in a multi.
 pub(super) const CHECK: i32 = 13;
 
 numbered! {
@@ -105,7 +105,7 @@ numbered! {
 }
 
 numbered! {
-    /// Which watches of a path a client wants to be rid of.
+    /// The type of watches to remove.
     WatcherKind {
         Children = 1,
         Data = 2,
@@ -113,7 +113,7 @@ numbered! {
     }
 }
 
-/// A create always asks for the open access list, and access lists are not looked at when decoding.
+/// A create request. Always encoded with the open access control list, which is ignored when decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Create {
     pub path: String,
@@ -121,8 +121,7 @@ pub struct Create {
     pub mode: CreateMode,
 }
 
-/// Paths are as they are on the wire: not checked, and with a trailing slash possible in a sequential
-/// create. Versions are -1 where any will do.
+/// Paths are unvalidated and may have a trailing slash in a sequential create. A version of -1 matches any version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     Ping,
@@ -227,7 +226,7 @@ impl Request {
         }
     }
 
-    /// True if nothing on the server is changed, so that asking twice is the same as asking once.
+    /// Returns whether the request is a read, which can be repeated.
     pub fn is_read(&self) -> bool {
         matches!(
             self,
@@ -239,7 +238,7 @@ impl Request {
         )
     }
 
-    /// Appends a frame. Pings and restored watches have their own fixed `xid`.
+    /// Appends a frame. Pings and restored watches have fixed `xid`s.
     pub fn encode(&self, xid: i32, out: &mut BytesMut) {
         let xid = match self {
             Request::Ping => XID_PING,
@@ -307,9 +306,9 @@ impl Request {
         }
     }
 
-    /// The `xid` and the request.
+    /// Decodes the `xid` and the request.
     pub fn decode(frame: Bytes) -> WireResult<(i32, Self)> {
-        let mut reader = Reader::new(frame);
+        let mut reader = JuteReader::new(frame);
         let xid = reader.i32()?;
         let code = reader.i32()?;
         let opcode = OpCode::from_number(code).ok_or(WireError::UnknownOperation { xid, code })?;
@@ -318,7 +317,7 @@ impl Request {
         Ok((xid, request))
     }
 
-    fn take_body(opcode: OpCode, reader: &mut Reader) -> WireResult<Self> {
+    fn take_body(opcode: OpCode, reader: &mut JuteReader) -> WireResult<Self> {
         Ok(match opcode {
             OpCode::Ping => Request::Ping,
             OpCode::CloseSession => Request::CloseSession,
@@ -370,12 +369,12 @@ impl Request {
             OpCode::AddWatch => Request::AddWatch {
                 path: reader.string()?,
                 mode: AddWatchMode::from_number(reader.i32()?)
-                    .ok_or(WireError::Malformed("unknown mode of a watch"))?,
+                    .ok_or(WireError::Malformed("unknown watch mode"))?,
             },
             OpCode::RemoveWatches => Request::RemoveWatches {
                 path: reader.string()?,
                 kind: WatcherKind::from_number(reader.i32()?)
-                    .ok_or(WireError::Malformed("unknown kind of a watch"))?,
+                    .ok_or(WireError::Malformed("unknown watch type"))?,
             },
         })
     }
@@ -401,7 +400,7 @@ fn put_create(out: &mut BytesMut, create: &Create) {
     );
 }
 
-fn take_create(reader: &mut Reader) -> WireResult<Create> {
+fn take_create(reader: &mut JuteReader) -> WireResult<Create> {
     let path = reader.string()?;
     let data = reader.buffer()?;
     for _ in 0..reader.count(12)? {
@@ -412,7 +411,7 @@ fn take_create(reader: &mut Reader) -> WireResult<Create> {
     let mode = usize::try_from(reader.i32()?)
         .ok()
         .and_then(|flags| CREATE_MODES.get(flags).copied())
-        .ok_or(WireError::Malformed("unknown mode of a create"))?;
+        .ok_or(WireError::Malformed("unknown create mode"))?;
     Ok(Create { path, data, mode })
 }
 
@@ -458,15 +457,15 @@ pub(super) fn put_multi_header(out: &mut BytesMut, code: i32, done: bool, error:
     out.put_i32(error);
 }
 
-/// Code and error of the next part of a multi, or none at its end.
-pub(super) fn take_multi_header(reader: &mut Reader) -> WireResult<Option<(i32, i32)>> {
+/// Reads operation code and error of the next part of a multi. Returns `None` at its end.
+pub(super) fn take_multi_header(reader: &mut JuteReader) -> WireResult<Option<(i32, i32)>> {
     let code = reader.i32()?;
     let done = reader.bool()?;
     let error = reader.i32()?;
     Ok((!done).then_some((code, error)))
 }
 
-fn take_multi(reader: &mut Reader) -> WireResult<Vec<MultiOp>> {
+fn take_multi(reader: &mut JuteReader) -> WireResult<Vec<MultiOp>> {
     let mut ops = Vec::new();
     while let Some((code, _)) = take_multi_header(reader)? {
         ops.push(match OpCode::from_number(code) {
@@ -485,7 +484,7 @@ fn take_multi(reader: &mut Reader) -> WireResult<Vec<MultiOp>> {
                 path: reader.string()?,
                 version: reader.i32()?,
             },
-            _ => return Err(WireError::Malformed("unknown operation inside a multi")),
+            _ => return Err(WireError::Malformed("unknown operation in a multi")),
         });
     }
     Ok(ops)

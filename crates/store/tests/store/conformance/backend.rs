@@ -1,4 +1,4 @@
-//! The backends under test, behind one small interface.
+//! The backends under test.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_store::embedded::Embedded;
-use nodeyard_store::socket::{self, Socket};
-use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::socket::{self, StoreSocket};
+use nodeyard_store::zookeeper::{Host, Options, ZooKeeper, ZooKeeperTlsFiles};
 use nodeyard_store::{CreateMode, SessionId, Tree, TreePath};
 use nodeyard_testbeds::{Proxy, ZooKeeperServer};
 use tokio::net::{TcpListener, UnixStream};
@@ -111,7 +111,7 @@ pub(crate) async fn socket() -> SocketBackend {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path()).unwrap();
     let path = directory.path().join(socket::FILE_NAME);
-    let socket = Socket::bind(&path).await.unwrap();
+    let socket = StoreSocket::bind(&path).await.unwrap();
     let server = tokio::spawn(socket.serve(store, std::future::pending()));
     SocketBackend { directory, server }
 }
@@ -229,7 +229,7 @@ impl ZooKeeperBackend {
         })]);
         options.chroot = self.chroot.clone();
         options.session_timeout = timeout;
-        options.tls = self.tls.then(|| Tls {
+        options.tls = self.tls.then(|| ZooKeeperTlsFiles {
             ca: certificates.ca.clone(),
             cert: certificates.client.cert.clone(),
             key: certificates.client.key.clone(),

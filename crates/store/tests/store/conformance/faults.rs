@@ -1,4 +1,4 @@
-//! A view on a real ensemble that fails, while somebody else keeps writing: afterwards it is exact.
+//! Views stay consistent while a real ensemble fails during writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::conformance::views::{Things, things};
 
 const IDS: u64 = 40;
 
-/// Somebody who keeps changing things, whatever happens.
+/// Changes records continuously, ignoring errors.
 struct Writer {
     stop: Arc<AtomicBool>,
     task: JoinHandle<u64>,

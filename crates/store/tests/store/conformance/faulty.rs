@@ -1,4 +1,4 @@
-//! A handle that loses answers, as a broken connection does.
+//! A store handle with fault injection, such as lost responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,7 +20,7 @@ pub(crate) enum Fault {
     None,
     /// It never reaches the store.
     LoseCreate,
-    /// It takes effect, but nobody hears of it.
+    /// It takes effect, but its response is lost.
     LoseAnswerOfCreate,
     LoseDelete,
     /// The parent of a persistent record is missing, and somebody makes both right afterwards. What was sent along

@@ -1,5 +1,4 @@
-//! One suite for every backend of the store. A backend that passes it can carry everything that is written
-//! against [`nodeyard_store::Tree`].
+//! The conformance suite of [`nodeyard_store::Tree`], which every backend must pass.
 //!
 //! Each behaviour is a test of its own for each backend, so a failure names both. What is covered:
 //!

@@ -1,4 +1,4 @@
-//! The store as simply as it can be said: a map from paths to records.
+//! A reference model of the store: a map from paths to records.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Random operations, on a backend and on the model: the same answers, and the same tree in the end.
+//! Property test: random operations have the same results on a backend and on the model.
 
 use std::sync::Arc;
 

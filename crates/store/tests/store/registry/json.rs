@@ -1,11 +1,11 @@
-//! Records of our own.
+//! JSON records.
 
 use bytes::Bytes;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::{TreePath, Version, ext};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_a_json_record_are_all_made_however_many_make_them() {
+async fn concurrent_changes_of_a_json_record_are_all_applied() {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path()).unwrap();
     let path = TreePath::new("/deep/down/count").unwrap();

@@ -78,7 +78,7 @@ async fn a_node_goes_through_its_life() {
 }
 
 #[tokio::test]
-async fn ghosts_and_remnants_are_removed_by_whoever_locks_them() {
+async fn empty_and_partially_deleted_nodes_are_removed_when_locked() {
     let bed = bed();
     let nodes = bed.registry.nodes();
     let tree = bed.registry.tree();
@@ -142,7 +142,7 @@ async fn a_backing_node_stays_locked_over_a_restart() {
 }
 
 #[tokio::test]
-async fn a_malformed_record_is_named_and_left_alone() {
+async fn malformed_records_are_reported_and_kept() {
     let bed = bed();
     let nodes = bed.registry.nodes();
     let (good, _) = nodes.create(&node()).await.unwrap();

@@ -8,7 +8,7 @@ use nodeyard_store::registry::{Attempt, Lifetime, Patience, Registry};
 use crate::registry::{at, bed, names};
 
 #[tokio::test]
-async fn requests_have_their_place_and_their_end() {
+async fn requests_are_created_listed_and_deleted() {
     let bed = bed();
     let requests = bed.registry.requests();
     let request = NodeRequest::new(RequestState::Requested, at(1.0));

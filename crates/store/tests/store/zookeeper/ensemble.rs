@@ -1,9 +1,9 @@
-//! Three servers, of which one is lost.
+//! Loss of one of three servers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_store::zookeeper::{Options, Tls};
+use nodeyard_store::zookeeper::{Options, ZooKeeperTlsFiles};
 use nodeyard_store::{CreateMode, Error, Tree, TreePath, WatchEvent};
 use nodeyard_testbeds::Ensemble;
 
@@ -16,7 +16,7 @@ async fn work_goes_on_when_the_leader_is_killed() {
     let hosts = ensemble.servers().iter().map(|s| host(s.tls_port()));
     let tree = connect(Options {
         session_timeout: Duration::from_secs(60),
-        tls: Some(Tls {
+        tls: Some(ZooKeeperTlsFiles {
             ca: certificates.ca.clone(),
             cert: certificates.client.cert.clone(),
             key: certificates.client.key.clone(),

@@ -80,7 +80,7 @@ async fn a_restarted_server_finds_session_records_and_watches_again() {
     until_event(&mut late_watcher, &WatchEvent::Changed(late)).await;
 }
 
-/// What the client has seen is newer than what the server has, who refuses it for that.
+/// The server refuses the client because it has seen later transactions.
 #[tokio::test]
 async fn a_server_restored_from_a_backup_is_used_again() {
     let server = own_server().await;
@@ -281,7 +281,7 @@ async fn a_session_ends_only_when_a_server_says_so_and_a_new_one_follows() {
 
 /// The connection stays open but nothing comes: that is noticed, and another one is made.
 #[tokio::test]
-async fn a_silent_connection_is_given_up() {
+async fn an_unresponsive_connection_is_closed() {
     let silent = Proxy::start(shared_server().port()).unwrap();
     let mut options = options(silent.port());
     options.session_timeout = Duration::from_secs(3);
@@ -355,7 +355,7 @@ async fn a_new_list_of_hosts_moves_the_session() {
 
 /// By both ways into the queue: the directory is there, or is made along with the contender.
 #[tokio::test]
-async fn a_contender_whose_answer_was_lost_is_found_again() {
+async fn a_contender_whose_create_response_was_lost_is_found() {
     for is_new in [false, true] {
         let proxy = Proxy::start(shared_server().port()).unwrap();
         let mut patient = options(proxy.port());

@@ -1,4 +1,4 @@
-//! Servers that do what no real one can be made to do on demand.
+//! The client against scripted servers with specific faults.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn record() -> Response {
 }
 
 #[tokio::test]
-async fn a_read_is_asked_again_and_a_write_is_not() {
+async fn reads_are_retried_and_writes_are_not() {
     let server = Server::start();
     let tree = ZooKeeper::connect(server.options());
     let a = path("/a");
@@ -123,7 +123,7 @@ async fn a_read_is_asked_again_and_a_write_is_not() {
 }
 
 #[tokio::test]
-async fn a_read_that_breaks_every_connection_is_given_up() {
+async fn a_read_that_closes_every_connection_fails() {
     let server = Server::start();
     let tree = ZooKeeper::connect(server.options());
     let serve = async {
@@ -176,7 +176,7 @@ async fn a_watch_that_was_being_set_is_set_on_the_next_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_beyond_all_measure_fails_its_operation_only() {
+async fn an_oversized_reply_fails_only_its_operation() {
     let server = Server::start();
     let tree = ZooKeeper::connect(server.options());
     let serve = async {
@@ -216,7 +216,7 @@ async fn pings_keep_an_idle_session_alive_and_silence_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn nonsense_from_a_server_breaks_the_connection_and_nothing_else() {
+async fn malformed_replies_close_only_the_connection() {
     let server = Server::start();
     let tree = ZooKeeper::connect(server.options());
     let a = path("/a");

@@ -1,15 +1,15 @@
 use std::fs;
 use std::time::Duration;
 
-use nodeyard_store::zookeeper::{Host, Options, Tls, ZooKeeper};
+use nodeyard_store::zookeeper::{Host, Options, ZooKeeper, ZooKeeperTlsFiles};
 use nodeyard_store::{CreateMode, Error, Tree, TreePath};
 use nodeyard_testbeds::{Proxy, ServerOptions, ZooKeeperServer};
 
 use super::support::*;
 
-fn tls(server: &ZooKeeperServer) -> Tls {
+fn tls(server: &ZooKeeperServer) -> ZooKeeperTlsFiles {
     let certificates = server.certificates();
-    Tls {
+    ZooKeeperTlsFiles {
         ca: certificates.ca.clone(),
         cert: certificates.client.cert.clone(),
         key: certificates.client.key.clone(),
@@ -17,7 +17,7 @@ fn tls(server: &ZooKeeperServer) -> Tls {
     }
 }
 
-fn secured(server: &ZooKeeperServer, tls: Tls) -> Options {
+fn secured(server: &ZooKeeperServer, tls: ZooKeeperTlsFiles) -> Options {
     Options {
         tls: Some(tls),
         ..options(server.tls_port())
@@ -104,7 +104,7 @@ async fn a_wrong_name_is_taken_unless_names_are_verified() {
     let client = connect(secured(&server, tls(&server))).await;
     client.sync().await.unwrap();
 
-    let verified = Tls {
+    let verified = ZooKeeperTlsFiles {
         verify_hostname: true,
         ..tls(&server)
     };
@@ -122,42 +122,42 @@ async fn errors_name_the_file() {
     let good = tls(server);
     for (tls, file) in [
         (
-            Tls {
+            ZooKeeperTlsFiles {
                 ca: missing.clone(),
                 ..good.clone()
             },
             &missing,
         ),
         (
-            Tls {
+            ZooKeeperTlsFiles {
                 cert: missing.clone(),
                 ..good.clone()
             },
             &missing,
         ),
         (
-            Tls {
+            ZooKeeperTlsFiles {
                 key: missing.clone(),
                 ..good.clone()
             },
             &missing,
         ),
         (
-            Tls {
+            ZooKeeperTlsFiles {
                 ca: empty.clone(),
                 ..good.clone()
             },
             &empty,
         ),
         (
-            Tls {
+            ZooKeeperTlsFiles {
                 cert: empty.clone(),
                 ..good.clone()
             },
             &empty,
         ),
         (
-            Tls {
+            ZooKeeperTlsFiles {
                 key: empty.clone(),
                 ..good.clone()
             },
@@ -167,14 +167,14 @@ async fn errors_name_the_file() {
         let text = tls.load().unwrap_err().to_string();
         assert!(text.contains(&file.display().to_string()), "{text}");
     }
-    let mixed = Tls {
+    let mixed = ZooKeeperTlsFiles {
         key: server.certificates().foreign_client.key.clone(),
         ..good
     };
     let text = mixed.load().unwrap_err().to_string();
     assert!(text.contains("cannot be used together"), "{text}");
 
-    let unusable = Tls {
+    let unusable = ZooKeeperTlsFiles {
         ca: missing,
         ..mixed
     };
@@ -208,7 +208,7 @@ async fn replaced_certificates_are_used_by_the_next_connection() {
     let proxy = Proxy::start(server.tls_port()).unwrap();
     let mut options = secured(
         server,
-        Tls {
+        ZooKeeperTlsFiles {
             cert: cert.clone(),
             key: key.clone(),
             ..tls(server)

@@ -1,15 +1,15 @@
-//! What an image is given besides its data.
+//! The properties of an uploaded image.
 
 use std::collections::BTreeMap;
 
 use nodeyard_driver::{Error, UploadOrder};
-use nodeyard_openstack::Change;
+use nodeyard_openstack::ImageChange;
 use serde_json::Value;
 
 use crate::images::UNVERIFIED;
 
-/// What Glance decides, or we say elsewhere.
-const NOT_TO_BE_SET: [&str; 18] = [
+/// Set by Glance, or by other parts of the upload.
+const RESERVED: [&str; 18] = [
     "id",
     "name",
     "status",
@@ -30,12 +30,12 @@ const NOT_TO_BE_SET: [&str; 18] = [
     "tags",
 ];
 
-/// What cannot work is said before gigabytes have been sent.
+/// Fails if the properties are invalid, before gigabytes are sent.
 pub(super) fn check(order: &UploadOrder) -> Result<(), Error> {
-    let odd = NOT_TO_BE_SET
+    let reserved = RESERVED
         .iter()
         .find(|key| order.metadata.contains_key(**key));
-    if let Some(key) = odd {
+    if let Some(key) = reserved {
         return Err(Error::permanent(format!(
             "the metadata of image {} sets `{key}`, which is not a property of images",
             order.name
@@ -44,29 +44,29 @@ pub(super) fn check(order: &UploadOrder) -> Result<(), Error> {
     changes_of(&order.metadata).map(|_| ())
 }
 
-/// All of it, in one change that also takes the mark away.
-pub(super) fn changes(order: &UploadOrder) -> Vec<Change> {
+/// Returns all changes, including the removal of [`UNVERIFIED`].
+pub(super) fn changes(order: &UploadOrder) -> Vec<ImageChange> {
     let mut changes = changes_of(&order.metadata).unwrap_or_default();
     let digest = |digest: &Option<Box<str>>| digest.as_deref().unwrap_or_default().to_owned();
-    // What openstacksdk writes, and its users look for.
+    // As openstacksdk sets them.
     changes.extend([
-        Change::set("owner_specified.openstack.md5", digest(&order.md5)),
-        Change::set("owner_specified.openstack.sha256", digest(&order.sha256)),
-        Change::set(
+        ImageChange::set("owner_specified.openstack.md5", digest(&order.md5)),
+        ImageChange::set("owner_specified.openstack.sha256", digest(&order.sha256)),
+        ImageChange::set(
             "owner_specified.openstack.object",
             format!("images/{}", order.name),
         ),
     ]);
     if !order.marks.is_empty() {
         let marks: Vec<&str> = order.marks.iter().map(|mark| &**mark).collect();
-        changes.push(Change::set("tags", marks));
+        changes.push(ImageChange::set("tags", marks));
     }
-    changes.push(Change::remove(UNVERIFIED));
+    changes.push(ImageChange::remove(UNVERIFIED));
     changes
 }
 
-/// Some properties have a type in Glance.
-fn changes_of(metadata: &BTreeMap<String, String>) -> Result<Vec<Change>, Error> {
+/// Converts metadata: some properties have a type in Glance.
+fn changes_of(metadata: &BTreeMap<String, String>) -> Result<Vec<ImageChange>, Error> {
     let mut changes = Vec::new();
     for (key, text) in metadata {
         let wrong = |wanted: &str| {
@@ -85,7 +85,7 @@ fn changes_of(metadata: &BTreeMap<String, String>) -> Result<Vec<Change>, Error>
             },
             _ => text.as_str().into(),
         };
-        changes.push(Change::set(key, value));
+        changes.push(ImageChange::set(key, value));
     }
     Ok(changes)
 }

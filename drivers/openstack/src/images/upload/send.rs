@@ -1,63 +1,49 @@
-//! The data of an image.
+//! The second part of an upload: sending the data of the image.
 
-use nodeyard_driver::{Error, State, Step, UploadOrder, UploadedImage};
-use nodeyard_model::Timestamp;
-use nodeyard_openstack::{Digests, ErrorKind, Place, STAGED_IMPORT};
+use nodeyard_driver::{Error, Progress, UploadOrder};
+use nodeyard_openstack::{DataTarget, Digests, ErrorKind, Image, STAGED_IMPORT};
 
-use super::{Sent, Upload, failed, vanished};
+use super::{deleted_meanwhile, upload_error};
 use crate::driver::OpenStackDriver;
 
 impl OpenStackDriver {
+    /// Returns the digests of what was sent; None if another worker has sent the data, or an attempt whose response was
+    /// lost.
     pub(super) async fn send_data(
         &self,
         order: &UploadOrder,
-        image: Box<str>,
-        state: &mut State,
-        now: Timestamp,
-    ) -> Result<Step<UploadedImage>, Error> {
-        // Whatever comes of it, what is there has to be looked at again.
-        state.write(&Upload::Ordered)?;
-        let found = self.glance().get(&image).await.map_err(failed)?;
-        let digests = match found.as_ref().map(|found| &*found.status) {
-            Some("queued") => self.send(order, &image).await?,
-            // Somebody does the same, or the answer was lost.
-            Some("active" | "saving" | "uploading" | "importing") => None,
-            _ => return Err(vanished(&image)),
-        };
-        state.write(&Upload::Sent(Sent {
-            image,
-            digests,
-            since: now,
-        }))?;
-        Ok(Step::go_on())
-    }
-
-    /// The digests of what was sent; none where somebody else has sent it.
-    async fn send(&self, order: &UploadOrder, image: &str) -> Result<Option<Digests>, Error> {
-        let glance = self.glance();
-        let place = match self.options.image_import {
-            true => Place::Stage,
-            false => Place::Image,
-        };
-        if place == Place::Stage {
-            self.imports().await?;
+        image: &Image,
+        progress: &Progress,
+    ) -> Result<Option<Digests>, Error> {
+        match &*image.status {
+            "queued" => {}
+            "active" | "saving" | "uploading" | "importing" => return Ok(None),
+            _ => return Err(deleted_meanwhile(&image.id)),
         }
-        let progress = order.progress.clone();
-        let told = move |sent, all| progress.report(sent, all);
-        let sent = glance.send(image, &order.file, place, told).await;
+        let glance = self.glance();
+        let target = match self.options.image_import {
+            true => DataTarget::Stage,
+            false => DataTarget::Image,
+        };
+        if target == DataTarget::Stage {
+            self.check_import().await?;
+        }
+        let progress = progress.clone();
+        let report = move |sent, total| progress.set_bytes(sent, total);
+        let sent = glance.send(&image.id, &order.file, target, report).await;
         let digests = match sent {
             Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
-            sent => sent.map_err(failed)?,
+            sent => sent.map_err(upload_error)?,
         };
-        if place == Place::Stage {
-            glance.import(image).await.map_err(failed)?;
+        if target == DataTarget::Stage {
+            glance.import(&image.id).await.map_err(upload_error)?;
         }
         Ok(Some(digests))
     }
 
-    /// Whether the cloud can import what is staged.
-    async fn imports(&self) -> Result<(), Error> {
-        let methods = self.glance().import_methods().await.map_err(failed)?;
+    /// Fails if the cloud cannot import staged data.
+    async fn check_import(&self) -> Result<(), Error> {
+        let methods = self.glance().import_methods().await.map_err(upload_error)?;
         if methods.iter().any(|offered| offered == STAGED_IMPORT) {
             return Ok(());
         }

@@ -1,24 +1,25 @@
 //! A project of the test cloud, a gateway in front of it, and a driver behind that.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodeyard_config::{Config, ConfigSource, Driver as Section, Mode};
 use nodeyard_driver::{
-    Driver, Error, ErrorClass, ExternalId, ImageTarget, Owner, Progress, State, Step, SystemId,
+    Error, ErrorClass, ExternalId, ImageTarget, Images as _, Owner, Progress, SystemId,
     UploadOrder, UploadedImage,
 };
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
-use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, Timestamp, UploadKey};
+use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
 use nodeyard_openstack::ProcessEnvironment;
 use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Project};
 use nodeyard_testbeds::{Certificates, OpenStack};
 use serde_json::Value;
+use tokio::time::timeout;
 
-/// Steps that only wait; a broken machine must not hang the test.
-const MOST_STEPS: usize = 3000;
-/// Errors that pass in the steps of one machine.
-const MOST_FAILURES: usize = 20;
+/// A broken cloud must not hang the test.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// How often one upload is repeated.
+const MAX_FAILURES: usize = 20;
 
 pub(crate) struct Bed {
     pub(crate) project: Project,
@@ -116,7 +117,7 @@ impl Bed {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             marks: vec!["ci".into()],
-            progress: Progress::default(),
+            first_attempt: true,
             upload,
         }
     }
@@ -142,28 +143,51 @@ pub(crate) fn key(number: u32) -> UploadKey {
     }
 }
 
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
-}
-
-/// Takes an upload to its end as a builder does: errors that may pass are passed over.
+/// Uploads as a builder does: an error of class `Retry` repeats the operation.
 pub(crate) async fn upload(
     driver: &OpenStackDriver,
     order: &UploadOrder,
-    mut state: State,
 ) -> Result<UploadedImage, Error> {
+    upload_reporting(driver, order, &Progress::default()).await
+}
+
+pub(crate) async fn upload_reporting(
+    driver: &OpenStackDriver,
+    order: &UploadOrder,
+    progress: &Progress,
+) -> Result<UploadedImage, Error> {
+    let mut order = order.clone();
     let mut failures = 0;
-    for _ in 0..MOST_STEPS {
-        match driver.upload(order, &mut state, now()).await {
-            Ok(Step::Done(done)) => return Ok(done),
-            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
-            Err(error) if error.class() == ErrorClass::Retry && failures < MOST_FAILURES => {
+    loop {
+        let uploaded = timeout(PATIENCE, driver.upload(&order, progress)).await;
+        match uploaded.expect("an upload in time") {
+            Err(error) if error.class() == ErrorClass::Retry && failures < MAX_FAILURES => {
                 failures += 1;
             }
-            Err(error) => return Err(error),
+            result => return result,
         }
+        order.first_attempt = false;
     }
-    panic!("the upload does not end");
+}
+
+/// Runs an upload until it has reported progress `reports` times, and drops it.
+pub(crate) async fn interrupted_upload(
+    driver: &OpenStackDriver,
+    order: &UploadOrder,
+    reports: usize,
+) {
+    let progress = Progress::default();
+    let mut reported = progress.subscribe();
+    let interruption = async {
+        for _ in 0..reports {
+            reported.changed().await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = driver.upload(order, &progress) => {}
+        () = interruption => {}
+    }
 }
 
 pub(crate) async fn delete(
@@ -175,12 +199,5 @@ pub(crate) async fn delete(
         upload: key(number),
         external_id: id.map(ExternalId::from),
     };
-    let mut state = State::default();
-    for _ in 0..MOST_STEPS {
-        match driver.delete_image(&target, &mut state, now()).await? {
-            Step::Done(()) => return Ok(()),
-            Step::Wait(wait) => tokio::time::sleep(wait.at_most).await,
-        }
-    }
-    panic!("the deletion does not end");
+    driver.delete_image(&target).await
 }

@@ -1,10 +1,10 @@
 //! Deletion, and what is in use.
 
-use nodeyard_driver::{Driver, ErrorClass, ResourceKind, State, Step, Target};
+use nodeyard_driver::{ErrorClass, Images as _, Machines as _, ResourceKind, Target};
 use nodeyard_testbeds::openstack::{Answer, Calls, Fault, Service};
 use serde_json::json;
 
-use crate::images::bed::{Bed, delete, now, upload};
+use crate::images::bed::{Bed, delete, interrupted_upload, upload};
 
 #[tokio::test]
 async fn what_is_in_use_stays_and_says_so_and_goes_later() {
@@ -13,7 +13,7 @@ async fn what_is_in_use_stays_and_says_so_and_goes_later() {
     };
     let driver = bed.driver();
     let order = bed.order(1, bed.file("disk.raw", 1));
-    let image = upload(&driver, &order, State::fresh()).await.unwrap();
+    let image = upload(&driver, &order).await.unwrap();
     let image = image.external_id.to_string();
 
     let member = bed.project.member();
@@ -77,9 +77,8 @@ async fn leaks_carry_our_tags_and_go_as_they_are_listed() {
                         "nodepool_upload_id": "0000000001"});
     bed.project.create_image("by-python", python).unwrap();
     let order = bed.order(1, bed.file("disk.raw", 1));
-    let mut state = State::fresh();
-    // Made, and then forgotten.
-    let _ = driver.upload(&order, &mut state, now()).await.unwrap();
+    // Created, and then forgotten.
+    interrupted_upload(&driver, &order, 1).await;
     let listed = driver.list().await.unwrap();
     let ours: Vec<_> = listed
         .into_iter()
@@ -90,8 +89,7 @@ async fn leaks_carry_our_tags_and_go_as_they_are_listed() {
         kind: ours[0].kind.clone(),
         id: ours[0].id.clone(),
     };
-    let step = driver.delete(&target, &mut State::default(), now()).await;
-    assert_eq!(step.unwrap(), Step::Done(()));
+    driver.delete(&target).await.unwrap();
     delete(&driver, 1, None).await.unwrap();
     let mut left: Vec<_> = bed
         .images()

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nodeyard_driver::{Driver, ErrorClass, State, Step};
+use nodeyard_driver::{ErrorClass, Progress};
 use nodeyard_testbeds::openstack::{Answer, Calls, Fault, Service};
 use serde_json::{Value, json};
 
-use crate::images::bed::{Bed, now, upload};
+use crate::images::bed::{Bed, interrupted_upload, upload, upload_reporting};
 
 fn data() -> Calls {
     Calls::of(Service::Image).method("PUT").path("/file")
@@ -87,7 +87,7 @@ async fn whatever_happens_to_a_call_there_is_one_image_in_the_end() {
         bed.gateway.fail(calls, fault);
         let before = bed.gateway.failures();
         let order = bed.order(number, bed.file("disk.raw", 2));
-        let done = upload(&driver, &order, State::fresh()).await;
+        let done = upload(&driver, &order).await;
         let done = done.unwrap_or_else(|error| panic!("{what}: {error:?}"));
         assert!(
             bed.gateway.failures() > before,
@@ -106,15 +106,17 @@ async fn tokens_that_end_during_an_upload_are_replaced() {
     };
     let driver = bed.driver();
     let order = bed.order(1, bed.file("disk.raw", 1));
-    let mut state = State::fresh();
-    let done = loop {
-        // Each step finds the token of the last one refused.
-        bed.gateway.expire_tokens();
-        match driver.upload(&order, &mut state, now()).await {
-            Ok(Step::Done(done)) => break done,
-            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
-            Err(error) => assert_eq!(error.class(), ErrorClass::Retry, "{error}"),
+    let progress = Progress::default();
+    let mut reported = progress.subscribe();
+    let expiry = async {
+        loop {
+            bed.gateway.expire_tokens();
+            reported.changed().await.unwrap();
         }
+    };
+    let done = tokio::select! {
+        () = expiry => unreachable!(),
+        done = upload_reporting(&driver, &order, &progress) => done.unwrap(),
     };
     assert_one(&bed, &done.external_id.to_string());
 }
@@ -136,7 +138,7 @@ async fn what_arrives_otherwise_than_it_was_sent_is_sent_again() {
         let look = Calls::of(Service::Image).method("GET").path("/images/{id}");
         bed.gateway.fail(look, Fault::Altered(Arc::new(lie)));
         let order = bed.order(1, bed.file("disk.raw", 1));
-        let done = upload(&driver, &order, State::fresh()).await.unwrap();
+        let done = upload(&driver, &order).await.unwrap();
         bed.gateway.heal();
         assert_one(&bed, &done.external_id.to_string());
         bed.project.empty().unwrap();
@@ -150,8 +152,8 @@ async fn a_quota_that_is_used_up_is_told() {
     let Some(bed) = Bed::new("quota") else { return };
     let driver = bed.driver();
     bed.gateway.fail(data(), Fault::over_quota(Service::Image));
-    let order = bed.order(1, bed.file("disk.raw", 1));
-    let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
+    let mut order = bed.order(1, bed.file("disk.raw", 1));
+    let error = upload(&driver, &order).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Quota, "{error}");
     assert!(error.to_string().contains("storage quota"), "{error}");
     bed.gateway.heal();
@@ -163,34 +165,29 @@ async fn a_quota_that_is_used_up_is_told() {
             "You are not authorized to complete this action.",
         )),
     );
-    let error = upload(&driver, &order, State::default()).await.unwrap_err();
+    order.first_attempt = false;
+    let error = upload(&driver, &order).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Credentials, "{error}");
 }
 
-/// A worker is killed after each step; another one begins with nothing but the order.
+/// A worker is killed at several points; another one begins with nothing but the order.
 #[tokio::test]
 async fn a_worker_that_takes_over_finds_what_was_begun() {
     let Some(bed) = Bed::new("killed") else {
         return;
     };
-    for steps in 0..5 {
-        let order = bed.order(1, bed.file("disk.raw", 1));
-        let first = bed.driver();
-        let mut state = State::fresh();
-        for _ in 0..steps {
-            let _ = first.upload(&order, &mut state, now()).await.unwrap();
-        }
-        drop(first);
-        let done = upload(&bed.driver(), &order, State::default()).await;
+    for reports in 0..5 {
+        let mut order = bed.order(1, bed.file("disk.raw", 3));
+        interrupted_upload(&bed.driver(), &order, reports).await;
+        order.first_attempt = false;
+        let done = upload(&bed.driver(), &order).await;
         assert_one(&bed, &done.unwrap().external_id.to_string());
         // And one that asks for what is done is told so, and sends nothing.
-        let before = bed.gateway.counts()["image PUT /v2/images/{id}/file"];
-        let again = upload(&bed.driver(), &order, State::default()).await;
+        let sent = || bed.gateway.counts()["image PUT /v2/images/{id}/file"];
+        let before = sent();
+        let again = upload(&bed.driver(), &order).await;
         assert_one(&bed, &again.unwrap().external_id.to_string());
-        assert_eq!(
-            bed.gateway.counts()["image PUT /v2/images/{id}/file"],
-            before
-        );
+        assert_eq!(sent(), before);
         bed.project.empty().unwrap();
     }
 }
@@ -199,11 +196,10 @@ async fn a_worker_that_takes_over_finds_what_was_begun() {
 async fn two_workers_with_one_upload_make_one_image() {
     let Some(bed) = Bed::new("two") else { return };
     let order = bed.order(1, bed.file("disk.raw", 4));
+    let mut repeated = order.clone();
+    repeated.first_attempt = false;
     let (first, second) = (bed.driver(), bed.driver());
-    let (first, second) = tokio::join!(
-        upload(&first, &order, State::fresh()),
-        upload(&second, &order, State::default()),
-    );
+    let (first, second) = tokio::join!(upload(&first, &order), upload(&second, &repeated));
     let (first, second) = (first.unwrap(), second.unwrap());
     assert_eq!(first.external_id, second.external_id);
     assert_one(&bed, &first.external_id.to_string());

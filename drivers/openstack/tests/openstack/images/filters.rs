@@ -1,10 +1,10 @@
 //! Filters on the images of a real cloud.
 
-use nodeyard_driver::{Driver, ImageFilter, Readiness};
+use nodeyard_driver::{ImageFilter, Images as _, Machines as _, Readiness, image_filters};
 use nodeyard_testbeds::next_second;
 use serde_json::json;
 
-use crate::images::bed::{Bed, now};
+use crate::images::bed::Bed;
 
 const PROVIDER: &str = "    cloud-images:
       - name: newest
@@ -37,13 +37,14 @@ async fn the_newest_active_one_that_meets_everything_is_chosen() {
     ];
     let ready = async || {
         driver
-            .readiness(&"main".into(), &"small".into(), now())
+            .readiness(&"main".into(), &"small".into())
             .await
             .unwrap()
     };
     let chosen = async || {
-        let found = driver.find_image(&filters).await.unwrap();
-        found.map(|image| image.name.to_string())
+        let candidates = driver.candidates().await.unwrap();
+        let newest = image_filters::newest(&filters, &candidates);
+        newest.map(|image| image.name.to_string())
     };
     let make = |name: &str, version: &str, tags: &[&str]| {
         let properties = json!({"os_version": version, "tags": tags});

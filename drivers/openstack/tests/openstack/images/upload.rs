@@ -2,12 +2,12 @@
 
 use std::fs::File;
 
-use nodeyard_driver::{Driver, ErrorClass, ImageStatus, State};
+use nodeyard_driver::{ErrorClass, ImageStatus, Images as _, Progress};
 use nodeyard_openstack::Digests;
 use nodeyard_testbeds::openstack::{Calls, Fault, Service};
 use serde_json::json;
 
-use crate::images::bed::{Bed, delete, key, now, upload};
+use crate::images::bed::{Bed, delete, key, upload, upload_reporting};
 
 #[tokio::test]
 async fn an_image_arrives_with_everything_that_belongs_to_it() {
@@ -21,11 +21,15 @@ async fn an_image_arrives_with_everything_that_belongs_to_it() {
         let mut order = bed.order(number, file);
         order.md5 = Some(digests.md5.clone());
         order.sha256 = Some(digests.sha256.clone());
-        let watched = order.progress.watch();
-        let done = upload(&driver, &order, State::fresh()).await.unwrap();
+        let progress = Progress::default();
+        let done = upload_reporting(&driver, &order, &progress).await.unwrap();
         assert_eq!(*done.external_name, *order.name);
-        let bytes = *watched.borrow();
-        assert_eq!((bytes.sent, bytes.all), (3 << 20, 3 << 20));
+        let reported = progress.subscribe().borrow().clone();
+        assert_eq!(
+            (reported.bytes.sent, reported.bytes.total),
+            (3 << 20, 3 << 20)
+        );
+        assert_eq!(reported.external_id.as_ref(), Some(&done.external_id));
 
         let images = bed.images();
         let image = images
@@ -77,7 +81,7 @@ async fn an_image_is_sent_over_tls() {
     let file = bed.file("disk.raw", 3);
     let digests = Digests::of(&file).unwrap();
     let order = bed.order(1, file);
-    upload(&bed.driver(), &order, State::fresh()).await.unwrap();
+    upload(&bed.driver(), &order).await.unwrap();
     let image = bed.images().remove(0);
     assert_eq!(image["status"], "active");
     assert_eq!(image["checksum"], json!(digests.md5));
@@ -91,7 +95,7 @@ async fn glance_imports_what_was_staged() {
     };
     let driver = bed.driver_with("    image-import: true\n");
     let order = bed.order(1, bed.file("disk.raw", 1));
-    let done = upload(&driver, &order, State::fresh()).await.unwrap();
+    let done = upload(&driver, &order).await.unwrap();
     let images = bed.images();
     assert_eq!(images[0]["id"], done.external_id.to_string());
     assert_eq!(
@@ -105,7 +109,7 @@ async fn glance_imports_what_was_staged() {
     bed.gateway
         .fail(info, Fault::Altered(std::sync::Arc::new(none)));
     let order = bed.order(2, bed.file("disk.raw", 1));
-    let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
+    let error = upload(&driver, &order).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Permanent);
     assert!(error.to_string().contains("it offers none"), "{error}");
 }
@@ -117,24 +121,25 @@ async fn an_image_is_not_seen_before_it_is_checked() {
         return;
     };
     let driver = bed.driver();
-    let order = bed.order(1, bed.file("disk.raw", 1));
-    let mut state = State::fresh();
-    let mut seen = Vec::new();
-    while let nodeyard_driver::Step::Wait(_) =
-        driver.upload(&order, &mut state, now()).await.unwrap()
-    {
-        let image = bed.images().remove(0);
-        let listed = driver.list_images().await.unwrap();
-        let ours = listed
-            .iter()
-            .find(|image| bed.owner().owns(&image.tags()))
-            .unwrap();
-        assert_eq!(ours.status, ImageStatus::Pending, "{image}");
-        assert!(image.get("os").is_none(), "{image}");
-        assert_eq!(image["tags"], json!([]));
-        seen.push(image["status"].as_str().unwrap().to_owned());
-    }
-    assert!(seen.contains(&"active".to_owned()), "{seen:?}");
+    let mut order = bed.order(1, bed.file("disk.raw", 1));
+    let publish = Calls::of(Service::Image).method("PATCH");
+    bed.gateway
+        .fail(publish, Fault::status(Service::Image, 400));
+    upload(&driver, &order).await.unwrap_err();
+    let image = bed.images().remove(0);
+    let listed = driver.list_images().await.unwrap();
+    let ours = listed
+        .iter()
+        .find(|image| bed.owner().owns(&image.tags()))
+        .unwrap();
+    assert_eq!(ours.status, ImageStatus::Pending, "{image}");
+    assert_eq!(image["status"], "active");
+    assert!(image.get("os").is_none(), "{image}");
+    assert_eq!(image["tags"], json!([]));
+
+    bed.gateway.heal();
+    order.first_attempt = false;
+    upload(&driver, &order).await.unwrap();
     assert_eq!(bed.images()[0]["os"], "jammy");
 }
 
@@ -152,16 +157,16 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
     ] {
         let mut order = bed.order(1, bed.file("disk.raw", 1));
         order.metadata.insert(key.to_owned(), value.to_owned());
-        let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
+        let error = upload(&driver, &order).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Permanent, "{error}");
         assert!(error.to_string().contains(&format!("`{key}`")), "{error}");
     }
     let mut order = bed.order(1, bed.file("disk.raw", 1));
     order.sha256 = Some("00".repeat(32).into());
-    let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
+    let error = upload(&driver, &order).await.unwrap_err();
     assert!(error.to_string().contains("sha256"), "{error}");
     let order = bed.order(1, bed.project.directory().join("none.raw"));
-    let error = upload(&driver, &order, State::fresh()).await.unwrap_err();
+    let error = upload(&driver, &order).await.unwrap_err();
     assert!(error.to_string().contains("none.raw"), "{error}");
     assert!(bed.images().is_empty() || bed.images()[0]["status"] != "active");
     delete(&driver, 1, None).await.unwrap();
@@ -178,7 +183,7 @@ async fn a_large_sparse_file_takes_no_memory() {
     let driver = bed.driver();
     let mut order = bed.order(1, path);
     order.metadata.clear();
-    upload(&driver, &order, State::fresh()).await.unwrap();
+    upload(&driver, &order).await.unwrap();
     assert_eq!(bed.images()[0]["size"], 512_u64 << 20);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status

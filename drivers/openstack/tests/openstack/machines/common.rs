@@ -1,23 +1,24 @@
-//! Drivers, orders, and walking through their steps.
+//! Drivers, orders, and a caller that repeats operations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nodeyard_driver::{
-    CreateOrder, Driver, Error, ErrorClass, Instance, Owner, Poll, State, Step, SystemId, Target,
+    CreateOrder, Error, ErrorClass, Instance, Machines, Owner, Poll, Progress, SystemId, Target,
 };
 use nodeyard_driver_openstack::{
     CloudImageOptions, CloudOptions, ImageChoice, LabelImage, LabelOptions, OpenStackDriver,
     Options, PoolOptions, TidyOptions,
 };
 use nodeyard_fetch::Backoff;
-use nodeyard_model::{NodeId, ProviderName, Timestamp};
+use nodeyard_model::{NodeId, ProviderName};
 use nodeyard_openstack::{CloudSettings, Clouds, Http, ProcessEnvironment, Session, Transport};
 use nodeyard_testbeds::OpenStack;
 use nodeyard_testbeds::openstack::Project;
 use serde_json::json;
+use tokio::time::timeout;
 
 pub(crate) use nodeyard_driver::kit::order;
 
@@ -52,10 +53,6 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
         assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-}
-
-pub(crate) fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 pub(crate) fn owner(system: &str) -> Owner {
@@ -146,8 +143,8 @@ pub(crate) fn settings(clouds_yaml: &Path) -> CloudSettings {
 pub(crate) fn session(settings: CloudSettings, transport: Arc<dyn Transport>) -> Session {
     let options = nodeyard_openstack::Options {
         backoff: Backoff {
-            first: Duration::from_millis(20),
-            longest: Duration::from_secs(5),
+            initial_delay: Duration::from_millis(20),
+            max_delay: Duration::from_secs(5),
         },
         limit: Duration::from_secs(120),
         ..nodeyard_openstack::Options::default()
@@ -165,43 +162,38 @@ pub(crate) fn node(number: u32) -> NodeId {
     format!("{number:010}").parse().unwrap()
 }
 
-/// Takes steps until the machine is there. An error that may go away by itself is met a few times.
+/// Creates a machine as the launcher does: an error of class `Retry` repeats the operation a few times.
 pub(crate) async fn create(
     driver: &OpenStackDriver,
     order: &CreateOrder,
 ) -> Result<Instance, Error> {
-    let mut state = State::fresh();
-    create_from(driver, order, &mut state).await
+    create_reporting(driver, order, &Progress::default()).await
 }
 
-pub(crate) async fn create_from(
+pub(crate) async fn create_reporting(
     driver: &OpenStackDriver,
     order: &CreateOrder,
-    state: &mut State,
+    progress: &Progress,
 ) -> Result<Instance, Error> {
-    let begun = Instant::now();
+    let mut order = order.clone();
     let mut failures = 0;
     loop {
-        assert!(begun.elapsed() < PATIENCE, "no machine after {PATIENCE:?}");
-        match driver.create(order, state, now()).await {
-            Ok(Step::Done(instance)) => return Ok(instance),
-            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
+        let created = timeout(PATIENCE, driver.create(&order, progress)).await;
+        match created.expect("a machine in time") {
             Err(error) if error.class() == ErrorClass::Retry && failures < 5 => failures += 1,
-            Err(error) => return Err(error),
+            result => return result,
         }
+        order.first_attempt = false;
     }
 }
 
 pub(crate) async fn delete(driver: &OpenStackDriver, target: &Target) -> Result<(), Error> {
-    let begun = Instant::now();
-    let (mut state, mut failures) = (State::default(), 0);
+    let mut failures = 0;
     loop {
-        assert!(begun.elapsed() < PATIENCE, "not deleted after {PATIENCE:?}");
-        match driver.delete(target, &mut state, now()).await {
-            Ok(Step::Done(())) => return Ok(()),
-            Ok(Step::Wait(wait)) => tokio::time::sleep(wait.at_most).await,
+        let deleted = timeout(PATIENCE, driver.delete(target)).await;
+        match deleted.expect("a deletion in time") {
             Err(error) if error.class() == ErrorClass::Retry && failures < 5 => failures += 1,
-            Err(error) => return Err(error),
+            result => return result,
         }
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, ResourceKind, State, Target};
+use nodeyard_driver::{BootImage, Driver, Machines as _, Progress, ResourceKind, Target};
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_model::Resources;
 use nodeyard_openstack::{CloudSettings, Transport};
 
 use crate::machines::common::{
-    change, create, create_from, delete, delete_node, node, now, options_with_floating_ips, order,
+    change, create, create_reporting, delete, delete_node, node, options_with_floating_ips, order,
     owner, session, settings,
 };
 use crate::machines::emulation::Emulation;
@@ -90,10 +90,6 @@ impl Bed for EmulatedBed {
         self.cloud.used()
     }
 
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
     async fn wait(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
@@ -110,7 +106,6 @@ async fn survives(suite: Suite, from_volume: bool) {
 async fn emulated_servers_survive_faults_of_every_kind() {
     let suite = Suite {
         pairs: Some(397),
-        step_limit: Duration::from_secs(60),
         ..Suite::default()
     };
     survives(suite, false).await;
@@ -151,7 +146,16 @@ async fn emulated_volumes_are_counted_marked_and_removed() {
     delete_node(&driver, node(1)).await;
     assert!(cloud.volumes().is_empty());
 
-    // One that a process did not live to remove is seen as a leak.
+    // Even if the server is gone.
+    create(&driver, &order(&owner("kit"), node(3)))
+        .await
+        .unwrap();
+    cloud.remove_servers();
+    assert_eq!(cloud.volumes().len(), 1);
+    delete_node(&driver, node(3)).await;
+    assert!(cloud.volumes().is_empty());
+
+    // One that a process did not live to delete is listed as a leak.
     create(&driver, &order(&owner("kit"), node(2)))
         .await
         .unwrap();
@@ -204,16 +208,21 @@ async fn emulated_floating_ip_of_a_node_is_used_again_by_it_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn emulated_server_that_comes_after_its_double_is_removed() {
+async fn emulated_duplicate_that_appears_late_is_deleted() {
     let cloud = Arc::new(Emulation::default());
     let driver = emulated(quick(false), &cloud);
     let order = order(&owner("kit"), node(1));
-    let mut state = State::fresh();
-    driver.create(&order, &mut state, now()).await.unwrap();
-    let id = state.external_id.clone();
-    cloud.add_late(&order.tags.to_metadata());
-    let instance = create_from(&driver, &order, &mut state).await.unwrap();
-    assert_eq!(Some(instance.external_id), id);
+    let progress = Progress::default();
+    let mut reported = progress.subscribe();
+    let duplicate = async {
+        let state = reported.wait_for(|state| state.external_id.is_some()).await;
+        let id = state.unwrap().external_id.clone();
+        cloud.add_late(&order.tags.to_metadata());
+        id
+    };
+    let creation = create_reporting(&driver, &order, &progress);
+    let (instance, id) = tokio::join!(creation, duplicate);
+    assert_eq!(Some(instance.unwrap().external_id), id);
     let listed = driver.list().await.unwrap();
     let count = |kind| listed.iter().filter(|thing| thing.kind == kind).count();
     assert_eq!(count(ResourceKind::INSTANCES), 1);

@@ -76,6 +76,15 @@ impl Emulation {
         self.world().volumes.values().cloned().collect()
     }
 
+    /// Somebody deletes all servers.
+    pub(crate) fn remove_servers(&self) {
+        let mut world = self.world();
+        for server in world.servers.values_mut() {
+            (server.going, server.looks) = (true, LOOKS);
+        }
+        world.look();
+    }
+
     pub(crate) fn add_network(&self, name: &str) {
         let net = json!({"id": format!("n-{name}"), "name": name, "router:external": false});
         self.world().networks.push(net);

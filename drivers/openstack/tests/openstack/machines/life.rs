@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_driver::{Driver, ErrorClass, Readiness, ResourceKind, State, Step, Target};
+use nodeyard_driver::{Collected, ErrorClass, Machines as _, Readiness, ResourceKind, Target};
 use nodeyard_driver_openstack::{ImageChoice, LabelImage};
 use nodeyard_model::{ResourceName, Resources};
 use nodeyard_testbeds::openstack::{Gateway, Service};
@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::machines::common::{
-    change, cloud, connected_project, create, delete, delete_node, driver, eventually, node, now,
+    change, cloud, connected_project, create, delete, delete_node, driver, eventually, node,
     options, options_with_floating_ips, order, owner, project,
 };
 
@@ -217,7 +217,7 @@ async fn a_label_waits_for_its_image() {
     let driver = driver(options, &project.clouds_yaml());
     let ask = async || {
         driver
-            .readiness(&"main".into(), &"small".into(), now())
+            .readiness(&"main".into(), &"small".into())
             .await
             .unwrap()
     };
@@ -278,7 +278,7 @@ async fn a_label_works_once_the_cloud_has_what_it_asks_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
+async fn unused_ports_and_floating_ips_are_deleted_and_others_are_not() {
     let Some(project) = connected_project("tidy") else {
         return;
     };
@@ -291,7 +291,7 @@ async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
         made["port"]["id"].as_str().unwrap().to_owned()
     };
     let mut options = options_with_floating_ips(owner("tidy"));
-    options.tidy.port_interval = Duration::from_secs(600);
+    options.tidy.port_interval = Duration::from_secs(1);
     options.tidy.floating_ips = true;
     let driver = driver(options, &project.clouds_yaml());
     let order = order(&owner("tidy"), node(1));
@@ -308,20 +308,20 @@ async fn what_nobody_uses_is_tidied_up_and_the_rest_is_not() {
         .post(Service::Network, "/v2.0/floatingips", &ip)
         .unwrap();
 
-    let begin = now();
-    let tidied = driver.tidy(begin).await.unwrap();
-    assert_eq!(tidied.len(), 1, "{tidied:?}");
-    assert_eq!(
-        (&tidied[0].kind, tidied[0].count),
-        (&ResourceKind::FLOATING_IPS, 1)
-    );
-    assert!(driver.tidy(begin).await.unwrap().is_empty());
-    let later = nodeyard_model::Timestamp::from_secs(begin.as_secs() + 601.0).unwrap();
-    let tidied = driver.tidy(later).await.unwrap();
-    assert_eq!(
-        (&tidied[0].kind, tidied[0].count),
-        (&ResourceKind::PORTS, 1)
-    );
+    let collected = driver.collect_garbage().await.unwrap();
+    let floating_ip = Collected {
+        kind: ResourceKind::FLOATING_IPS,
+        count: 1,
+    };
+    assert_eq!(collected, [floating_ip]);
+    let port = Collected {
+        kind: ResourceKind::PORTS,
+        count: 1,
+    };
+    eventually("the port is deleted", async || {
+        driver.collect_garbage().await.unwrap() == [port.clone()]
+    })
+    .await;
     let left: Vec<_> = project
         .ports()
         .unwrap()
@@ -356,9 +356,7 @@ async fn what_a_record_names_is_deleted_whoever_made_it() {
     };
     delete(&ours, &target).await.unwrap();
     assert!(project.servers().unwrap().is_empty());
-    let mut state = State::default();
-    let again = ours.delete(&target, &mut state, now()).await.unwrap();
-    assert_eq!(again, Step::Done(()));
+    ours.delete(&target).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

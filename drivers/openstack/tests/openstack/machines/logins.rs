@@ -1,6 +1,6 @@
 //! A cloud as many have it: TLS with an authority of one's own, application credentials, several regions.
 
-use nodeyard_driver::Driver as _;
+use nodeyard_driver::Machines as _;
 use nodeyard_driver_openstack::{OpenStackDriver, ProcessEnvironment};
 use nodeyard_testbeds::Certificates;
 use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Service};

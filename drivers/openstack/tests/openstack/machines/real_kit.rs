@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver};
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
-use nodeyard_model::{Resources, Timestamp};
+use nodeyard_model::Resources;
 use nodeyard_openstack::Http;
 use nodeyard_testbeds::openstack::{Project, Service};
 use serde_json::{Value, json};
 
-use crate::machines::common::{cloud, now, options_with_floating_ips, owner, session, settings};
+use crate::machines::common::{cloud, options_with_floating_ips, owner, session, settings};
 use crate::machines::faults::Faulty;
 
 static BEDS: AtomicUsize = AtomicUsize::new(0);
@@ -87,10 +87,6 @@ impl Bed for ProjectBed {
         )
     }
 
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
     async fn wait(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
@@ -137,7 +133,6 @@ async fn servers_survive_faults_of_every_kind() {
     let suite = Suite {
         nodes: 1,
         singles: 47,
-        step_limit: Duration::from_secs(30),
         ..Suite::default()
     };
     match explore(suite, || async { ProjectBed::new(&project) }).await {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_driver::{Driver, ErrorClass};
+use nodeyard_driver::{ErrorClass, Machines as _};
 use nodeyard_driver_openstack::{LabelOptions, Options};
 use nodeyard_testbeds::openstack::{Calls, Fault, Gateway, Project, Service};
 use serde_json::json;

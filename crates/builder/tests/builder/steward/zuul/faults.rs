@@ -75,7 +75,7 @@ async fn an_api_that_cannot_be_reached_is_explained_and_a_new_address_is_used() 
     let worker = bed.worker().await;
     let steward = Running::start(&bed.store, &bed.server, &text).await;
     let records = Records::of(&bed.store).await;
-    told(&bed, &records, "cannot be reached").await;
+    told(&bed, &records, "failed to connect").await;
     steward.config.send_replace(parse(&bed.text));
     eventually("it is imported", || ready(&records, "aaaa")).await;
     steward.stop().await;
